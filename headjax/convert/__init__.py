@@ -1,0 +1,1 @@
+"""One formulation into another, from the same weights."""

@@ -1,0 +1,1 @@
+"""Which heads matter: gates, scores, ablation and removal."""

@@ -1,0 +1,7 @@
+"""Architectures built of declared parts, and the model as a value: (config, params)."""
+
+from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options, Output
+from headjax.models.compute import Compute
+from headjax.models.decoder import DecoderModel
+
+__all__ = ["Batch", "Compute", "DecoderModel", "Gates", "Loss", "Model", "ModelConfig", "Options", "Output"]

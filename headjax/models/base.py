@@ -1,0 +1,199 @@
+"""What every architecture is, and the model as a value: (config, params)."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from headjax import tensors as declared
+from headjax.attention.base import Attention
+from headjax.errors import require_positive
+from headjax.initializers import Initializer, Normal
+from headjax.models.compute import Compute
+from headjax.models.layer import ProbeFunction
+from headjax.models.stack import Stack
+from headjax.tensors import Params, Tensors
+
+Batch = Mapping[str, Any]
+"""Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ..."""
+
+Gates = Mapping[str, jax.Array]
+"""Head gates by head stack (`encoder`, `decoder`, `cross`): `[layers, max_heads]`, `[layers, batch, max_heads]` or
+`[layers, batch, query, max_heads]`."""
+
+SLOTS = {
+    "encoder": ("encoder", "attention"),
+    "decoder": ("decoder", "attention"),
+    "cross": ("decoder", "cross_attention"),
+}
+"""Where the heads of each head stack live: (stack, slot of its layers)."""
+
+
+class Output(NamedTuple):
+    """What a model computes.
+
+    Attributes:
+        hidden: `[batch, length, width]`, output of the last stack.
+        logits: the task's logits, where the model has a task: `[batch, length, vocabulary]` for language models.
+        pooled: `[batch, width]` where the model pools.
+        attention: by head stack, a list over layers of `[batch, heads, query, key]` probabilities; on request.
+        probes: by head stack, a list over layers of what the probe function returned; on request.
+    """
+
+    hidden: jax.Array
+    logits: jax.Array | None = None
+    pooled: jax.Array | None = None
+    attention: dict[str, list[Any]] | None = None
+    probes: dict[str, list[Any]] | None = None
+
+
+class Options(NamedTuple):
+    """Everything about one forward that is neither parameter nor batch.
+
+    Attributes:
+        gates: head gates.
+        key: PRNG key of dropout; None outside training.
+        probe: statistics to take from each attention call.
+        compute: how to compute.
+    """
+
+    gates: Gates | None = None
+    key: jax.Array | None = None
+    probe: ProbeFunction | None = None
+    compute: Compute = Compute()
+
+
+class Loss(NamedTuple):
+    """Per-example losses.
+
+    Attributes:
+        total: `[batch]` summed loss of each example's targets, in nats.
+        weight: `[batch]` number of targets of each example.
+    """
+
+    total: jax.Array
+    weight: jax.Array
+
+    def mean(self) -> jax.Array:
+        """Mean loss over all targets of the batch."""
+        return self.total.sum() / jax.numpy.maximum(self.weight.sum(), 1.0)
+
+    def per_example(self) -> jax.Array:
+        """`[batch]` mean loss over each example's own targets."""
+        return self.total / jax.numpy.maximum(self.weight, 1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(abc.ABC):
+    """Base of the architectures.
+
+    Attributes:
+        width: size of the residual stream.
+        initializer: of every tensor that names none.
+    """
+
+    width: int
+    initializer: Initializer = Normal(0.02)
+
+    def __post_init__(self) -> None:
+        require_positive(self, "width")
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises `ConfigError` naming the field that cannot be used."""
+
+    @abc.abstractmethod
+    def tensors(self) -> Tensors:
+        """Every declared parameter."""
+
+    @abc.abstractmethod
+    def stacks(self) -> dict[str, Stack]:
+        """The stacks by name (`encoder`, `decoder`); their parameters lie under the same name."""
+
+    @abc.abstractmethod
+    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
+        """The forward pass."""
+
+    @abc.abstractmethod
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        """Losses of the batch's `labels`."""
+
+    @abc.abstractmethod
+    def flops(self, length: int) -> int:
+        """Floating-point operations of one forward of one example of this length."""
+
+    def initialize(self, key: jax.Array) -> Params:
+        """Fresh parameters."""
+        return declared.initialize(self.tensors(), key, self.initializer)
+
+    def attentions(self) -> dict[str, tuple[Attention, ...]]:
+        """The formulation of every layer, by head stack."""
+        stacks = self.stacks()
+        return {
+            name: stacks[stack].attentions(slot)
+            for name, (stack, slot) in SLOTS.items()
+            if stack in stacks and getattr(stacks[stack].layers[0], slot) is not None
+        }
+
+    def replace_stacks(self, stacks: Mapping[str, Stack]) -> ModelConfig:
+        """The config with these stacks, by name."""
+        return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model is (config, params): an immutable value. Whatever changes a model is a function from Model to Model.
+
+    Attributes:
+        config: the architecture.
+        params: nested dict of arrays, as `config.tensors()` declares them.
+        history: what was done to it, oldest first.
+        tokenizer: its tokenizer, if it has one.
+    """
+
+    config: ModelConfig
+    params: Params
+    history: tuple[Mapping[str, Any], ...] = ()
+    tokenizer: Any = None
+
+    def __call__(
+        self,
+        batch: Batch,
+        gates: Gates | None = None,
+        *,
+        attention: bool = False,
+        probe: ProbeFunction | None = None,
+        compute: Compute = Compute(),
+    ) -> Output:
+        """The forward pass, jitted.
+
+        Args:
+            batch: arrays by Hugging Face's names.
+            gates: head gates; None is all ones.
+            attention: whether to return each layer's attention probabilities.
+            probe: a function of one attention call whose results are returned per layer.
+            compute: how to compute.
+        """
+        from headjax.models.forward import forward
+
+        return forward(self.config, self.params, batch, gates, attention=attention, probe=probe, compute=compute)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters."""
+        return declared.count(self.config.tensors())
+
+    def replace(self, **changes: Any) -> Model:
+        """A copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a model directory, see `headjax.models.directory`."""
+        from headjax.models.directory import save
+
+        save(self, path)

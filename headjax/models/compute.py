@@ -1,0 +1,43 @@
+"""How to compute a forward, as opposed to what: nothing here changes parameters or, up to rounding, results."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from headjax.errors import require
+from headjax.tensors import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """Options of one forward.
+
+    Attributes:
+        dtype: type of activations and of the parameters as used; normalisations, softmax and losses stay in float32.
+        attention: attention implementation, see `headjax.attention.attend.IMPLEMENTATIONS`.
+        remat: what the backward pass recomputes: `none` keeps all activations, `dots` recomputes all but matrix
+            products, `full` keeps only each layer's input.
+        scan: whether layers of a run are scanned (compile time independent of depth) or unrolled.
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention: str = "auto"
+    remat: Literal["none", "dots", "full"] = "none"
+    scan: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.dtype in ("float32", "bfloat16"), "dtype", f"must be float32 or bfloat16, got {self.dtype!r}")
+        require(self.remat in ("none", "dots", "full"), "remat", f"must be none, dots or full, got {self.remat!r}")
+
+    def cast(self, params: Params) -> Params:
+        """The parameters in the compute type."""
+        return jax.tree.map(lambda array: array.astype(self.dtype), params)
+
+    @property
+    def type(self) -> jnp.dtype:
+        """The compute type as a dtype."""
+        return jnp.dtype(self.dtype)

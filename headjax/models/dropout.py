@@ -1,0 +1,37 @@
+"""Dropout as a value: a rate and a key, or nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.attend import Dropout
+
+
+class Dropper(NamedTuple):
+    """Zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate); the identity without a key.
+
+    Attributes:
+        rate: probability of zeroing.
+        key: PRNG key, or None outside training.
+    """
+
+    rate: float = 0.0
+    key: jax.Array | None = None
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        if self.key is None or self.rate == 0.0:
+            return inputs
+        kept = jax.random.bernoulli(self.key, 1.0 - self.rate, inputs.shape)
+        return jnp.where(kept, inputs / (1.0 - self.rate), jnp.zeros((), inputs.dtype))
+
+    def attention(self) -> Dropout | None:
+        """The same dropout, for attention probabilities."""
+        return None if self.key is None or self.rate == 0.0 else Dropout(self.rate, self.key)
+
+
+def fold(key: jax.Array | None, index: int) -> jax.Array | None:
+    """An independent key for each index, or None without a key."""
+    return None if key is None else jax.random.fold_in(key, index)

@@ -1,0 +1,104 @@
+"""Feed-forward sub-layers."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.projections import into_heads
+from headjax.errors import require_positive
+from headjax.initializers import Zeros
+from headjax.models.dropout import Dropper
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensor, Tensors
+
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForward(abc.ABC):
+    """Base of the feed-forward sub-layers.
+
+    Attributes:
+        hidden: inner size (d_ff).
+        activation: name of the nonlinearity.
+        bias: whether the maps have biases.
+    """
+
+    hidden: int
+    activation: ActivationName = "gelu"
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive(self, "hidden")
+
+    @abc.abstractmethod
+    def tensors(self, width: int) -> Tensors:
+        """The declared parameters."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
+        """`[batch, length, width]` to the same shape; the dropper acts on the inner activations."""
+
+    @abc.abstractmethod
+    def flops(self, width: int, length: int) -> int:
+        """Floating-point operations of one forward of one sequence."""
+
+
+@kind("dense")
+@dataclasses.dataclass(frozen=True)
+class Dense(FeedForward):
+    """phi(x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2)."""
+
+    def tensors(self, width: int) -> Tensors:
+        tensors = {
+            "up": Tensor((width, self.hidden), ("embed", "feed_forward")),
+            "down": Tensor((self.hidden, width), ("feed_forward", "embed")),
+        }
+        if self.bias:
+            tensors["up_bias"] = Tensor((self.hidden,), ("feed_forward",), Zeros())
+            tensors["down_bias"] = Tensor((width,), ("embed",), Zeros())
+        return tensors
+
+    def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
+        inner = ACTIVATIONS[self.activation](into_heads(inputs, params["up"], params.get("up_bias")))
+        return into_heads(dropper(inner), params["down"], params.get("down_bias"))
+
+    def flops(self, width: int, length: int) -> int:
+        return 4 * length * width * self.hidden
+
+
+@kind("gated")
+@dataclasses.dataclass(frozen=True)
+class GatedDense(FeedForward):
+    """(phi(x W_g) * x W_1) W_2 (Shazeer 2020): SwiGLU with `silu`, GEGLU with `gelu`."""
+
+    def tensors(self, width: int) -> Tensors:
+        up = Tensor((width, self.hidden), ("embed", "feed_forward"))
+        tensors = {"gate": up, "up": up, "down": Tensor((self.hidden, width), ("feed_forward", "embed"))}
+        if self.bias:
+            bias = Tensor((self.hidden,), ("feed_forward",), Zeros())
+            tensors |= {"gate_bias": bias, "up_bias": bias, "down_bias": Tensor((width,), ("embed",), Zeros())}
+        return tensors
+
+    def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
+        gate = ACTIVATIONS[self.activation](into_heads(inputs, params["gate"], params.get("gate_bias")))
+        inner = gate * into_heads(inputs, params["up"], params.get("up_bias"))
+        return into_heads(dropper(inner), params["down"], params.get("down_bias"))
+
+    def flops(self, width: int, length: int) -> int:
+        return 6 * length * width * self.hidden

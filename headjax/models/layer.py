@@ -1,0 +1,141 @@
+"""A Transformer layer: attention, optional cross-attention and feed-forward, each with its residual connection."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from headjax.attention.attend import Attended
+from headjax.attention.base import Attention, Call, structure
+from headjax.errors import require_rate
+from headjax.models.dropout import Dropper, fold
+from headjax.models.feed_forward import FeedForward
+from headjax.models.residual import PostNorm, Residual
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensors
+
+
+class Probe(NamedTuple):
+    """What a probe function sees of one attention call.
+
+    Attributes:
+        slot: `attention` or `cross_attention`.
+        attention: the formulation.
+        params: its parameters.
+        inputs: `[batch, query, width]`, what the queries are computed from.
+        attended: contexts and probabilities.
+        mask: which keys each query may see.
+        query_mask: `[batch, query]` bool, False at padding; None when there is none.
+    """
+
+    slot: str
+    attention: Attention
+    params: Params
+    inputs: jax.Array
+    attended: Attended
+    mask: Any
+    query_mask: jax.Array | None
+
+
+ProbeFunction = Callable[[Probe], Any]
+"""Reduces one attention call to the statistics wanted; stacked over layers by the model."""
+
+
+class LayerCall(NamedTuple):
+    """Everything about one layer call that is neither parameter nor input.
+
+    Attributes:
+        attention: the self-attention call (its gates are this layer's).
+        cross_attention: the cross-attention call, in decoders that have one.
+        memory: `[batch, key, width]` encoder output, for cross-attention.
+        query_mask: `[batch, length]` bool, False at padding.
+        key: PRNG key of this layer's dropout, None outside training.
+        probe: see `Probe`.
+    """
+
+    attention: Call
+    cross_attention: Call = Call()
+    memory: jax.Array | None = None
+    query_mask: jax.Array | None = None
+    key: jax.Array | None = None
+    probe: ProbeFunction | None = None
+
+
+@kind("layer")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer.
+
+    Attributes:
+        attention: self-attention formulation.
+        feed_forward: feed-forward sub-layer.
+        cross_attention: attention to an encoder's output, or None.
+        residual: how each sub-layer joins the stream.
+        dropout: rate on each sub-layer's output.
+        attention_dropout: rate on attention probabilities.
+        feed_forward_dropout: rate on the inner feed-forward activations.
+    """
+
+    attention: Attention
+    feed_forward: FeedForward
+    cross_attention: Attention | None = None
+    residual: Residual = PostNorm()
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    feed_forward_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_rate(self, "dropout", "attention_dropout", "feed_forward_dropout")
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        """The declared parameters; `memory_width` is the width of the encoder output, for cross-attention."""
+        tensors = {
+            "attention": self.attention.tensors(width, width),
+            "attention_residual": self.residual.tensors(width),
+        }
+        if self.cross_attention is not None:
+            tensors["cross_attention"] = self.cross_attention.tensors(width, memory_width)
+            tensors["cross_attention_residual"] = self.residual.tensors(width)
+        tensors["feed_forward"] = self.feed_forward.tensors(width)
+        tensors["feed_forward_residual"] = self.residual.tensors(width)
+        return tensors
+
+    def __call__(self, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
+        """The layer's output `[batch, length, width]` and what the probe made of each attention, by slot."""
+        probed: dict[str, Any] = {}
+
+        def attend(slot: str, attention: Attention, options: Call, index: int) -> Callable[[jax.Array], jax.Array]:
+            weights = params[slot]
+            dropout = Dropper(self.attention_dropout, fold(call.key, index)).attention()
+
+            def sublayer(inputs: jax.Array) -> jax.Array:
+                attended_to = inputs if slot == "attention" or call.memory is None else call.memory
+                memory = attention.memory(weights, attended_to, options.positions)
+                attended = attention.attend(weights, inputs, memory, options._replace(dropout=dropout))
+                if call.probe is not None:
+                    seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask)
+                    probed[slot] = call.probe(seen)
+                outputs = attention.combine(weights, attended.context)
+                return Dropper(self.dropout, fold(call.key, index + 1))(outputs)
+
+            return sublayer
+
+        def feed_forward(inputs: jax.Array) -> jax.Array:
+            inner = Dropper(self.feed_forward_dropout, fold(call.key, 4))
+            outputs = self.feed_forward(params["feed_forward"], inputs, inner)
+            return Dropper(self.dropout, fold(call.key, 5))(outputs)
+
+        x = self.residual(params["attention_residual"], x, attend("attention", self.attention, call.attention, 0))
+        if self.cross_attention is not None:
+            cross = attend("cross_attention", self.cross_attention, call.cross_attention, 2)
+            x = self.residual(params["cross_attention_residual"], x, cross)
+        return self.residual(params["feed_forward_residual"], x, feed_forward), probed
+
+    def structure(self) -> Layer:
+        """The layer without its heads' original numbers: equal structures compute alike and form one run."""
+        return dataclasses.replace(
+            self, attention=structure(self.attention), cross_attention=structure(self.cross_attention)
+        )

@@ -1,0 +1,93 @@
+"""Task outputs: what turns hidden states into logits."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from headjax.attention.projections import into_heads
+from headjax.errors import DataError
+from headjax.initializers import Zeros
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensor, Tensors
+
+IGNORED = -100
+"""The label of positions that carry no loss."""
+
+
+class TokenLogits(abc.ABC):
+    """Base of the outputs over the vocabulary."""
+
+    @abc.abstractmethod
+    def tensors(self, width: int, vocab_size: int) -> Tensors:
+        """The declared parameters."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
+        """`[batch, length, width]` to float32 `[batch, length, vocabulary]`; `embedding` is the token table."""
+
+
+@kind("tied")
+@dataclasses.dataclass(frozen=True)
+class Tied(TokenLogits):
+    """h E^T (+ b): the token embeddings are the output's weights too (Press and Wolf 2017).
+
+    Attributes:
+        bias: whether there is one bias per token.
+    """
+
+    bias: bool = False
+
+    def tensors(self, width: int, vocab_size: int) -> Tensors:
+        return {"bias": Tensor((vocab_size,), ("vocabulary",), Zeros())} if self.bias else {}
+
+    def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
+        return into_heads(hidden, embedding.T, params.get("bias")).astype(jnp.float32)
+
+
+@kind("untied")
+@dataclasses.dataclass(frozen=True)
+class Untied(TokenLogits):
+    """h W (+ b) with its own weights.
+
+    Attributes:
+        bias: whether there is one bias per token.
+    """
+
+    bias: bool = False
+
+    def tensors(self, width: int, vocab_size: int) -> Tensors:
+        tensors = {"kernel": Tensor((width, vocab_size), ("embed", "vocabulary"))}
+        if self.bias:
+            tensors["bias"] = Tensor((vocab_size,), ("vocabulary",), Zeros())
+        return tensors
+
+    def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
+        return into_heads(hidden, params["kernel"], params.get("bias")).astype(jnp.float32)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cross-entropy in nats of each label, 0 where the label is `IGNORED`, and which labels count (1.0 or 0.0).
+
+    Args:
+        logits: `[..., classes]`.
+        labels: `[...]` integers.
+    """
+    counted = labels != IGNORED
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, labels, 0))
+    return jnp.where(counted, losses, 0.0), counted.astype(jnp.float32)
+
+
+def labels_of(batch: dict[str, jax.Array]) -> jax.Array:
+    """The batch's labels.
+
+    Raises:
+        DataError: there are none.
+    """
+    if "labels" not in batch:
+        raise DataError(f"labels: missing from the batch, which has {', '.join(sorted(batch))}")
+    return batch["labels"]

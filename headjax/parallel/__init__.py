@@ -1,0 +1,1 @@
+"""Meshes and the rules that map tensors onto them."""
