@@ -1,0 +1,38 @@
+"""What every test runs under: eight simulated CPU devices, strict shapes, seeded and unhurried hypothesis."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compilation makes the first example of a property slow, so deadlines would fail by chance. Examples are derandomised
+# so that a run depends on the code alone.
+hypothesis.settings.register_profile(
+    "headjax",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("headjax")
+
+DATA = Path(os.environ.get("HEADJAX_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The directory of real data sets, which are not part of the repository; without it the test is skipped."""
+    if not DATA.is_dir():
+        pytest.skip(f"no data at {DATA}; set HEADJAX_DATA to the directory that holds it")
+    return DATA

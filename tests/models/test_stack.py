@@ -1,0 +1,99 @@
+"""Runs, and taking stacked parameters apart and putting them together again."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import NoHeads
+from headjax.errors import ConfigError
+from headjax.models.layer import Layer
+from headjax.models.stack import Stack
+from headjax.tensors import flatten
+from tests import tiny
+
+MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
+MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(NoHeads()), MULTI)
+
+
+def names(*layers: Layer) -> list[str]:
+    return [run.name for run in Stack(layers=layers).runs]
+
+
+def test_equal_neighbours_form_one_run():
+    assert names(MULTI, MULTI, MULTI) == ["layers_0_2"]
+    assert names(MULTI, MULTI, COLLABORATIVE, MULTI) == ["layers_0_1", "layers_2_2", "layers_3_3"]
+
+
+def test_original_head_numbers_do_not_split_a_run():
+    first = tiny.replace_attention(MULTI, tiny.multi_head(2, head_ids=(0, 3)))
+    second = tiny.replace_attention(MULTI, tiny.multi_head(2, head_ids=(1, 2)))
+    assert names(first, second) == ["layers_0_1"]
+    assert [attention.ids for attention in Stack(layers=(first, second)).attentions("attention")] == [(0, 3), (1, 2)]
+
+
+def test_unstack_gives_each_layers_own_slice():
+    stack, params = MIXED.decoder, tiny.model(MIXED).params["decoder"]
+    layers = stack.unstack(params)
+    assert len(layers) == 5
+    np.testing.assert_array_equal(layers[1]["attention"]["query"], params["layers_0_1"]["attention"]["query"][1])
+    np.testing.assert_array_equal(layers[2]["attention"]["mixing"], params["layers_2_2"]["attention"]["mixing"][0])
+    for layer, weights in zip(stack.layers, layers, strict=True):
+        declared = flatten(layer.tensors(MIXED.width, MIXED.width))
+        assert {path: array.shape for path, array in flatten(weights).items()} == {
+            path: tensor.shape for path, tensor in declared.items()
+        }
+
+
+def test_restack_is_the_inverse_of_unstack():
+    stack, params = MIXED.decoder, tiny.model(MIXED).params["decoder"]
+    again = stack.restack(stack.unstack(params), params)
+    before, after = flatten(params), flatten(again)
+    assert before.keys() == after.keys()
+    for path, array in before.items():
+        np.testing.assert_array_equal(array, after[path], err_msg=path)
+
+
+def test_restack_for_other_runs_computes_the_same():
+    """Splitting a run (here by an unused dropout rate that differs) moves parameters and changes no result."""
+    config = tiny.decoder_config(MULTI, MULTI, MULTI)
+    model, batch = tiny.model(config), tiny.tokens()
+    odd = dataclasses.replace(MULTI, dropout=0.1)
+    split = dataclasses.replace(config.decoder, layers=(MULTI, odd, MULTI))
+    decoder = split.restack(config.decoder.unstack(model.params["decoder"]), model.params["decoder"])
+    moved = model.replace(config=config.replace_stacks({"decoder": split}), params=model.params | {"decoder": decoder})
+    assert sorted(decoder) == ["final_norm", "layers_0_0", "layers_1_1", "layers_2_2"]
+    np.testing.assert_allclose(moved(batch).logits, model(batch).logits, atol=1e-5)
+
+
+def test_stacked_layers_are_drawn_apart():
+    """Layers of a run start from different weights."""
+    params = tiny.decoder_config().initialize(jax.random.key(0))["decoder"]["layers_0_1"]["attention"]["query"]
+    assert float(jnp.abs(params[0] - params[1]).max()) > 0.1
+
+
+@pytest.mark.parametrize(
+    "layers, message",
+    [
+        ((), "layers: a stack needs at least one layer"),
+        (
+            (MULTI, dataclasses.replace(MULTI, cross_attention=tiny.multi_head())),
+            "layers: either all layers have a cross_attention or none has",
+        ),
+    ],
+)
+def test_impossible_stacks_are_refused(layers, message):
+    with pytest.raises(ConfigError) as error:
+        Stack(layers=layers)
+    assert str(error.value) == message
+
+
+def test_flops_are_the_sum_over_layers():
+    stack = MIXED.decoder
+    total = sum(Stack(layers=(layer,)).flops(16, 8) for layer in stack.layers)
+    assert stack.flops(16, 8) == total
+    assert Stack(layers=(MULTI,)).flops(16, 8) > Stack(layers=(tiny.layer(NoHeads()),)).flops(16, 8) > 0

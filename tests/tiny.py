@@ -1,0 +1,71 @@
+"""Tiny models and batches that tests share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from headjax.attention import Attention, Collaborative, MultiHead
+from headjax.initializers import Normal
+from headjax.models import DecoderModel, Model
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.feed_forward import Dense
+from headjax.models.layer import Layer
+from headjax.models.norms import LayerNorm
+from headjax.models.residual import PreNorm
+from headjax.models.stack import Stack
+
+WIDTH = 16
+VOCABULARY = 50
+MAX_LENGTH = 12
+
+
+def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> MultiHead:
+    """A small multi-head formulation."""
+    return MultiHead(num_heads=num_heads, head_dim=head_dim, **fields)
+
+
+def collaborative(num_heads: int = 4, **fields: Any) -> Collaborative:
+    """A small collaborative formulation with every bias."""
+    fields = {"shared_dim": 8, "value_dim": 4, "head_dim": 4, "content_bias": True, "projection_bias": True} | fields
+    return Collaborative(num_heads=num_heads, **fields)
+
+
+def layer(attention: Attention | None = None, **fields: Any) -> Layer:
+    """A small pre-norm layer."""
+    fields = {"feed_forward": Dense(32), "residual": PreNorm()} | fields
+    return Layer(attention=attention or multi_head(), **fields)
+
+
+def decoder_config(*layers: Layer, **fields: Any) -> DecoderModel:
+    """A small pre-norm decoder of these layers, by default two equal multi-head ones."""
+    fields = {
+        "width": WIDTH,
+        "embeddings": Embeddings(vocab_size=VOCABULARY, positions=Learned(MAX_LENGTH)),
+        "decoder": Stack(layers=layers or (layer(),) * 2, final_norm=LayerNorm()),
+        "initializer": Normal(0.3),
+    } | fields
+    return DecoderModel(**fields)
+
+
+def model(config: Any, seed: int = 0) -> Model:
+    """The model with every parameter drawn at random, biases and normalisations included, so that none hides a bug."""
+    params = config.initialize(jax.random.key(seed))
+    leaves, structure = jax.tree.flatten(params)
+    generator = np.random.default_rng(seed)
+    noisy = [leaf + 0.1 * generator.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
+    return Model(config, jax.tree.unflatten(structure, noisy))
+
+
+def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndarray]:
+    """A batch of random `input_ids`."""
+    generator = np.random.default_rng(seed)
+    return {"input_ids": generator.integers(0, VOCABULARY, (batch, length), dtype=np.int32)}
+
+
+def replace_attention(old: Layer, attention: Attention) -> Layer:
+    """The layer with another formulation."""
+    return dataclasses.replace(old, attention=attention)
