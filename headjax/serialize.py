@@ -11,12 +11,13 @@ import difflib
 import functools
 import itertools
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headjax.errors import ConfigError
+from headjax.errors import ConfigError, require
 
 T = TypeVar("T")
 
@@ -123,7 +124,9 @@ def _build_tuple(item_types: Sequence[Any], data: Any, path: str) -> tuple[Any, 
         for entry in data:
             if isinstance(entry, Mapping) and set(entry) == {"repeat", "item"}:
                 item = _build(item_types[0], entry["item"], f"{path}[{len(items)}]")
-                items.extend([item] * _build_scalar(int, entry["repeat"], f"{path}[{len(items)}].repeat"))
+                count = _build_scalar(int, entry["repeat"], f"{path}[{len(items)}].repeat")
+                require(count >= 1, f"{path}[{len(items)}].repeat", f"must be at least 1, got {count}")
+                items.extend([item] * count)
             else:
                 items.append(_build(item_types[0], entry, f"{path}[{len(items)}]"))
         return tuple(items)
@@ -167,6 +170,7 @@ def _build_scalar(expected: Any, data: Any, path: str) -> Any:
         return float(data)
     if not isinstance(data, expected) or (expected is not bool and isinstance(data, bool)):
         raise ConfigError(f"{path}: expected {expected.__name__}, got {data!r}")
+    require(not isinstance(data, float) or math.isfinite(data), path, f"must be finite, got {data!r}")
     return data
 
 
