@@ -1,1 +1,39 @@
-"""headjax: how many attention heads does a Transformer need, how large, and what can they share?"""
+"""headjax: how many attention heads does a Transformer need, how large, and what can they share?
+
+Names are imported on first use, so that `import headjax` stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from headjax.version import __version__
+
+_LAZY = {
+    "Batch": "headjax.models.base",
+    "Compute": "headjax.models.compute",
+    "DecoderModel": "headjax.models.decoder",
+    "HeadjaxError": "headjax.errors",
+    "Model": "headjax.models.base",
+    "ModelConfig": "headjax.models.base",
+    "TrainConfig": "headjax.training.config",
+    "load": "headjax.models.directory",
+    "load_config": "headjax.configuration",
+    "save": "headjax.models.directory",
+    "train": "headjax.training.loop",
+    "train_config": "headjax.training.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'headjax' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+__all__ = ["__version__", *_LAZY]  # noqa: PLE0604

@@ -1,0 +1,99 @@
+"""Checkpoints of a training run: the state, where the data iterator stands, and the config they belong to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headjax.errors import CheckpointError
+from headjax.models.directory import first_line
+from headjax.serialize import to_data
+from headjax.training.config import EXECUTION_FIELDS, TrainConfig
+from headjax.training.state import TrainState
+
+
+class Checkpoints:
+    """The checkpoints under `workdir/checkpoints`, written asynchronously, the latest few kept.
+
+    A checkpoint counts only once it is complete, so that a run killed while saving goes on from the one before.
+    """
+
+    def __init__(self, workdir: Path, keep: int) -> None:
+        import orbax.checkpoint as ocp
+
+        self._ocp = ocp
+        self.path = workdir / "checkpoints"
+        options = ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep))
+        self._manager = ocp.CheckpointManager(self.path.absolute(), options=options)
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    @property
+    def latest(self) -> int | None:
+        """The last complete checkpoint's step, None without one."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, state: TrainState, iterator: dict[str, Any]) -> None:
+        """Starts writing a checkpoint, unless this step has one."""
+        if step == self.latest:
+            return
+        args = self._ocp.args
+        composite = args.Composite(state=args.StandardSave(state), iterator=args.JsonSave(iterator))
+        self._manager.save(step, args=composite, force=True)
+
+    def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """The state, on the target's shardings, and the data iterator's state.
+
+        Raises:
+            CheckpointError: files that are truncated or do not fit the target.
+        """
+        args = self._ocp.args
+        composite = args.Composite(state=args.StandardRestore(target), iterator=args.JsonRestore())
+        try:
+            restored = self._manager.restore(step, args=composite)
+        except Exception as error:
+            raise CheckpointError(f"{self.path / str(step)}: cannot be restored ({first_line(error)})") from None
+        return restored["state"], restored["iterator"]
+
+
+def claim_workdir(workdir: Path, config: TrainConfig) -> None:
+    """Writes the config into a new workdir, or checks that an old one holds the same run.
+
+    Raises:
+        CheckpointError: the workdir holds another config; the message names the first field that differs.
+    """
+    path = workdir / "train_config.json"
+    data = to_data(config)
+    if path.exists():
+        try:
+            held = json.loads(path.read_text())
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+        differing = _first_difference(_computed(held), _computed(data), "config")
+        if differing is not None:
+            raise CheckpointError(f"{workdir}: holds another run; {differing}. Choose another --workdir.")
+    workdir.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=2) + "\n")
+
+
+def _computed(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry for name, entry in data.items() if name not in EXECUTION_FIELDS}
+
+
+def _first_difference(held: Any, given: Any, path: str) -> str | None:
+    if isinstance(held, dict) and isinstance(given, dict):
+        for name in sorted(held.keys() | given.keys()):
+            found = _first_difference(held.get(name), given.get(name), f"{path}.{name}")
+            if found is not None:
+                return found
+        return None
+    return None if held == given else f"{path} is {json.dumps(held)} there and {json.dumps(given)} here"

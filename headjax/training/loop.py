@@ -1,0 +1,210 @@
+"""The training loop: config -> model -> sharding -> step -> checkpoint -> evaluation, one straight way."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from headjax.data.records import evaluation_batches, train_iterator
+from headjax.data.task import Source, TaskData
+from headjax.errors import ConfigError, DataError
+from headjax.evaluation.evaluate import evaluate_batches
+from headjax.models.base import Batch, Model, ModelConfig
+from headjax.parallel.mesh import check_batch_size
+from headjax.report.progress import Progress, silent
+from headjax.tensors import Params
+from headjax.training.checkpoints import Checkpoints, claim_workdir
+from headjax.training.config import TrainConfig
+from headjax.training.metrics import MetricWriter
+from headjax.training.preemption import StopRequest
+from headjax.training.state import TrainState, abstract_state, initial_state
+from headjax.training.step import StepMetrics, evaluation_step, put_batch, train_step
+from headjax.version import __version__
+
+
+class TrainResult(NamedTuple):
+    """What a training run ends with.
+
+    Attributes:
+        model: the trained model.
+        path: its model directory; None when the run was interrupted.
+        steps: optimizer steps done.
+        metrics: the last evaluation, by name.
+        tokens_per_second: median over log intervals, compilation left out; 0 when too few steps were run to tell.
+        finished: False when the run was interrupted; started again it goes on.
+    """
+
+    model: Model
+    path: Path | None
+    steps: int
+    metrics: Mapping[str, float]
+    tokens_per_second: float
+    finished: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The fixed parts of a run, built once from its config."""
+
+    config: TrainConfig
+    model: ModelConfig
+    mesh: Mesh
+    data: TaskData
+    step: Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
+    evaluate: Callable[[Params], Mapping[str, float]]
+
+
+def train(
+    config: TrainConfig,
+    workdir: str | Path,
+    *,
+    data: TaskData | None = None,
+    progress: Progress = silent,
+) -> TrainResult:
+    """Trains a model, or goes on where an interrupted run of the same config in the same workdir stopped.
+
+    Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
+    of an uninterrupted run.
+
+    Args:
+        config: the run.
+        workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
+        data: loaded data; None loads what the config names.
+        progress: shows the advance, see `headjax.report.progress`.
+
+    Raises:
+        ConfigError: fields that do not fit together, or the mesh.
+        DataError: data that cannot be used.
+        CheckpointError: the workdir holds another run or unreadable checkpoints.
+    """
+    workdir = Path(workdir)
+    start = config.model.start()
+    model = start.config
+    mesh = config.mesh.build()
+    check_batch_size(config.batch_size, mesh)
+    claim_workdir(workdir, config)
+    data = config.data.load(start.tokenizer) if data is None else data
+    check_vocabulary(model, data)
+    optimizer = config.optimizer.build(model.tensors(), config.steps)
+    run = Run(
+        config=config,
+        model=model,
+        mesh=mesh,
+        data=data,
+        step=train_step(model, optimizer, mesh, compute=config.compute, seed=config.seed),
+        evaluate=_evaluator(config, model, mesh, data.validation),
+    )
+    with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
+        iterator = train_iterator(data.train, config.batch_size, config.seed)
+        if checkpoints.latest is None:
+            state = initial_state(model, optimizer, mesh, config.seed, start.params)
+        else:
+            state, position = checkpoints.restore(checkpoints.latest, abstract_state(model, optimizer, mesh))
+            iterator.set_state(position)
+        with MetricWriter(workdir, int(state.step), config.tensorboard) as metrics, StopRequest() as stop:
+            state, speed = _advance(run, state, iterator, checkpoints, metrics, stop, progress)
+            final = _final_metrics(run, state, metrics)
+    return _result(run, workdir, state, start.history, final, speed)
+
+
+def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
+    """Raises `ConfigError` when the tokenizer knows more tokens than the model embeds."""
+    embeddings = getattr(model, "embeddings", None)
+    if data.tokenizer is not None and embeddings is not None and data.tokenizer.vocab_size > embeddings.vocab_size:
+        raise ConfigError(
+            f"config.model.vocab_size: the model embeds {embeddings.vocab_size} tokens, "
+            f"but the tokenizer has {data.tokenizer.vocab_size}"
+        )
+
+
+def _advance(
+    run: Run,
+    state: TrainState,
+    iterator: Any,
+    checkpoints: Checkpoints,
+    metrics: MetricWriter,
+    stop: StopRequest,
+    progress: Progress,
+) -> tuple[TrainState, list[float]]:
+    """Steps until the end or a stop request; returns the state and the tokens per second of each log interval."""
+    config, speeds = run.config, []
+    first = int(state.step)
+    clock, logged = time.perf_counter(), first
+    with progress("training", config.steps, "step") as bar:
+        bar(first, {})
+        for step in range(first + 1, config.steps + 1):
+            state, measured = run.step(state, put_batch(next(iterator), run.mesh))
+            last = step == config.steps or stop.requested
+            if step % config.log_every == 0 or last or step == first + 1:
+                values = {name: float(value) for name, value in measured._asdict().items()}
+                now = time.perf_counter()
+                speed = (step - logged) * values["targets"] / (now - clock)
+                if step > first + 1:
+                    speeds.append(speed)
+                clock, logged = now, step
+                record = {f"train/{name}": value for name, value in values.items()}
+                metrics.write(step, record | {"train/tokens_per_second": speed})
+                bar(step, {"loss": values["loss"], "tokens/s": speed})
+            if step % config.checkpoint_every == 0 or last:
+                checkpoints.save(step, state, iterator.get_state())
+            if stop.requested:
+                break
+            if config.evaluate_every and step % config.evaluate_every == 0 and not last:
+                evaluated = run.evaluate(state.params)
+                metrics.write(step, {f"validation/{name}": value for name, value in evaluated.items()})
+                clock, logged = time.perf_counter(), step
+    return state, speeds
+
+
+def _evaluator(
+    config: TrainConfig, model: ModelConfig, mesh: Mesh, source: Source
+) -> Callable[[Params], Mapping[str, float]]:
+    if len(source) == 0:
+        raise DataError("config.data: the validation split is empty")
+    step = evaluation_step(model, mesh, compute=config.compute)
+
+    def batches() -> Iterable[Batch]:
+        return (put_batch(batch, mesh) for batch in evaluation_batches(source, config.batch_size))
+
+    return lambda params: evaluate_batches(step, params, batches())
+
+
+def _final_metrics(run: Run, state: TrainState, metrics: MetricWriter) -> Mapping[str, float]:
+    """The evaluation of a finished run, recorded; an interrupted one stops without."""
+    if int(state.step) < run.config.steps:
+        return {}
+    final = run.evaluate(state.params)
+    metrics.write(int(state.step), {f"validation/{name}": value for name, value in final.items()})
+    return final
+
+
+def _result(
+    run: Run,
+    workdir: Path,
+    state: TrainState,
+    history: tuple[Mapping[str, Any], ...],
+    metrics: Mapping[str, float],
+    speeds: list[float],
+) -> TrainResult:
+    steps = int(state.step)
+    finished = steps >= run.config.steps
+    entry = {
+        "action": "train",
+        "headjax": __version__,
+        "steps": steps,
+        "data": dict(run.data.info),
+        "metrics": dict(metrics),
+    }
+    params = jax.device_put(state.params, jax.devices()[0]) if run.mesh.size > 1 else state.params
+    model = Model(run.model, params, (*history, entry), run.data.tokenizer)
+    path = workdir / "model" if finished else None
+    if path is not None:
+        model.save(path)
+    return TrainResult(model, path, steps, metrics, statistics.median(speeds) if speeds else 0.0, finished)

@@ -1,0 +1,58 @@
+"""Where metrics go: JSON lines, TensorBoard, and the last values for the console."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class MetricWriter:
+    """Appends records to `workdir/metrics.jsonl` and, if asked, to TensorBoard files beside it.
+
+    A continued run first drops the records after the step it continues from, so that every step is recorded once.
+    """
+
+    def __init__(self, workdir: Path, first_step: int, tensorboard: bool) -> None:
+        self.path = workdir / "metrics.jsonl"
+        kept = [record for record in read_metrics(self.path) if record["step"] <= first_step]
+        self.path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        self._file = self.path.open("a")
+        self._board = None
+        if tensorboard:
+            from tensorboardX import SummaryWriter
+
+            self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=first_step + 1)
+
+    def __enter__(self) -> MetricWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one record; names such as `train/loss` group the curves in TensorBoard."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics file, oldest first; a last line cut off by a crash is left out."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records

@@ -1,0 +1,155 @@
+"""Optimizers and learning-rate schedules as configs; the mathematics is Optax's."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any
+
+import optax
+
+from headjax.errors import require
+from headjax.initializers import Constant, Zeros
+from headjax.serialize import kind
+from headjax.tensors import Tensors, map_tensors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule(abc.ABC):
+    """A learning rate by step: linear warm-up from 0 to `peak`, then what the kind says.
+
+    Attributes:
+        peak: the highest learning rate.
+        warmup_steps: steps of linear warm-up.
+    """
+
+    peak: float
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.peak > 0, "peak", f"must be positive, got {self.peak}")
+        require(self.warmup_steps >= 0, "warmup_steps", f"must not be negative, got {self.warmup_steps}")
+
+    def build(self, steps: int) -> optax.Schedule:
+        """The learning rate as a function of the step."""
+        after = self.after_warmup(max(steps - self.warmup_steps, 1))
+        if self.warmup_steps == 0:
+            return after
+        warmup = optax.linear_schedule(0.0, self.peak, self.warmup_steps)
+        return optax.join_schedules([warmup, after], [self.warmup_steps])
+
+    @abc.abstractmethod
+    def after_warmup(self, steps: int) -> optax.Schedule:
+        """The learning rate after the warm-up, which `steps` steps remain."""
+
+
+@kind("cosine")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule):
+    """Half a cosine down to `final` times the peak.
+
+    Attributes:
+        final: the last learning rate as a share of the peak.
+    """
+
+    final: float = 0.1
+
+    def after_warmup(self, steps: int) -> optax.Schedule:
+        return optax.cosine_decay_schedule(self.peak, steps, alpha=self.final)
+
+
+@kind("linear_decay")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearDecay(Schedule):
+    """A straight line down to 0 (BERT)."""
+
+    def after_warmup(self, steps: int) -> optax.Schedule:
+        return optax.linear_schedule(self.peak, 0.0, steps)
+
+
+@kind("inverse_square_root")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InverseSquareRoot(Schedule):
+    """peak * sqrt(warmup_steps / step) (Vaswani et al. 2017, section 5.3)."""
+
+    def after_warmup(self, steps: int) -> optax.Schedule:
+        start = max(self.warmup_steps, 1)
+
+        def rate(step: Any) -> Any:
+            return self.peak * (start / (start + step)) ** 0.5
+
+        return rate
+
+
+@kind("constant_rate")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConstantRate(Schedule):
+    """The peak throughout."""
+
+    def after_warmup(self, steps: int) -> optax.Schedule:
+        return optax.constant_schedule(self.peak)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer(abc.ABC):
+    """Base of the optimizers.
+
+    Attributes:
+        schedule: learning rate by step.
+        clip_norm: the gradient's global norm is scaled down to this; 0 leaves it alone.
+    """
+
+    schedule: Schedule
+    clip_norm: float = 1.0
+
+    def build(self, tensors: Tensors, steps: int) -> optax.GradientTransformation:
+        """The transformation from gradients to updates, for parameters declared as `tensors`."""
+        clip = optax.clip_by_global_norm(self.clip_norm) if self.clip_norm > 0 else optax.identity()
+        return optax.chain(clip, self.transformation(tensors, self.schedule.build(steps)))
+
+    @abc.abstractmethod
+    def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
+        """The transformation after clipping."""
+
+
+@kind("adamw")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019); biases and norms are not decayed.
+
+    Attributes:
+        b1, b2: decay rates of the moments.
+        epsilon: added to the root of the second moment.
+        weight_decay: multiplies the learning rate and the weight.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.98
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+
+    def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
+        return optax.adamw(rate, self.b1, self.b2, self.epsilon, weight_decay=self.weight_decay, mask=decayed(tensors))
+
+
+@kind("radam")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RAdam(Optimizer):
+    """Rectified Adam (Liu et al. 2020), without weight decay.
+
+    Attributes:
+        b1, b2: decay rates of the moments.
+        epsilon: added to the root of the second moment.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.98
+    epsilon: float = 1e-8
+
+    def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
+        return optax.radam(rate, self.b1, self.b2, self.epsilon)
+
+
+def decayed(tensors: Tensors) -> dict[str, Any]:
+    """True for every weight, False for biases and norms: what starts as a constant is not decayed."""
+    return map_tensors(lambda _, tensor: not isinstance(tensor.init, Zeros | Constant), tensors)

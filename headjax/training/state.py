@@ -1,0 +1,80 @@
+"""The training state and where each of its arrays lies on the mesh."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from headjax import tensors as declared
+from headjax.models.base import ModelConfig
+from headjax.parallel.mesh import replicated
+from headjax.parallel.rules import shardings
+from headjax.tensors import Params
+
+
+class TrainState(NamedTuple):
+    """Everything a training step reads and writes.
+
+    Attributes:
+        step: number of steps done.
+        params: the model's parameters.
+        optimizer: the optimizer's state.
+    """
+
+    step: jax.Array
+    params: Params
+    optimizer: Any
+
+
+def state_shardings(model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+    """A `NamedSharding` for every array of the state; moments lie where their parameters do."""
+    params = shardings(model.tensors(), mesh)
+    empty = replicated(mesh)
+    moments = optax.tree.map_params(
+        optimizer,
+        lambda _, sharding: sharding,
+        jax.eval_shape(optimizer.init, declared.abstract(model.tensors())),
+        params,
+        transform_non_params=lambda _: empty,
+    )
+    return TrainState(empty, params, moments)
+
+
+def initial_state(
+    model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, params: Params | None = None
+) -> TrainState:
+    """The state before the first step, created in its shards.
+
+    Args:
+        model: the architecture.
+        optimizer: see `headjax.training.optimizer`.
+        mesh: the devices.
+        seed: of the initialisation.
+        params: start from these instead of fresh ones (fine-tuning).
+    """
+    places = state_shardings(model, optimizer, mesh)
+
+    def create(params: Params) -> TrainState:
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    if params is not None:
+        # A copy, since training steps donate their state and must not take the caller's model along.
+        placed = jax.device_put(jax.tree.map(jnp.copy, params), places.params)
+        return jax.jit(create, out_shardings=places)(placed)
+    fresh = jax.jit(lambda key: create(model.initialize(key)), out_shardings=places)
+    return fresh(jax.random.key(seed))
+
+
+def abstract_state(model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+    """Shapes, types and shardings of the state: what a checkpoint is restored onto."""
+    params = declared.abstract(model.tensors())
+    shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(optimizer.init, params))
+    return jax.tree.map(
+        lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
+        shapes,
+        state_shardings(model, optimizer, mesh),
+    )

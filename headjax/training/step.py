@@ -1,0 +1,73 @@
+"""One training step and one evaluation step, jitted with explicit shardings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from headjax.models.base import Batch, Loss, ModelConfig, Options
+from headjax.models.compute import Compute
+from headjax.parallel.mesh import batch_sharding, replicated
+from headjax.tensors import Params
+from headjax.training.state import TrainState, state_shardings
+
+
+class StepMetrics(NamedTuple):
+    """What one training step reports, each a scalar.
+
+    Attributes:
+        loss: mean loss over the batch's targets, in nats.
+        gradient_norm: global norm of the gradient before clipping.
+        targets: number of targets.
+    """
+
+    loss: jax.Array
+    gradient_norm: jax.Array
+    targets: jax.Array
+
+
+def train_step(
+    model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh, *, compute: Compute, seed: int
+) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
+    """The jitted step. It donates the state it is given, and draws dropout from (seed, step) alone."""
+
+    def loss_of(params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Loss]:
+        output = model.apply(params, batch, Options(key=key, compute=compute))
+        losses = model.loss(output, batch)
+        return losses.mean(), losses
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        (loss, losses), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, batch, key)
+        updates, moments = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = StepMetrics(loss, optax.global_norm(gradients), losses.weight.sum())
+        return TrainState(state.step + 1, params, moments), metrics
+
+    places = state_shardings(model, optimizer, mesh)
+    return jax.jit(
+        step,
+        in_shardings=(places, batch_sharding(mesh)),
+        out_shardings=(places, replicated(mesh)),
+        donate_argnums=0,
+    )
+
+
+def evaluation_step(model: ModelConfig, mesh: Mesh, *, compute: Compute) -> Callable[[Params, Batch], Loss]:
+    """The jitted evaluation of one batch: its per-example losses."""
+
+    def step(params: Params, batch: Batch) -> Loss:
+        return model.loss(model.apply(params, batch, Options(compute=compute)), batch)
+
+    return jax.jit(step, out_shardings=replicated(mesh))
+
+
+def put_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> dict[str, jax.Array]:
+    """This process's part of a batch as global arrays, spread over the mesh's batch axes."""
+    place = batch_sharding(mesh)
+    return {name: jax.make_array_from_process_local_data(place, np.asarray(array)) for name, array in batch.items()}
