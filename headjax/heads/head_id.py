@@ -1,0 +1,90 @@
+"""The name of a head, which survives pruning."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from headjax.errors import HeadjaxError
+from headjax.models.base import SLOTS, ModelConfig
+
+_PATTERN = re.compile(r"([a-z]+)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)")
+
+
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class HeadId:
+    """A head by its head stack, layer and original number, all counted from 0; prints as `encoder/3/7`.
+
+    Attributes:
+        stack: head stack: `encoder`, `decoder` or `cross`.
+        layer: layer within the stack.
+        head: the number the head had before anything was removed.
+    """
+
+    stack: str
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"{self.stack}/{self.layer}/{self.head}"
+
+    @classmethod
+    def parse(cls, text: str) -> HeadId:
+        """The head that `text` names.
+
+        Raises:
+            HeadjaxError: it is not `stack/layer/head` with a known head stack and plain decimal numbers.
+        """
+        match = _PATTERN.fullmatch(text)
+        if match is None:
+            raise HeadjaxError(f"head {text!r}: expected stack/layer/head, such as encoder/3/7")
+        if match[1] not in SLOTS:
+            raise HeadjaxError(f"head {text!r}: unknown head stack {match[1]!r}; known: {', '.join(SLOTS)}")
+        return cls(match[1], int(match[2]), int(match[3]))
+
+
+def all_heads(config: ModelConfig, stacks: Iterable[str] | None = None) -> tuple[HeadId, ...]:
+    """Every head the model has, by stack, layer and position.
+
+    Args:
+        config: the architecture.
+        stacks: head stacks to list; None lists all.
+
+    Raises:
+        HeadjaxError: the model has no such head stack.
+    """
+    attentions = config.attentions()
+    chosen = list(attentions) if stacks is None else list(stacks)
+    for stack in chosen:
+        require_stack(config, stack)
+    return tuple(
+        HeadId(stack, layer, head)
+        for stack in chosen
+        for layer, attention in enumerate(attentions[stack])
+        for head in attention.ids
+    )
+
+
+def position(config: ModelConfig, head: HeadId) -> int:
+    """Where in its layer a head is now: the column of its gate and its index along head axes.
+
+    Raises:
+        HeadjaxError: the model has no such head (any more); the message names it and what there is.
+    """
+    require_stack(config, head.stack, f"head {head}")
+    layers = config.attentions()[head.stack]
+    if head.layer >= len(layers):
+        raise HeadjaxError(f"head {head}: {head.stack} has {len(layers)} layers, counted from 0")
+    ids = layers[head.layer].ids
+    if head.head not in ids:
+        there = f"heads {', '.join(map(str, ids))}" if ids else "no heads left"
+        raise HeadjaxError(f"head {head}: layer {head.layer} of {head.stack} has {there}")
+    return ids.index(head.head)
+
+
+def require_stack(config: ModelConfig, stack: str, where: str = "head stack") -> None:
+    """Raises `HeadjaxError` unless the model has this head stack."""
+    known = config.attentions()
+    if stack not in known:
+        raise HeadjaxError(f"{where}: the model has no head stack {stack!r}; it has {', '.join(known)}")

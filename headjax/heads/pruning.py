@@ -1,0 +1,45 @@
+"""Removing heads for real: smaller arrays, same function as with their gates at 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headjax import history
+from headjax.attention.base import Attention
+from headjax.heads.head_id import HeadId, position
+from headjax.heads.surgery import map_attention
+from headjax.models.base import Model
+from headjax.tensors import Params
+
+
+def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
+    """The model without these heads.
+
+    Their slices of every tensor with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are gone; output
+    biases stay, and a layer that loses its last head becomes `NoHeads`. The result computes what the model computes
+    with these heads' gates at 0, up to the rounding of a shorter sum. Kept heads keep their original numbers, also when
+    pruning is repeated. The removal is added to the history.
+
+    Args:
+        model: the model.
+        heads: the heads to remove, as `HeadId`s or as text such as `encoder/3/7`.
+
+    Raises:
+        HeadjaxError: a head does not exist (any more); the message names it. Nothing is removed then.
+    """
+    removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
+    for head in removed:
+        position(model.config, head)
+    if not removed:
+        return model
+    width = model.config.width
+
+    def keep(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        kept = [p for p, head in enumerate(attention.ids) if HeadId(stack, layer, head) not in removed]
+        if len(kept) == attention.num_heads:
+            return attention, params
+        return attention.keep_heads(params, kept, width, width)
+
+    pruned = map_attention(model, keep, stacks={head.stack for head in removed})
+    entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])
+    return pruned.replace(history=(*model.history, entry))

@@ -1,0 +1,51 @@
+"""The one way to change attention layers: unstack, change layer by layer, stack again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+
+from headjax.attention.base import Attention
+from headjax.heads.head_id import require_stack
+from headjax.models.base import SLOTS, Model
+from headjax.tensors import Params
+
+Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
+"""(head stack, layer, formulation, its parameters) to the formulation and parameters that take their place."""
+
+
+def map_attention(
+    model: Model, function: Change, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
+) -> Model:
+    """The model with every chosen attention layer replaced by what `function` makes of it.
+
+    Everything else about the model (other parameters, history, tokenizer) stays as it is. Layers are grouped into runs
+    anew, so that any mixture of formulations and head counts comes back as an ordinary model.
+
+    Args:
+        model: the model.
+        function: called once per chosen layer, in order, as `function(stack, layer, attention, params)`.
+        stacks: head stacks (`encoder`, `decoder`, `cross`) to change; None changes all the model has.
+        layers: layers to change, counted from 0; None changes all.
+
+    Raises:
+        HeadjaxError: the model has no such head stack.
+    """
+    config = model.config
+    for head_stack in stacks or ():
+        require_stack(config, head_stack)
+    changed_stacks, changed_params = {}, dict(model.params)
+    for name, stack in config.stacks().items():
+        new_layers, weights = list(stack.layers), stack.unstack(model.params[name])
+        for head_stack, attentions in config.attentions().items():
+            home, slot = SLOTS[head_stack]
+            if home != name or (stacks is not None and head_stack not in stacks):
+                continue
+            for i, attention in enumerate(attentions):
+                if layers is None or i in layers:
+                    new, params = function(head_stack, i, attention, weights[i][slot])
+                    new_layers[i] = dataclasses.replace(new_layers[i], **{slot: new})  # type: ignore[arg-type]
+                    weights[i] = weights[i] | {slot: params}
+        changed_stacks[name] = dataclasses.replace(stack, layers=tuple(new_layers))
+        changed_params[name] = changed_stacks[name].restack(weights, model.params[name])
+    return model.replace(config=config.replace_stacks(changed_stacks), params=changed_params)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import itertools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+
+from headjax import tensors
+from headjax.attention import NoHeads
+from headjax.errors import HeadjaxError
+from headjax.heads import gates
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.pruning import prune
+from tests import tiny
+
+BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3])}
+PRESENT = BATCH["attention_mask"].astype(bool)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.collaborative(3))))
+
+
+def logits(model, removed=()):
+    return np.asarray(model(BATCH, gates.without(model.config, removed)).logits)[PRESENT]
+
+
+@hypothesis.given(st.sets(st.sampled_from([HeadId("decoder", i, h) for i in range(2) for h in range(3)])))
+@hypothesis.settings(max_examples=15)
+def test_removing_heads_is_masking_them(model, removed):
+    pruned = prune(model, removed)
+    tensors.check(pruned.config.tensors(), pruned.params)
+    np.testing.assert_allclose(logits(pruned), logits(model, removed), atol=1e-5)
+    assert set(all_heads(pruned.config)) == set(all_heads(model.config)) - removed
+
+
+def test_layers_left_empty_compute_their_output_bias(model):
+    pruned = prune(model, all_heads(model.config))
+    assert all(isinstance(attention, NoHeads) for attention in pruned.config.attentions()["decoder"])
+    np.testing.assert_allclose(logits(pruned), logits(model, all_heads(model.config)), atol=1e-5)
+    outputs = np.asarray(pruned(BATCH, probe=combined).probes["decoder"][0])
+    np.testing.assert_allclose(outputs, np.broadcast_to(outputs[:1, :1], outputs.shape))
+
+
+def combined(probe):
+    return probe.attention.combine(probe.params, probe.attended.context)
+
+
+def test_order_does_not_matter_and_numbers_stay_original(model):
+    first, second, third = "decoder/0/0", "decoder/0/2", "decoder/1/1"
+    results = [prune(prune(prune(model, [a]), [b]), [c]) for a, b, c in itertools.permutations([first, second, third])]
+    for pruned in results:
+        assert pruned.config == results[0].config
+        jax.tree.map(np.testing.assert_array_equal, pruned.params, results[0].params)
+    assert results[0].config.attentions()["decoder"][0].ids == (1,)
+    assert [entry["removed"] for entry in results[0].history] == [[first], [second], [third]]
+
+
+def test_parameters_freed_are_those_of_the_heads(model):
+    width, head_dim = tiny.WIDTH, 4
+    freed = model.num_parameters - prune(model, ["decoder/0/1"]).num_parameters
+    assert freed == 3 * (width * head_dim + head_dim) + head_dim * width
+
+
+def test_pruning_nothing_is_the_same_model(model):
+    assert prune(model, []) is model
+
+
+@pytest.mark.parametrize(
+    "head, message",
+    [
+        ("decoder/0/3", "head decoder/0/3: layer 0 of decoder has heads 0, 1, 2"),
+        ("decoder/2/0", "head decoder/2/0: decoder has 2 layers"),
+        ("encoder/0/0", "head encoder/0/0: the model has no head stack 'encoder'"),
+        ("decoder/0", "expected stack/layer/head"),
+        ("decoder/0/01", "expected stack/layer/head"),
+        ("decoder/0/-1", "expected stack/layer/head"),
+        ("middle/0/1", "unknown head stack 'middle'"),
+    ],
+)
+def test_heads_that_do_not_exist_are_errors(model, head, message):
+    with pytest.raises(HeadjaxError, match=message):
+        prune(model, ["decoder/0/0", head])
+
+
+def test_a_removed_head_cannot_be_removed_again(model):
+    with pytest.raises(HeadjaxError, match="layer 0 of decoder has heads 0, 2"):
+        prune(prune(model, ["decoder/0/1"]), ["decoder/0/1"])

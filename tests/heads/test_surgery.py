@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.errors import HeadjaxError
+from headjax.heads.surgery import map_attention
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def model():
+    layers = (tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative()))
+    return tiny.model(tiny.decoder_config(*layers)).replace(history=({"action": "train"},), tokenizer="tokens")
+
+
+def test_the_identity_changes_nothing(model):
+    same = map_attention(model, lambda stack, layer, attention, params: (attention, params))
+    assert same.config == model.config
+    assert same.history == model.history
+    assert same.tokenizer == "tokens"
+    jax.tree.map(np.testing.assert_array_equal, same.params, model.params)
+
+
+def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
+    visited = []
+
+    def rescale(stack, layer, attention, params):
+        visited.append((stack, layer))
+        return dataclasses.replace(attention, scale=2.0), params | {"query": params["query"] / 4.0}
+
+    changed = map_attention(model, rescale, stacks=["decoder"], layers=[1])
+    assert visited == [("decoder", 1)]
+    assert [run.name for run in changed.config.decoder.runs] == ["layers_0_0", "layers_1_1", "layers_2_2"]
+    batch = tiny.tokens()
+    # head_dim 4: scale 1/2 became 2, and queries without bias a quarter as large.
+    without_bias = map_attention(model, lambda s, i, a, p: (a, p | {"query_bias": p["query_bias"] * 0.0}), layers=[1])
+    expected = without_bias(batch).logits
+    got = map_attention(without_bias, rescale, layers=[1])(batch).logits
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_an_unknown_head_stack_is_an_error(model):
+    with pytest.raises(HeadjaxError, match="no head stack 'encoder'; it has decoder"):
+        map_attention(model, lambda *given: given[2:], stacks=["encoder"])
