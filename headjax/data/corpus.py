@@ -1,0 +1,83 @@
+"""The text that every Python installation carries: the language reference and the standard library's docstrings."""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+import warnings
+from pathlib import Path
+
+from headjax.data.passages import Document, without_repetitions
+from headjax.errors import DataError
+
+MODULES = tuple(
+    """
+    __future__ _collections_abc _compat_pickle _pydecimal _pyio _strptime _threading_local _weakrefset abc argparse ast
+    asyncio base64 bdb bisect bz2 calendar cmd code codecs codeop collections colorsys compileall concurrent
+    configparser contextlib contextvars copy copyreg csv ctypes dataclasses datetime dbm decimal difflib dis doctest
+    email encodings ensurepip enum filecmp fileinput fnmatch fractions ftplib functools genericpath getopt getpass
+    gettext glob graphlib gzip hashlib heapq hmac html http imaplib importlib inspect io ipaddress json keyword
+    linecache locale logging lzma mailbox mimetypes modulefinder multiprocessing netrc ntpath numbers opcode operator
+    optparse os pathlib pdb pickle pickletools pkgutil platform plistlib poplib posixpath pprint profile pstats pty
+    py_compile pyclbr pydoc queue quopri random re reprlib rlcompleter runpy sched secrets selectors shelve shlex
+    shutil signal site smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess
+    symtable sysconfig tabnanny tarfile tempfile textwrap threading timeit token tokenize tomllib trace traceback
+    tracemalloc tty turtle types typing unittest urllib uuid venv warnings wave weakref webbrowser wsgiref xml xmlrpc
+    zipapp zipfile zipimport zoneinfo
+    """.split()  # noqa: SIM905 (a list of one name a line would hide the code)
+)
+"""Top-level modules whose docstrings are read: pure Python, neither deprecated nor often packaged apart (tkinter)."""
+
+
+def embedded_corpus() -> list[Document]:
+    """The language reference (`pydoc_data.topics`), then the docstrings of `MODULES`: a document per topic and module.
+
+    Sources are parsed, never imported. Modules this Python lacks are left out, and with them all docstrings where the
+    standard library is installed without sources. Paragraphs that occur twice are kept once, so the documents depend on
+    the Python version alone.
+
+    Raises:
+        DataError: this Python carries neither.
+    """
+    documents = without_repetitions([*_topics(), *_docstrings(Path(sysconfig.get_path("stdlib")))])
+    if not documents:
+        raise DataError("embedded corpus: this Python has neither pydoc_data nor library sources; name text files")
+    return documents
+
+
+def _topics() -> list[Document]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        return []
+    return [Document(f"topics/{name}", topics[name].strip() + "\n") for name in sorted(topics)]
+
+
+def _docstrings(library: Path) -> list[Document]:
+    documents = []
+    for module in MODULES:
+        package = library / module
+        files = sorted(package.rglob("*.py")) if package.is_dir() else [library / f"{module}.py"]
+        for file in files:
+            relative = file.relative_to(library)
+            if file.is_file() and not {"test", "tests", "site-packages"} & set(relative.parts):
+                documents.append(Document(relative.as_posix(), docstrings(file.read_bytes())))
+    return documents
+
+
+def docstrings(source: bytes) -> str:
+    """The docstrings of a Python source in the order they stand there, blank lines between them; "" if it has none.
+
+    A source that does not parse (one meant for another Python) has none.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in the source are not ours to report
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    nodes.sort(key=lambda node: getattr(node, "lineno", 0))
+    texts = [ast.get_docstring(node) for node in nodes]
+    return "".join(f"{text.strip()}\n\n" for text in texts if text and text.strip())

@@ -1,0 +1,207 @@
+"""Tokenizers as values: the text of a Hugging Face `tokenizer.json`, and the roles of its special tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headjax.errors import DataError, require
+
+if TYPE_CHECKING:
+    import tokenizers
+
+END_OF_TEXT = "<|endoftext|>"
+"""GPT-2's token between documents."""
+
+VOCABULARY_FILE = "tokenizer.json"
+SPECIAL_FILE = "special_tokens_map.json"
+
+_ENCODED_AT_ONCE = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """Text to token ids and back, by the Hugging Face `tokenizers` library, whatever algorithm the vocabulary is of.
+
+    Attributes:
+        vocabulary: text of a `tokenizer.json`.
+        special: special tokens by role, in pairs of Hugging Face's role (`eos_token`, `pad_token`, ...) and token.
+    """
+
+    vocabulary: str = dataclasses.field(repr=False)
+    special: tuple[tuple[str, str], ...] = ()
+
+    @functools.cached_property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer.
+
+        Raises:
+            DataError: the vocabulary is no `tokenizer.json`.
+        """
+        import tokenizers
+
+        try:
+            backend = tokenizers.Tokenizer.from_str(self.vocabulary)
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(f"{VOCABULARY_FILE}: not a tokenizer: {' '.join(str(error).split())}") from None
+        backend.encode_special_tokens = True  # text that spells a special token is text
+        return backend
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, special ones included."""
+        return int(self.backend.get_vocab_size())
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hash of the vocabulary, 16 hexadecimal digits: equal for equal tokens under equal ids."""
+        pairs = sorted(self.backend.get_vocab().items())
+        return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of each text, int32 `[tokens]`, without special tokens.
+
+        Raises:
+            DataError: one string instead of several.
+        """
+        if isinstance(texts, str):
+            raise DataError("texts: expected a list of texts, got one string")
+        encoded: list[np.ndarray] = []
+        for start in range(0, len(texts), _ENCODED_AT_ONCE):
+            some = list(texts[start : start + _ENCODED_AT_ONCE])
+            found = self.backend.encode_batch_fast(some, add_special_tokens=False)
+            encoded.extend(np.asarray(one.ids, dtype=np.int32) for one in found)
+        return encoded
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of token ids `[tokens]`. Bytes that are no UTF-8 (a character cut in two) become U+FFFD."""
+        return str(self.backend.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False))
+
+    def special_id(self, role: str) -> int:
+        """Id of the special token of a role (`eos_token`, `pad_token`, `cls_token`, `mask_token`, ...).
+
+        Raises:
+            DataError: the tokenizer has none.
+        """
+        token = dict(self.special).get(role)
+        found = None if token is None else self.backend.token_to_id(token)
+        if found is None:
+            roles = ", ".join(name for name, _ in self.special) or "none"
+            raise DataError(f"tokenizer: it has no {role}; special tokens it has: {roles}")
+        return int(found)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / VOCABULARY_FILE).write_text(self.vocabulary, encoding="utf-8")
+        (directory / SPECIAL_FILE).write_text(json.dumps(dict(self.special), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Tokenizer:
+        """Reads what `save` wrote.
+
+        Raises:
+            DataError: a file is missing or broken; the message starts with it.
+        """
+        vocabulary, special = (_read(Path(directory) / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
+        try:
+            roles = json.loads(special)
+            pairs = tuple((str(role), _content(token)) for role, token in sorted(roles.items()))
+        except (ValueError, AttributeError, KeyError, TypeError):
+            raise DataError(f"{Path(directory) / SPECIAL_FILE}: not a JSON object of special tokens") from None
+        loaded = cls(vocabulary, pairs)
+        try:
+            loaded.backend  # noqa: B018  (parsed here, so that a broken file is named)
+        except DataError as error:
+            raise DataError(f"{directory}/{error}") from None
+        return loaded
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2) learned from texts.
+
+    All 256 bytes are tokens, so any text is encoded and decoded without loss. The same texts give the same tokenizer.
+
+    Args:
+        texts: what to learn from.
+        vocab_size: number of tokens: 256 bytes, the end-of-text token and the learned merges.
+
+    Raises:
+        ConfigError: fewer than 257 tokens.
+        DataError: the texts have too few different pairs for so many tokens.
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    require(vocab_size >= 257, "vocab_size", f"must be at least 257 (bytes and end of text), got {vocab_size}")
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=list(_byte_characters().values()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    if backend.get_vocab_size() < vocab_size:
+        raise DataError(
+            f"vocab_size: the text yields only {backend.get_vocab_size()} tokens, not {vocab_size}; "
+            "lower vocab_size, give more text or take the bytes tokenizer"
+        )
+    return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
+
+
+def byte_tokenizer() -> Tokenizer:
+    """UTF-8 bytes as tokens: id = byte, and 256 ends a text. Nothing is learned."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+
+    backend = Backend(models.BPE(vocab={character: byte for byte, character in _byte_characters().items()}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([END_OF_TEXT])
+    return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
+
+
+TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
+    "bpe": train_bpe,
+    "bytes": lambda texts, vocab_size: byte_tokenizer(),
+}
+"""What makes a tokenizer from (training texts, vocabulary size), by name. A new algorithm is a new entry."""
+
+
+@functools.cache
+def _byte_characters() -> dict[int, str]:
+    """The printable character that stands for each byte in byte-level vocabularies.
+
+    Bytes that print in Latin-1 stand for themselves, the others in order for the characters from U+0100.
+    """
+    from tokenizers import pre_tokenizers
+
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    table = {ord(character): character for character in characters if ord(character) < 256}
+    others: Iterator[str] = iter(characters[len(table) :])
+    return {byte: table[byte] if byte in table else next(others) for byte in range(256)}
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{file}: missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _content(token: str | Mapping[str, str]) -> str:
+    """A special token as Hugging Face writes it: the token, or an object that holds it with its options."""
+    return token if isinstance(token, str) else str(token["content"])
