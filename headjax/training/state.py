@@ -25,7 +25,7 @@ class TrainState(NamedTuple):
         optimizer: the optimizer's state.
     """
 
-    step: jax.Array
+    step: Any  # an array; its sharding or its shape in the functions below
     params: Params
     optimizer: Any
 

@@ -1,0 +1,54 @@
+"""What a command is, and what it gives back."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headjax.report.progress import Progress
+from headjax.report.tables import Table
+
+
+class Result(NamedTuple):
+    """A command's result, for programs and for people.
+
+    Attributes:
+        data: what `--json` writes.
+        tables: what is printed.
+        message: a last line, such as where the output went.
+    """
+
+    data: Mapping[str, Any]
+    tables: Sequence[Table] = ()
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+        name: as typed.
+        help: one line.
+        arguments: declares the command's arguments.
+        run: does the work.
+    """
+
+    name: str
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Progress], Result]
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--config FILE[:ARGS]`; overrides `--config.x=y` are collected by the command line itself."""
+    parser.add_argument("--config", metavar="FILE[:ARGS]", required=True, help="config file, with its arguments")
+
+
+def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """`--task` and how much of it to read."""
+    parser.add_argument("--task", required=required, metavar="TASK", help="task name, or a file or folder of text")
+    parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="examples per batch (default 16)")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="use the first N examples (default all)")

@@ -1,0 +1,44 @@
+"""`headjax train`."""
+
+from __future__ import annotations
+
+import argparse
+
+from headjax.commands.command import Command, Result, add_config_arguments
+from headjax.report.progress import Progress
+from headjax.report.tables import Table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    add_config_arguments(parser)
+    parser.add_argument("--workdir", required=True, metavar="D", help="where checkpoints, metrics and the model go")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Trains, evaluates, checkpoints and resumes by itself."""
+    from headjax.configuration import load_config
+    from headjax.training.config import train_config
+    from headjax.training.loop import train
+
+    config = train_config(load_config(options.config, options.overrides))
+    result = train(config, options.workdir, progress=progress)
+    data = {
+        "steps": result.steps,
+        "finished": result.finished,
+        "metrics": dict(result.metrics),
+        "tokens_per_second": result.tokens_per_second,
+        "model": None if result.path is None else str(result.path),
+        "parameters": result.model.num_parameters,
+    }
+    rows = [("steps", f"{result.steps:,} of {config.steps:,}"), ("parameters", f"{result.model.num_parameters:,}")]
+    rows += [(name, f"{value:,.4g}") for name, value in result.metrics.items()]
+    rows.append(("tokens per second", f"{result.tokens_per_second:,.0f}"))
+    if result.finished:
+        message = f"model: {result.path}"
+    else:
+        message = f"interrupted after step {result.steps}; the same command goes on from there"
+    return Result(data, [Table("Training", ("", "value"), tuple(rows))], message)
+
+
+COMMAND = Command("train", "train a model from a config file", arguments, run)

@@ -1,0 +1,141 @@
+"""Model directories: exact round trips, strict loading, nothing half-written."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.attention import Collaborative, MultiHead, NoHeads
+from headjax.errors import CheckpointError, ConfigError, ParameterError
+from headjax.models.base import Model
+from headjax.models.decoder import DecoderModel
+from headjax.models.directory import load, load_config
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.feed_forward import Dense
+from headjax.models.layer import Layer
+from headjax.models.stack import Stack
+from headjax.parallel.mesh import MeshConfig
+from headjax.tensors import flatten
+
+
+def small_config(hidden=8):
+    attentions = (
+        MultiHead(num_heads=2, head_dim=3, head_ids=(1, 5)),
+        Collaborative(num_heads=2, shared_dim=4, value_dim=2, head_dim=3),
+        NoHeads(),
+    )
+    layers = tuple(Layer(attention=attention, feed_forward=Dense(hidden)) for attention in attentions)
+    return DecoderModel(
+        width=4, embeddings=Embeddings(vocab_size=6, positions=Learned(5)), decoder=Stack(layers=layers)
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    config = small_config()
+    model = Model(config, config.initialize(jax.random.key(0)), history=({"action": "made", "of": [1, 2]},))
+    path = tmp_path_factory.mktemp("models") / "model"
+    model.save(path)
+    return model, path
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    shutil.copytree(saved[1], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_round_trip_is_exact(saved):
+    model, path = saved
+    loaded = load(path)
+    assert loaded.config == model.config
+    assert loaded.config.attentions()["decoder"][0].ids == (1, 5)
+    assert loaded.history == model.history
+    ours, theirs = flatten(model.params), flatten(loaded.params)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+def test_loads_onto_a_mesh(saved):
+    model, path = saved
+    loaded = load(path, mesh=MeshConfig(data=2, fsdp=2, model=2).build())
+    query = loaded.params["decoder"]["layers_0_0"]["attention"]["query"]
+    assert tuple(query.sharding.spec) == (None, "fsdp", "model")
+    np.testing.assert_array_equal(query, model.params["decoder"]["layers_0_0"]["attention"]["query"])
+
+
+def edit_config(path, change):
+    data = json.loads((path / "config.json").read_text())
+    change(data["model"])
+    (path / "config.json").write_text(json.dumps(data))
+
+
+def test_missing_extra_and_wrongly_shaped_arrays_name_their_path(copy):
+    edit_config(copy, lambda model: model["decoder"].update(final_norm={"kind": "layer_norm"}))
+    with pytest.raises(ParameterError, match=r"^decoder/final_norm/scale: missing; the config declares shape \[4\]$"):
+        load(copy)
+    edit_config(copy, lambda model: model["decoder"].update(final_norm=None))
+    edit_config(copy, lambda model: model["embeddings"].update(positions={"kind": "no_positions"}))
+    with pytest.raises(ParameterError, match=r"^embeddings/position: not declared by the config$"):
+        load(copy)
+    edit_config(copy, lambda model: model["embeddings"].update(positions={"kind": "learned", "max_length": 7}))
+    with pytest.raises(
+        ParameterError, match=r"^embeddings/position: has shape \[5, 4\], the config declares \[7, 4\]$"
+    ):
+        load(copy)
+
+
+def test_unusable_configs_are_one_line(copy):
+    edit_config(copy, lambda model: model.update(widht=3))
+    with pytest.raises(ConfigError, match=r"config\.json\.widht: unknown field 'widht'; did you mean 'width'\?$"):
+        load_config(copy)
+    (copy / "config.json").write_text('{"model": ')
+    with pytest.raises(CheckpointError, match=r"config\.json: cannot be read"):
+        load_config(copy)
+    (copy / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"not a headjax config"):
+        load_config(copy)
+    with pytest.raises(CheckpointError, match=r"not a model directory"):
+        load_config(copy / "nowhere")
+
+
+def test_truncated_parameters_are_one_line(copy):
+    for file in (copy / "params").rglob("*"):
+        if file.is_file() and file.parent.name == "d":
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match=r"params: cannot be read") as error:
+        load(copy)
+    assert "\n" not in str(error.value)
+    shutil.rmtree(copy / "params")
+    with pytest.raises(CheckpointError, match=r"params: missing$"):
+        load(copy)
+
+
+def test_saving_replaces_a_model_but_nothing_else(saved, copy, tmp_path):
+    model, _ = saved
+    model.replace(history=()).save(copy)
+    assert load(copy).history == ()
+    other = tmp_path / "thesis"
+    other.mkdir()
+    (other / "chapter.txt").write_text("years of work")
+    with pytest.raises(CheckpointError, match=r"thesis: exists and holds something else"):
+        model.save(other)
+    assert (other / "chapter.txt").read_text() == "years of work"
+
+
+def test_a_failed_save_leaves_nothing(saved, tmp_path):
+    model, _ = saved
+
+    class Broken:
+        def save(self, path):
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        model.replace(tokenizer=Broken()).save(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ParameterError):
+        Model(small_config(hidden=16), model.params).save(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
