@@ -1,0 +1,199 @@
+"""Colour maps: one value a head (layers x heads), and attention probabilities (queries x keys)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from headjax.errors import DataError
+from headjax.report import numbers
+from headjax.report.style import DIVERGING, MUTED, PAPER, SEQUENTIAL, WIDTH, Plot, new_figure, style, wrap
+
+_MOST_ANNOTATED = 100
+_MOST_TOKENS = 24
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
+    """One value a head as a colour, layers from top to bottom, one panel a head stack, one colour scale for all.
+
+    Values of one sign run from 0 in a sequential map, values of two signs from -m to m in a diverging one, so that 0
+    is neutral. Up to 100 heads carry their number.
+
+    Args:
+        values: `[layers, heads]` by head stack (`encoder`, `decoder`, `cross`); NaN where a head does not exist.
+        title: heading of the plot.
+        unit: name and unit of the value, written at the colour scale.
+
+    Raises:
+        DataError: no panels, values that are not `[layers, heads]`, infinite values, or no value at all.
+    """
+    arrays = {stack: np.asarray(value, dtype=float) for stack, value in values.items()}
+    if not arrays:
+        raise DataError("values: no head stacks to draw")
+    for stack, array in arrays.items():
+        if array.ndim != 2 or not array.size:
+            raise DataError(f"values[{stack!r}]: expected [layers, heads], got shape {array.shape}")
+        if np.isinf(array).any():
+            raise DataError(f"values[{stack!r}]: a value is infinite")
+    present = np.concatenate([array[~np.isnan(array)] for array in arrays.values()])
+    if not len(present):
+        raise DataError("values: every head is missing")
+    exponent = numbers.power_of_ten(present.tolist())
+    arrays = {stack: array / 10.0**exponent for stack, array in arrays.items()}
+    label = unit if not exponent else f"{unit}, ×10{str(exponent).translate(_SUPERSCRIPT)}"  # noqa: RUF001
+    colors, limits = _colors(present / 10.0**exponent)
+    layers = max(len(array) for array in arrays.values())
+    heads = [array.shape[1] for array in arrays.values()]
+    width = max(WIDTH, 1.8 + 0.32 * sum(heads) + 0.5 * len(heads))
+    with style():
+        figure = new_figure(width, 1.7 + min(0.45, 6.0 / layers) * max(layers, 3))
+        panels = figure.subplots(1, len(arrays), squeeze=False, sharey=False, width_ratios=heads)[0]
+        for axes, (stack, array) in zip(panels, arrays.items(), strict=True):
+            _panel(axes, array, colors, limits, annotated=len(present) <= _MOST_ANNOTATED)
+            axes.set(xlabel="Head", title=stack if len(arrays) > 1 else wrap(title, width - 1.0))
+        panels[0].set_ylabel("Layer")
+        if len(arrays) > 1:
+            _headline(figure, wrap(title, width))
+        _colorbar(figure, panels, colors, limits, label)
+        if any(np.isnan(array).any() for array in arrays.values()):
+            absent = Patch(facecolor=PAPER, edgecolor=MUTED, hatch="////", linewidth=0)
+            figure.legend([absent], ["no such head"], loc="outside lower left")
+    return Plot(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
+
+
+def attention_patterns(
+    probabilities: Any,
+    tokens: Sequence[str],
+    memory_tokens: Sequence[str] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "Attention patterns",
+) -> Plot:
+    """Attention probabilities of one sequence, one panel a head, a row for each query and a column for each key.
+
+    Args:
+        probabilities: `[heads, query, key]`.
+        tokens: the queries.
+        memory_tokens: the keys; None if they are the queries.
+        names: of the heads; None counts from 0.
+        title: heading of the plot.
+
+    Raises:
+        DataError: the probabilities do not fit the tokens or the names.
+    """
+    array = np.asarray(probabilities, dtype=float)
+    keys = tokens if memory_tokens is None else memory_tokens
+    if array.ndim != 3 or not array.size or array.shape[1:] != (len(tokens), len(keys)):
+        raise DataError(f"probabilities: expected [heads, {len(tokens)}, {len(keys)}], got shape {array.shape}")
+    labels = [f"head {head}" for head in range(len(array))] if names is None else list(names)
+    if len(labels) != len(array):
+        raise DataError(f"names: {len(labels)} for {len(array)} heads")
+    columns = min(len(array), 2 if len(tokens) <= _MOST_TOKENS else 3)
+    rows = -(-len(array) // columns)
+    side = WIDTH / columns
+    colors, limits = colormaps[SEQUENTIAL], Normalize(0.0, 1.0)
+    with style():
+        figure = new_figure(WIDTH, 0.8 + rows * (side + 0.2))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, pattern, name in zip(grid.flat, array, labels, strict=False):
+            edges = (np.arange(len(keys) + 1) - 0.5, np.arange(len(tokens) + 1) - 0.5)
+            axes.pcolormesh(*edges, pattern, cmap=colors, norm=limits, rasterized=True)
+            axes.set_title(name, fontsize=12)
+            _token_ticks(axes, tokens, keys)
+        for axes in grid.flat[len(array) :]:
+            axes.set_axis_off()
+        for axes in grid[:, 0]:
+            axes.set_ylabel("Query")
+        for axes in grid[-1]:
+            axes.set_xlabel("Key")
+        _headline(figure, wrap(title, WIDTH))
+        _colorbar(figure, grid.ravel(), colors, limits, "Probability")
+    return Plot(figure, f"{title}: attention probabilities of {', '.join(labels)} over {len(keys)} keys.")
+
+
+def _colors(present: np.ndarray) -> tuple[Colormap, Normalize]:
+    largest = float(np.abs(present).max()) or 1.0
+    if present.min() < 0 < present.max():
+        return colormaps[DIVERGING], Normalize(-largest, largest)
+    if present.min() < 0:
+        return colormaps[SEQUENTIAL].reversed(), Normalize(-largest, 0.0)
+    return colormaps[SEQUENTIAL], Normalize(0.0, largest)
+
+
+def _panel(axes: Axes, array: np.ndarray, colors: Colormap, limits: Normalize, *, annotated: bool) -> None:
+    layers, heads = array.shape
+    edges = (np.arange(heads + 1) - 0.5, np.arange(layers + 1) - 0.5)
+    axes.patch.set(hatch="////", edgecolor=MUTED, facecolor=PAPER)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.pcolormesh(*edges, np.ma.masked_invalid(array), cmap=colors, norm=limits, edgecolor=PAPER, linewidth=1.2)
+    axes.invert_yaxis()
+    axes.tick_params(length=0)
+    axes.set_xticks(_ticks(heads))
+    axes.set_yticks(_ticks(layers))
+    for layer, head in np.ndindex(*array.shape) if annotated else ():
+        if not np.isnan(array[layer, head]):
+            red, green, blue, _ = colors(limits(array[layer, head]))
+            dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+            text = _short(array[layer, head])
+            axes.text(head, layer, text, ha="center", va="center", fontsize=10, color="white" if dark else "black")
+
+
+def _short(value: float) -> str:
+    """At most four characters, as a cell has room for."""
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+
+
+def _ticks(count: int) -> range:
+    return range(0, count, 1 if count <= 16 else -(-count // 12))
+
+
+def _token_ticks(axes: Axes, tokens: Sequence[str], keys: Sequence[str]) -> None:
+    axes.grid(visible=False)
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    if max(len(tokens), len(keys)) <= _MOST_TOKENS:
+        axes.set_xticks(range(len(keys)), [_visible(token) for token in keys], rotation=90, fontsize=9)
+        axes.set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=9)
+
+
+def _visible(token: str) -> str:
+    """The token with its spaces and control characters made visible."""
+    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
+    return escaped.replace(" ", "␣")
+
+
+def _headline(figure: Figure, title: str) -> None:
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+
+
+def _colorbar(figure: Figure, panels: Any, colors: Colormap, limits: Normalize, label: str) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    bar = figure.colorbar(ScalarMappable(limits, colors), ax=list(panels), pad=0.02, aspect=25)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.set_label(label)
+
+
+def _extremes(arrays: Mapping[str, np.ndarray], exponent: int) -> str:
+    """The heads of the largest and smallest value, in words."""
+    heads = [
+        (float(array[layer, head]), f"{stack}/{layer}/{head}")
+        for stack, array in arrays.items()
+        for layer, head in np.ndindex(*array.shape)
+        if not np.isnan(array[layer, head])
+    ]
+    (high, highest), (low, lowest) = max(heads), min(heads)
+    scale = 10.0**exponent
+    return (
+        f"Largest: {highest} with {numbers.significant(high * scale)}; "
+        f"smallest: {lowest} with {numbers.significant(low * scale)}."
+    )

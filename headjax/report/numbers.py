@@ -1,0 +1,128 @@
+"""Numbers as people read them: three significant digits, a unit, and a dash where there is no value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+MISSING = "–"  # noqa: RUF001
+"""Stands where a value is absent or not a number."""
+
+_LARGE = ("", "K", "M", "B", "T")
+_METRIC = ("", "K", "M", "G", "T", "P", "E")
+
+Format = Callable[[Any], str]
+"""From a table's value to its text."""
+
+
+def text(value: object) -> str:
+    """The value as it prints, nothing for None."""
+    return "" if value is None else str(value)
+
+
+def count(value: float | None) -> str:
+    """A number of things: `999`, `12.3 K`, `1.23 M`, `7.24 B` (thousand millions)."""
+    return _scaled(value, _LARGE, "")
+
+
+def flops(value: float | None) -> str:
+    """Floating-point operations: `45.6 GFLOP`, in powers of 1000."""
+    return _scaled(value, _METRIC, "FLOP")
+
+
+def size(value: float | None) -> str:
+    """Bytes: `512 B`, `12.3 KB`, `1.23 GB`, in powers of 1000."""
+    return _scaled(value, _METRIC, "B")
+
+
+def duration(seconds: float | None) -> str:
+    """A time given in seconds: `123 µs`, `12.3 ms`, `1.23 s`, `4 min 05 s`, `1 h 02 min`."""
+    special = _special(seconds)
+    if special is not None or seconds is None:
+        return special or MISSING
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    for unit, scale in (("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
+        rounded = _round(seconds * scale)
+        if rounded < (60 if unit == "s" else 1000):
+            return f"{_digits(rounded)} {unit}"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as a percentage with one decimal: 0.421 is `42.1 %`."""
+    return _special(fraction) or f"{100 * _float(fraction):.1f} %"
+
+
+def ratio(value: float | None) -> str:
+    """A factor: `1.23×`."""
+    return _special(value) or f"{_digits(_round(_float(value)))}×"  # noqa: RUF001
+
+
+def significant(value: float | None) -> str:
+    """Three significant digits: `0.00123`, `12.3`, `1.23e+07`."""
+    special = _special(value)
+    if special is not None:
+        return special
+    rounded = _round(_float(value))
+    return f"{rounded:.2e}" if rounded and not 1e-4 <= abs(rounded) < 1e6 else _digits(rounded)
+
+
+def fixed(digits: int) -> Format:
+    """A format with this many decimals: `fixed(2)(9.876)` is `9.88`."""
+
+    def formatted(value: float | None) -> str:
+        return _special(value) or f"{_float(value):.{digits}f}"
+
+    return formatted
+
+
+def power_of_ten(values: Sequence[float]) -> int:
+    """The exponent, a multiple of three, to take out of values so that the largest reads as 0.01 to 999."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    if largest == 0 or 0.01 <= largest < 1000:
+        return 0
+    return 3 * math.floor(math.log10(_round(largest)) / 3)
+
+
+def _scaled(value: float | None, prefixes: tuple[str, ...], unit: str) -> str:
+    special = _special(value)
+    if special is not None:
+        return special
+    exact = _float(value)
+    if abs(exact) < 1000 and exact == int(exact):
+        return f"{int(exact)} {unit}".rstrip()
+    rounded, power = _round(exact), 0
+    while abs(rounded) >= 1000 and power < len(prefixes) - 1:
+        rounded, power = rounded / 1000, power + 1
+    return f"{_digits(rounded)} {prefixes[power]}{unit}".rstrip()
+
+
+def _special(value: float | None) -> str | None:
+    """The text of what is no ordinary number, None for one."""
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return None
+
+
+def _float(value: float | None) -> float:
+    return float(value)  # type: ignore[arg-type]
+
+
+def _round(value: float) -> float:
+    """The nearest number of three significant digits, so that 999.9 changes its prefix and not its width."""
+    return float(f"{value:.2e}")
+
+
+def _digits(rounded: float) -> str:
+    """A number of three significant digits without an exponent."""
+    if rounded == 0:
+        return "0"
+    return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"

@@ -1,0 +1,133 @@
+"""The report: one HTML file that needs nothing else, in light and dark, on a desk and on a phone."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
+
+from headjax.errors import DataError
+from headjax.report.tables import Table
+
+if TYPE_CHECKING:
+    from headjax.report.style import Plot
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A plot with its caption: what to see in it and how it was measured."""
+
+    plot: Plot
+    caption: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        title: heading.
+        text: paragraphs separated by empty lines; `backticks` set code. Everything else stands as it is written.
+        figures: plots with captions.
+        table: a table of results.
+    """
+
+    title: str
+    text: str = ""
+    figures: Sequence[Picture] = ()
+    table: Table | None = None
+
+
+def render_page(
+    title: str, summary: str, sections: Sequence[Section], footer: str = "", facts: Mapping[str, str] | None = None
+) -> str:
+    """The page as HTML text.
+
+    Args:
+        title: heading of the page.
+        summary: paragraphs under it, written like a section's text.
+        sections: the parts, in order.
+        footer: how and with what the page was made.
+        facts: headline numbers by what they are, shown in large type under the summary.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("headjax", "report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["paragraphs"] = _paragraphs
+    numbered = iter(range(1, 1 + sum(len(section.figures) for section in sections)))
+    return environment.get_template("page.html").render(
+        title=title,
+        summary=summary,
+        facts=facts or {},
+        footer=footer,
+        sections=[(section, [(n, _embed(figure.plot, n), figure.caption) for figure, n in zip(section.figures, numbered, strict=False)]) for section in sections],
+    )
+
+
+def write_page(
+    path: str | os.PathLike[str],
+    title: str,
+    summary: str,
+    sections: Sequence[Section],
+    footer: str = "",
+    facts: Mapping[str, str] | None = None,
+) -> Path:
+    """Writes the page of `render_page`, whole or not at all, and returns its path.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    target = Path(path)
+    # Text decoded from broken bytes can hold characters that UTF-8 cannot; they are spelled out.
+    data = render_page(title, summary, sections, footer, facts).encode("utf-8", "backslashreplace")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        partial.replace(target)
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _paragraphs(text: str) -> list[Markup]:
+    """Escaped paragraphs, with `backticks` as code."""
+    return [_inline(block) for block in re.split(r"\n\s*\n", text.strip()) if block]
+
+
+def _inline(block: str) -> Markup:
+    parts = block.split("`")
+    if len(parts) % 2 == 0:  # a lone backtick means itself
+        return escape(block)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
+
+
+def _embed(plot: Plot, number: int) -> Markup:
+    """The plot as inline SVG: identifiers unique in the page, its theme colours left to the page's style."""
+    from headjax.report.style import GRID, INK, MUTED, PALETTE, PAPER
+
+    svg = plot.svg()
+    svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
+    head, body = svg.split(">", 1)
+    view = re.search(r'viewBox="0 0 ([\d.]+) [\d.]+"', head)
+    if view is None:
+        raise RuntimeError("Matplotlib wrote an SVG without a view box")
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{number}-", body)
+    colors = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {c: f"c{i}" for i, c in enumerate(PALETTE)}
+    body = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{colors[m[0]]})" if m[0] in colors else m[0], body)
+    pixels = float(view[1]) * 96 / 72
+    # A plot shrinks to a little over half its size before it scrolls sideways instead.
+    sizes = f"width:{1.15 * pixels:.0f}px;min-width:{0.54 * pixels:.0f}px"
+    opening = Markup('<svg {} role="img" aria-label="{}" style="{}">').format(Markup(view[0]), plot.alt, sizes)
+    return opening + Markup(body)
