@@ -1,0 +1,77 @@
+"""The derivative of every example's loss in every head gate, from one backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from headjax.models.base import Batch, Loss, ModelConfig, Options
+from headjax.models.compute import Compute
+from headjax.models.layer import Probe, ProbeFunction
+from headjax.tensors import Params
+
+
+class GateGradient(NamedTuple):
+    """What one forward and backward pass tells about the gates.
+
+    Attributes:
+        loss: the losses.
+        gradient: by head stack, `[layers, batch, query, max_heads]`: dL(x) / dxi_(h,t) for example x and query t, with
+            L(x) = `Loss.total`. Its sum over queries is dL(x) / dxi_h.
+        probes: by head stack and layer, what the probe returned.
+    """
+
+    loss: Loss
+    gradient: dict[str, jax.Array]
+    probes: dict[str, list[Any]]
+
+
+def gate_gradient(
+    config: ModelConfig,
+    params: Params,
+    batch: Batch,
+    gates: Mapping[str, jax.Array],
+    probe: ProbeFunction,
+    compute: Compute,
+) -> GateGradient:
+    """Differentiates every example's loss in a gate of its own per head and query; parameters get no gradient.
+
+    Since no example reads another's gates, the gradient of the summed loss holds every example's gradient.
+
+    Args:
+        config, params: the model.
+        batch: arrays by Hugging Face's names.
+        gates: the gates to differentiate at, `[layers, max_heads]` by head stack.
+        probe: statistics to take in the same forward.
+        compute: how to compute.
+    """
+
+    def summed(gates: dict[str, jax.Array]) -> tuple[jax.Array, tuple[Loss, Any]]:
+        output = config.apply(params, batch, Options(gates=gates, probe=probe, compute=compute))
+        loss = config.loss(output, batch)
+        return loss.total.sum(), (loss, output.probes)
+
+    shapes = query_shapes(config, params, batch, compute)
+    per_query = {
+        stack: jnp.broadcast_to(array[:, None, None, :], (array.shape[0], *shapes[stack], array.shape[1]))
+        for stack, array in gates.items()
+    }
+    (_, (loss, probes)), gradient = jax.value_and_grad(summed, has_aux=True)(per_query)
+    return GateGradient(loss, gradient, probes)
+
+
+def query_shapes(config: ModelConfig, params: Params, batch: Batch, compute: Compute) -> dict[str, tuple[int, int]]:
+    """(batch, query) of every head stack's attention calls, from shapes alone."""
+
+    def apply(params: Params, batch: Batch) -> Any:
+        return config.apply(params, batch, Options(probe=_contexts, compute=compute)).probes
+
+    probes = jax.eval_shape(apply, params, batch)
+    return {stack: layers[0].shape[:2] for stack, layers in probes.items()}
+
+
+def _contexts(probe: Probe) -> jax.Array:
+    return probe.attended.context

@@ -1,0 +1,202 @@
+"""Every head score from one pass over the data."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.errors import DataError, HeadjaxError
+from headjax.heads import gates as head_gates
+from headjax.heads.gate_gradient import gate_gradient
+from headjax.heads.head_id import HeadId
+from headjax.heads.normalization import hies
+from headjax.heads.statistics import STATISTICS, query_sums
+from headjax.heads.streams import one_behind
+from headjax.models.base import Batch, Gates, Model, ModelConfig
+from headjax.models.compute import Compute
+from headjax.report.progress import Update
+from headjax.serialize import unknown_name
+from headjax.tensors import Params
+
+
+class ScoreInfo(NamedTuple):
+    """What a score is.
+
+    Attributes:
+        description: its formula, and the tool whose definition it is.
+        low_first: whether pruning removes the heads with the lowest score first (else the highest).
+    """
+
+    description: str
+    low_first: bool = True
+
+
+GRADIENT_SCORES: Mapping[str, ScoreInfo] = {
+    "importance": ScoreInfo("mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2, as written"),
+    "importance_token": ScoreInfo(
+        "mean over tokens of |dL/dxi_(h,t)|: Michel et al.'s published code (absolute value per token)"
+    ),
+    "importance_batch": ScoreInfo(
+        "sum over batches of |sum over the batch of dL/dxi_h|, over examples: TextPruner, and Hugging Face's "
+        "run_bertology with its gradient zeroed between batches"
+    ),
+    "fisher": ScoreInfo("sum over examples of (dL/dxi_h)^2, the empirical Fisher diagonal: Kwon et al. 2022"),
+}
+"""The scores that need a backward pass, by name."""
+
+SCORES: Mapping[str, ScoreInfo] = {
+    **GRADIENT_SCORES,
+    "entropy": ScoreInfo("mean attention entropy, nats", low_first=False),
+    "normalized_entropy": ScoreInfo("mean attention entropy over log(number of visible keys)", low_first=False),
+    "hies": ScoreInfo("0.5 min-max importance + 0.5 (1 - min-max normalized_entropy): arXiv 2510.13832"),
+    "context_norm": ScoreInfo("mean l2 norm of the head's context"),
+    "output_norm": ScoreInfo("mean l2 norm of context_h W_O^h: activation-based, as Minitron"),
+    "distance": ScoreInfo("mean attention distance, positions"),
+    "confidence": ScoreInfo("mean of the largest attention weight: Voita et al. 2019"),
+}
+"""Every score by name."""
+
+
+class Scores(NamedTuple):
+    """Head scores.
+
+    Attributes:
+        values: by score (the names in `SCORES`), one number per head.
+        loss: mean loss per target, nats.
+        examples: number of examples that had a target.
+        seconds: wall-clock time of the pass, compilation included.
+    """
+
+    values: dict[str, dict[HeadId, float]]
+    loss: float
+    examples: int
+    seconds: float
+
+    def score(self, name: str) -> dict[HeadId, float]:
+        """The values of one score.
+
+        Raises:
+            HeadjaxError: there is no score of this name.
+        """
+        if name not in self.values:
+            raise HeadjaxError(f"score: {unknown_name('score', name, self.values)}")
+        return self.values[name]
+
+
+def score_heads(
+    model: Model,
+    batches: Iterable[Batch],
+    *,
+    gates: Gates | None = None,
+    statistics: Sequence[str] = tuple(STATISTICS),
+    compute: Compute = Compute(attention="einsum"),
+    progress: Update | None = None,
+) -> Scores:
+    """Scores every head by every score of `SCORES`, with one forward and backward pass per batch.
+
+    The loss L(x) of an example is the sum over its targets of their negative log-likelihood, `Loss.total`: then
+    -L(x) is the log-likelihood of the example, as Fisher information needs, and a token weighs the same whatever the
+    length of its sequence (for a classifier, which has one target per example, it is simply the loss). Dropout is off.
+    Padding queries count nowhere, and neither do examples without a target (label -100 everywhere), with which a last
+    batch may be filled up. Batches may be sharded over a mesh.
+
+    Args:
+        model: the model.
+        batches: the examples, arrays by Hugging Face's names with labels.
+        gates: `[layers, max_heads]` by head stack, the gates at which to score (iterative pruning scores with removed
+            heads at 0); None is all ones.
+        statistics: which of the forward scores (`headjax.heads.statistics.STATISTICS`) to take too.
+        compute: how to compute; entropy, distance and confidence need an implementation that holds probabilities.
+        progress: called after every batch with the number of batches done.
+
+    Raises:
+        DataError: there are no examples, or none has a target.
+        HeadjaxError: a score is not finite (the message names the head), or an unknown statistic.
+    """
+    for name in statistics:
+        if name not in STATISTICS:
+            raise HeadjaxError(f"statistics: {unknown_name('statistic', name, STATISTICS)}")
+    started = time.perf_counter()
+    at = head_gates.ones(model.config) if gates is None else dict(gates)
+    total: _Sums | None = None
+    for number, sums in one_behind(enumerate(map(functools.partial(_step, model, at, statistics, compute), batches))):
+        fetched = _fetch(sums, model.config, number)
+        total = fetched if total is None else jax.tree.map(np.add, total, fetched)
+        if progress is not None:
+            progress(number + 1, {})
+    if total is None or total.examples == 0:
+        raise DataError("batches: there is no example with a target to score heads on")
+    seconds = time.perf_counter() - started
+    return Scores(_means(model.config, total), float(total.loss / total.targets), int(total.examples), seconds)
+
+
+class _Sums(NamedTuple):
+    """Sums over the examples of a batch, or of several.
+
+    Attributes:
+        loss, targets, examples: summed loss, numbers of targets and of examples with a target.
+        queries: by head stack, number of counted queries of one layer.
+        heads: by score and head stack, `[layers, max_heads]`.
+    """
+
+    loss: Any
+    targets: Any
+    examples: Any
+    queries: dict[str, Any]
+    heads: dict[str, dict[str, Any]]
+
+
+@functools.partial(jax.jit, static_argnames=("config", "statistics", "compute"))
+def batch_sums(
+    config: ModelConfig, params: Params, batch: Any, gates: Any, statistics: tuple[str, ...], compute: Compute
+) -> _Sums:
+    """Sums of every score over one batch, see `score_heads`."""
+    probe = query_sums([STATISTICS[name] for name in statistics])
+    loss, gradient, probes = gate_gradient(config, params, batch, gates, probe, compute)
+    present = (loss.weight > 0).astype(jnp.float32)
+    heads: dict[str, dict[str, jax.Array]] = {name: {} for name in (*GRADIENT_SCORES, *statistics)}
+    queries = {}
+    for stack, by_query in gradient.items():
+        by_example = by_query.sum(axis=2)
+        heads["importance"][stack] = jnp.abs(by_example).sum(axis=1)
+        heads["importance_token"][stack] = jnp.abs(by_query).sum(axis=(1, 2))
+        heads["importance_batch"][stack] = jnp.abs(by_example.sum(axis=1))
+        heads["fisher"][stack] = jnp.square(by_example).sum(axis=1)
+        queries[stack] = present @ probes[stack][0][1]
+        for i, name in enumerate(statistics):
+            layers = [present @ sums[i] for sums, _ in probes[stack]]
+            width = by_query.shape[-1]
+            heads[name][stack] = jnp.stack([jnp.pad(layer, (0, width - layer.shape[0])) for layer in layers])
+    return _Sums(loss.total.sum(), loss.weight.sum(), present.sum(), queries, heads)
+
+
+def _step(model: Model, gates: Gates, statistics: Sequence[str], compute: Compute, batch: Batch) -> _Sums:
+    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    return batch_sums(model.config, model.params, arrays, gates, tuple(statistics), compute)
+
+
+def _fetch(sums: _Sums, config: ModelConfig, batch: int) -> _Sums:
+    """The sums as float64 NumPy arrays, checked to be finite."""
+    fetched: _Sums = jax.tree.map(lambda array: np.asarray(array, np.float64), jax.device_get(sums))
+    for name, arrays in fetched.heads.items():
+        for head, value in head_gates.to_values(config, arrays).items():
+            if not np.isfinite(value):
+                raise HeadjaxError(f"score: {name} of head {head} is {value} in batch {batch}, counted from 0")
+    return fetched
+
+
+def _means(config: ModelConfig, total: _Sums) -> dict[str, dict[HeadId, float]]:
+    divisors = {"importance": total.examples, "importance_batch": total.examples, "fisher": 1.0}
+    values = {}
+    for name, arrays in total.heads.items():
+        scaled = {stack: array / divisors.get(name, total.queries[stack]) for stack, array in arrays.items()}
+        values[name] = head_gates.to_values(config, scaled)
+    if "normalized_entropy" in values:
+        values["hies"] = hies(values["importance"], values["normalized_entropy"])
+    return {name: values[name] for name in SCORES if name in values}

@@ -1,0 +1,138 @@
+"""What can be read off a head's attention and contexts in a forward pass: each statistic is a function of a `Probe`.
+
+Every function returns `[batch, query, heads]`. Sums over the queries that are no padding are taken by `query_sums`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from headjax.errors import KernelError
+from headjax.models.layer import Probe
+
+Statistic = Callable[[Probe], jax.Array]
+"""One number per query and head, `[batch, query, heads]`."""
+
+
+def entropy(probe: Probe) -> jax.Array:
+    """-sum_k p_k log p_k of each query's attention, in nats."""
+    return _by_query(jax.scipy.special.entr(probabilities(probe)).sum(axis=-1))
+
+
+def normalized_entropy(probe: Probe) -> jax.Array:
+    """The entropy over the logarithm of the number of keys the query may see: 0 is one key, 1 is all evenly."""
+    visible = jnp.maximum(visible_keys(probe), 2)
+    return entropy(probe) / jnp.log(visible.astype(jnp.float32))
+
+
+def confidence(probe: Probe) -> jax.Array:
+    """max_k p_k, the weight of the key attended to most (Voita et al. 2019, section 4)."""
+    return _by_query(probabilities(probe).max(axis=-1))
+
+
+def distance(probe: Probe) -> jax.Array:
+    """sum_k p_k |q - k|, the mean distance between query q and what it attends to, in positions."""
+    weights = probabilities(probe)
+    return _by_query(jnp.einsum("bhqk,qk->bhq", weights, jnp.abs(offsets(weights)).astype(weights.dtype)))
+
+
+def context_norm(probe: Probe) -> jax.Array:
+    """||context_h||_2, the size of the head's output before W_O."""
+    return jnp.linalg.norm(probe.attended.context.astype(jnp.float32), axis=-1)
+
+
+def output_norm(probe: Probe) -> jax.Array:
+    """||context_h W_O^h||_2, the size of what the head adds to the layer's output (as Minitron's activations).
+
+    It is the square root of context_h (W_O^h W_O^hT) context_h, whose matrices are small and made once per call.
+    """
+    context = probe.attended.context.astype(jnp.float32)
+    output = output_matrices(probe)
+    gram = jnp.einsum("hvw,huw->hvu", output, output)
+    square = jnp.einsum("bqhv,hvu,bqhu->bqh", context, gram, context)
+    return jnp.sqrt(jnp.maximum(square, 0.0))
+
+
+STATISTICS: Mapping[str, Statistic] = {
+    "entropy": entropy,
+    "normalized_entropy": normalized_entropy,
+    "confidence": confidence,
+    "distance": distance,
+    "context_norm": context_norm,
+    "output_norm": output_norm,
+}
+"""The statistics by name."""
+
+
+def query_sums(statistics: Sequence[Statistic]) -> Callable[[Probe], tuple[list[jax.Array], jax.Array]]:
+    """The probe that sums each statistic over an example's queries.
+
+    It returns one `[batch, heads]` per statistic, and `[batch]` how many queries were counted (padding never is).
+    """
+
+    def probe_function(probe: Probe) -> tuple[list[jax.Array], jax.Array]:
+        # Statistics are not differentiated; saying so keeps their intermediate values out of the backward pass.
+        attended, inputs = jax.lax.stop_gradient((probe.attended, probe.inputs))
+        probe = probe._replace(attended=attended, inputs=inputs)
+        counted = counted_queries(probe)
+        sums = [jnp.where(counted[:, :, None] > 0, statistic(probe), 0.0).sum(axis=1) for statistic in statistics]
+        return sums, counted.sum(axis=1)
+
+    return probe_function
+
+
+def counted_queries(probe: Probe) -> jax.Array:
+    """`[batch, query]` 1.0 at tokens, 0.0 at padding."""
+    batch, query = probe.attended.context.shape[:2]
+    if probe.query_mask is None:
+        return jnp.ones((batch, query))
+    return jnp.broadcast_to(probe.query_mask, (batch, query)).astype(jnp.float32)
+
+
+def probabilities(probe: Probe) -> jax.Array:
+    """Attention probabilities `[batch, heads, query, key]` in float32.
+
+    Raises:
+        KernelError: the attention implementation does not hold them.
+    """
+    weights = probe.attended.probabilities
+    if weights is not None:
+        return weights.astype(jnp.float32)
+    context = probe.attended.context
+    if context.shape[2] == 0:
+        return jnp.zeros((context.shape[0], 0, context.shape[1], 1))
+    raise KernelError("attention implementation: holds no probabilities to take statistics of; use einsum")
+
+
+def visible_keys(probe: Probe) -> jax.Array:
+    """`[batch or 1, query, 1]` number of keys each query may attend to."""
+    query, key = probabilities(probe).shape[2:]
+    allowed = None if probe.mask is None else probe.mask.array(query, key)
+    if allowed is None:
+        return jnp.full((1, query, 1), key)
+    return allowed.sum(axis=-1)[:, 0, :, None]
+
+
+def offsets(weights: jax.Array) -> jax.Array:
+    """`[query, key]` position of the key relative to the query, for `weights [batch, heads, query, key]`."""
+    query, key = weights.shape[2:]
+    return jnp.arange(key)[None, :] - jnp.arange(query)[:, None]
+
+
+def output_matrices(probe: Probe) -> jax.Array:
+    """W_O^h of every head, `[heads, value_dim, width]` in float32, read off `combine` whatever the formulation.
+
+    `combine` is affine in the contexts, so its values at unit contexts less its value at zero are the rows of W_O.
+    """
+    heads, size = probe.attended.context.shape[2:]
+    units = jnp.eye(heads * size).reshape(1, heads * size, heads, size)
+    params = jax.tree.map(lambda array: array.astype(jnp.float32), probe.params)
+    rows = probe.attention.combine(params, units) - probe.attention.combine(params, jnp.zeros((1, 1, heads, size)))
+    return rows.reshape(heads, size, rows.shape[-1])
+
+
+def _by_query(array: jax.Array) -> jax.Array:
+    return jnp.swapaxes(array, 1, 2)

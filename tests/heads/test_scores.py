@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from headjax.attention import NoHeads
+from headjax.errors import DataError, HeadjaxError
+from headjax.heads import gates
+from headjax.heads.gate_gradient import gate_gradient
+from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.heads.pruning import prune
+from headjax.heads.scores import SCORES, score_heads
+from headjax.models.base import Options
+from headjax.models.compute import Compute
+from tests import tiny
+
+LENGTH = 8
+
+
+@pytest.fixture(scope="module")
+def model():
+    layers = (tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.collaborative(2)))
+    return tiny.model(tiny.decoder_config(*layers))
+
+
+def batch(seed, lengths=(8, 6, 5, 8)):
+    """Examples of these lengths, padded at the end."""
+    mask = (np.arange(LENGTH)[None, :] < np.array(lengths)[:, None]).astype(np.int32)
+    return tiny.tokens(len(lengths), LENGTH, seed) | {"attention_mask": mask}
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return [batch(1), batch(2)]
+
+
+@pytest.fixture(scope="module")
+def scores(model, batches):
+    return score_heads(model, batches)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def losses(config, params, given, at):
+    return config.loss(config.apply(params, given, Options(gates=at)), given).total
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradients(config, params, given):
+    """`[layers, batch, query, heads]`."""
+    return gate_gradient(config, params, given, gates.ones(config), lambda probe: None, Compute()).gradient["decoder"]
+
+
+def test_gradient_is_the_finite_difference_of_each_examples_loss(model):
+    """Central differences of every example's loss in every gate, in float32."""
+    config, given = model.config, batch(1)
+    ones = gates.ones(config)["decoder"]
+    got = gradients(config, model.params, given).sum(axis=2)
+    step = 3e-2
+    for head in all_heads(config):
+        move = step * (ones - gates.without(config, [head])["decoder"])
+        up = losses(config, model.params, given, {"decoder": ones + move})
+        down = losses(config, model.params, given, {"decoder": ones - move})
+        derived = got[head.layer, :, position(config, head)]
+        np.testing.assert_allclose(derived, (up - down) / (2 * step), atol=5e-3, rtol=2e-2)
+
+
+def test_every_definition_equals_a_loop_over_single_examples(model, batches, scores):
+    by_example, by_token, by_batch, fisher, tokens = 0.0, 0.0, 0.0, 0.0, 0
+    for given in batches:
+        summed = 0.0
+        for i, length in enumerate(given["attention_mask"].sum(axis=1)):
+            single = {"input_ids": given["input_ids"][i : i + 1, :length]}  # no padding at all
+            gradient = gradients(model.config, model.params, single)[:, 0]
+            example = np.asarray(gradient.sum(axis=1))
+            by_example += np.abs(example)
+            by_token += np.abs(np.asarray(gradient)).sum(axis=1)
+            fisher += example**2
+            summed += example
+            tokens += length
+        by_batch += np.abs(summed)
+    expected = {
+        "importance": by_example / 8,
+        "importance_token": by_token / tokens,
+        "importance_batch": by_batch / 8,
+        "fisher": fisher,
+    }
+    for name, array in expected.items():
+        values = gates.to_values(model.config, {"decoder": array})
+        assert scores.score(name) == pytest.approx(values, rel=1e-4), name
+    assert scores.examples == 8
+
+
+def test_absolute_values_further_in_are_never_smaller(scores):
+    tokens_per_example = (8 + 6 + 5 + 8) * 2 / 8
+    for head, importance in scores.score("importance").items():
+        assert scores.score("importance_batch")[head] <= importance * (1 + 1e-6)
+        assert importance <= scores.score("importance_token")[head] * tokens_per_example * (1 + 1e-6)
+
+
+def test_forward_scores_are_means_over_tokens(model, batches, scores):
+    total, count = 0.0, 0
+    for given in batches:
+        attention = model(given, attention=True).attention["decoder"][1]
+        probabilities = np.swapaxes(np.asarray(attention, np.float64), 1, 2)[given["attention_mask"] == 1]
+        total += -np.where(probabilities > 0, probabilities * np.log(probabilities + 1e-300), 0.0).sum((0, 2))
+        count += len(probabilities)
+    for h in range(3):
+        assert scores.score("entropy")[HeadId("decoder", 1, h)] == pytest.approx(total[h] / count, rel=1e-4)
+    assert set(scores.values) == set(SCORES)
+
+
+def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batches, scores):
+    changed = []
+    for given in batches:
+        mask = np.concatenate([given["attention_mask"], np.zeros((4, LENGTH), np.int32)])
+        tokens = np.concatenate([given["input_ids"], given["input_ids"]])
+        changed.append({"attention_mask": mask, "input_ids": np.where(mask == 1, tokens, 7)})
+    got = score_heads(model, changed)
+    assert (got.examples, got.loss) == (scores.examples, pytest.approx(scores.loss, rel=1e-5))
+    for name in SCORES:
+        assert got.score(name) == pytest.approx(scores.score(name), rel=1e-4, abs=1e-6), name
+
+
+def test_batches_sharded_over_a_mesh_give_the_same_scores(model, batches, scores):
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
+    got = score_heads(replicated, [jax.device_put(dict(given), sharding) for given in batches])
+    for name in SCORES:
+        assert got.score(name) == pytest.approx(scores.score(name), rel=1e-4, abs=1e-6), name
+
+
+def test_scoring_at_gates_is_scoring_the_pruned_model(model, batches):
+    removed = [HeadId("decoder", 0, 1), HeadId("decoder", 2, 0), HeadId("decoder", 2, 1)]
+    pruned = prune(model, removed)
+    assert isinstance(pruned.config.attentions()["decoder"][2], NoHeads)
+    expected = score_heads(pruned, batches, statistics=["entropy"])
+    got = score_heads(model, batches, gates=gates.without(model.config, removed), statistics=["entropy"])
+    for name in ("importance", "fisher", "entropy"):
+        assert expected.score(name) == pytest.approx(
+            {head: got.score(name)[head] for head in expected.score(name)}, rel=1e-4
+        )
+
+
+def test_a_score_that_is_not_finite_names_its_head(model, batches):
+    broken = jax.tree.map(lambda array: array, model.params)
+    layer = broken["decoder"]["layers_2_2"]["attention"]
+    layer["value"] = layer["value"].at[0, :, 1].set(jnp.nan)
+    with pytest.raises(HeadjaxError, match=r"score: \w+ of head decoder/\d/\d is nan in batch 0"):
+        score_heads(model.replace(params=broken), batches)
+
+
+def test_no_examples_is_an_error(model):
+    with pytest.raises(DataError, match="no example with a target"):
+        score_heads(model, [])
+    with pytest.raises(DataError, match="no example with a target"):
+        score_heads(model, [batch(1) | {"labels": np.full((4, LENGTH), -100)}])
+
+
+def test_unknown_names_are_errors(model, batches, scores):
+    with pytest.raises(HeadjaxError, match="did you mean 'entropy'"):
+        score_heads(model, batches, statistics=["entropi"])
+    with pytest.raises(HeadjaxError, match="did you mean 'importance'"):
+        scores.score("inportance")
+
+
+def test_progress_counts_batches(model, batches):
+    seen = []
+    score_heads(model, batches, progress=lambda done, values: seen.append(done))
+    assert seen == [1, 2]

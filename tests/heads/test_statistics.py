@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Attended, Mask, NoHeads
+from headjax.errors import KernelError
+from headjax.heads import statistics
+from headjax.models.layer import Probe
+from tests import tiny
+
+ATTENTION = tiny.multi_head(num_heads=2, head_dim=3)
+PARAMS = tiny.model(tiny.decoder_config(tiny.layer(ATTENTION))).params["decoder"]["layers_0_0"]["attention"]
+PARAMS = jax.tree.map(lambda array: array[0], PARAMS)
+
+
+def probe(weights, context=None, **fields):
+    """A probe of hand-made probabilities, `[heads, query, key]` for a batch of one."""
+    weights = None if weights is None else jnp.asarray(weights, jnp.float32)[None]
+    context = jnp.zeros((1, 3, 2, 3)) if context is None else context
+    fields = {"mask": None, "query_mask": None} | fields
+    return Probe("attention", ATTENTION, PARAMS, jnp.zeros((1, 3, 16)), Attended(context, weights), **fields)
+
+
+WEIGHTS = [
+    [[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]],
+    [[1.0, 0.0, 0.0, 0.0], [0.7, 0.1, 0.1, 0.1], [0.0, 0.0, 1.0, 0.0]],
+]
+MIXED = -(0.7 * math.log(0.7) + 3 * 0.1 * math.log(0.1))
+
+
+def test_entropy_of_hand_made_probabilities():
+    expected = [[math.log(4), 0.0], [math.log(2), MIXED], [0.0, 0.0]]
+    np.testing.assert_allclose(statistics.entropy(probe(WEIGHTS))[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(statistics.normalized_entropy(probe(WEIGHTS))[0], expected / np.log(4), rtol=1e-6)
+
+
+def test_normalized_entropy_counts_the_keys_a_query_may_see():
+    causal = [[[1.0, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]], [[1.0, 0, 0], [1.0, 0, 0], [0.5, 0.5, 0]]]
+    expected = [[0.0, 0.0], [1.0, 0.0], [1.0, math.log(2) / math.log(3)]]
+    got = statistics.normalized_entropy(probe(causal, mask=Mask(causal=True)))
+    np.testing.assert_allclose(got[0], expected, atol=1e-6)
+    keys = jnp.array([[True, True, False]])
+    padded = [[[0.5, 0.5, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3]
+    np.testing.assert_allclose(
+        statistics.normalized_entropy(probe(padded, mask=Mask(keys=keys)))[0], [[1.0, 0.0]] * 3, atol=1e-6
+    )
+
+
+def test_confidence_and_distance_of_hand_made_probabilities():
+    np.testing.assert_allclose(statistics.confidence(probe(WEIGHTS))[0], [[0.25, 1.0], [0.5, 0.7], [1.0, 1.0]])
+    expected = [[1.5, 0.0], [0.5, 0.7 + 0.1 + 0.2], [1.0, 0.0]]
+    np.testing.assert_allclose(statistics.distance(probe(WEIGHTS))[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("attention", [ATTENTION, tiny.collaborative(2, value_dim=3)])
+def test_norms_are_those_of_contexts_and_of_their_outputs(attention):
+    params = tiny.model(tiny.decoder_config(tiny.layer(attention))).params["decoder"]["layers_0_0"]["attention"]
+    params = jax.tree.map(lambda array: array[0], params)
+    context = jax.random.normal(jax.random.key(0), (1, 3, 2, 3))
+    seen = probe(None, context)._replace(attention=attention, params=params)
+    np.testing.assert_allclose(statistics.context_norm(seen), np.linalg.norm(context, axis=-1), rtol=1e-6)
+    outputs = np.einsum("bqhv,hvw->bqhw", context, params["output"])
+    np.testing.assert_allclose(statistics.output_norm(seen), np.linalg.norm(outputs, axis=-1), rtol=1e-4)
+    np.testing.assert_allclose(statistics.output_matrices(seen), params["output"], atol=1e-6)
+
+
+def test_sums_leave_out_padding():
+    names = list(statistics.STATISTICS.values())
+    seen = probe(WEIGHTS, query_mask=jnp.array([[True, False, True]]))
+    sums, count = statistics.query_sums(names)(seen)
+    np.testing.assert_allclose(count, [2.0])
+    np.testing.assert_allclose(sums[0], [[math.log(4), 0.0]], rtol=1e-6)
+
+
+def test_layers_without_heads_have_no_statistics():
+    config = tiny.decoder_config(tiny.layer(NoHeads()), tiny.layer())
+    function = statistics.query_sums(list(statistics.STATISTICS.values()))
+    (empty, _), (full, _) = tiny.model(config)(tiny.tokens(), probe=function).probes["decoder"]
+    assert {array.shape for array in empty} == {(2, 0)}
+    assert {array.shape for array in full} == {(2, 4)}
+
+
+def test_an_implementation_without_probabilities_is_an_error():
+    with pytest.raises(KernelError, match="holds no probabilities"):
+        statistics.entropy(probe(None))
