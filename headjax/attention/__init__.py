@@ -3,9 +3,11 @@
 from headjax.attention.attend import Attended, Dropout, attend
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.collaborative import Collaborative
+from headjax.attention.grouped import Grouped
 from headjax.attention.mask import Mask
 from headjax.attention.multi_head import MultiHead
 from headjax.attention.no_heads import NoHeads
+from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved
 
 __all__ = [
     "Attended",
@@ -13,9 +15,15 @@ __all__ = [
     "Call",
     "Collaborative",
     "Dropout",
+    "Grouped",
+    "LinearScaling",
+    "Llama3Scaling",
     "Mask",
     "Memory",
     "MultiHead",
     "NoHeads",
+    "Rotary",
+    "RotaryHalves",
+    "RotaryInterleaved",
     "attend",
 ]

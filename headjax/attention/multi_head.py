@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 
 from headjax.attention.attend import Attended, attend, default_scale
 from headjax.attention.base import Attention, Call, Memory
-from headjax.attention.projections import into_heads, out_of_heads
+from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.errors import require_positive
-from headjax.initializers import Zeros
 from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.tensors import Params, Tensors
 
 
 @kind("multi_head")
@@ -34,6 +33,7 @@ class MultiHead(Attention):
         scale: multiplies the logits; None is 1 / sqrt(head_dim).
         projection_bias: whether queries, keys and values have biases.
         output_bias: whether the output has one.
+        rotary: turns queries and keys by their positions, or None. The memory holds turned keys.
     """
 
     head_dim: int
@@ -41,11 +41,14 @@ class MultiHead(Attention):
     scale: float | None = None
     projection_bias: bool = True
     output_bias: bool = True
+    rotary: Rotary | None = None
 
     def validate(self) -> None:
         require_positive(self, "head_dim")
         if self.value_dim is not None:
             require_positive(self, "value_dim")
+        if self.rotary is not None:
+            self.rotary.check("head_dim", self.head_dim)
 
     @property
     def values(self) -> int:
@@ -58,38 +61,24 @@ class MultiHead(Attention):
         return default_scale(self.head_dim) if self.scale is None else self.scale
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
-        def projection(inputs: int, size: int) -> Tensor:
-            return Tensor((inputs, self.num_heads, size), ("embed", "heads", "head_dim"), head_axis=1)
-
-        def bias(size: int) -> Tensor:
-            return Tensor((self.num_heads, size), ("heads", "head_dim"), Zeros(), head_axis=0)
-
-        tensors: dict[str, Any] = {
-            "query": projection(width, self.head_dim),
-            "key": projection(memory_width, self.head_dim),
-            "value": projection(memory_width, self.values),
-            "output": Tensor(
-                (self.num_heads, self.values, width), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0
-            ),
+        heads, bias = self.num_heads, self.projection_bias
+        return {
+            **declare_into_heads("query", width, heads, self.head_dim, bias=bias),
+            **declare_into_heads("key", memory_width, heads, self.head_dim, bias=bias),
+            **declare_into_heads("value", memory_width, heads, self.values, bias=bias),
+            **declare_output(heads, self.values, width, bias=self.output_bias),
         }
-        if self.projection_bias:
-            tensors |= {
-                "query_bias": bias(self.head_dim),
-                "key_bias": bias(self.head_dim),
-                "value_bias": bias(self.values),
-            }
-        if self.output_bias:
-            tensors["output_bias"] = Tensor((width,), ("embed",), Zeros())
-        return tensors
 
     def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
-        return {
-            "key": into_heads(inputs, params["key"], params.get("key_bias")),
-            "value": into_heads(inputs, params["value"], params.get("value_bias")),
-        }
+        key = into_heads(inputs, params["key"], params.get("key_bias"))
+        if self.rotary is not None:
+            key = self.rotary(key, positions_or_count(positions, key.shape[1]))
+        return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
 
     def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
         query = into_heads(inputs, params["query"], params.get("query_bias"))
+        if self.rotary is not None:
+            query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
         return attend(
             query,
             memory["key"],

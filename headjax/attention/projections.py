@@ -1,10 +1,39 @@
-"""Dense maps between the residual stream and heads, computed on two-dimensional token matrices."""
+"""Dense maps between the residual stream and heads: declared here, computed on two-dimensional token matrices."""
 
 from __future__ import annotations
 
 import math
 
 import jax
+
+from headjax.initializers import Zeros
+from headjax.tensors import Tensor, Tensors
+
+
+def declare_into_heads(
+    name: str, inputs: int, heads: int, size: int, *, bias: bool, input_axis: str | None = "embed", axis: str = "heads"
+) -> Tensors:
+    """Declares `<name> [inputs, heads, size]` and, with a bias, `<name>_bias [heads, size]`.
+
+    Heads on the axis `heads` are the formulation's own, which surgery takes; any other axis name (`kv_heads`) counts
+    something else and is left whole.
+    """
+    removable = axis == "heads"
+    weight = Tensor((inputs, heads, size), (input_axis, axis, "head_dim"), head_axis=1 if removable else None)
+    if not bias:
+        return {name: weight}
+    return {
+        name: weight,
+        f"{name}_bias": Tensor((heads, size), (axis, "head_dim"), Zeros(), head_axis=0 if removable else None),
+    }
+
+
+def declare_output(heads: int, size: int, width: int, *, bias: bool) -> Tensors:
+    """Declares `output [heads, size, width]` and, with a bias, `output_bias [width]`."""
+    tensors = {"output": Tensor((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0)}
+    if bias:
+        tensors["output_bias"] = Tensor((width,), ("embed",), Zeros())
+    return tensors
 
 
 def into_heads(inputs: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:

@@ -1,0 +1,159 @@
+"""Rotary position embeddings: queries and keys turn with their positions, so logits see differences of positions."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.mask import Mask
+from headjax.errors import require, require_positive
+from headjax.serialize import kind
+
+
+class FrequencyScaling(abc.ABC):
+    """Changes the rotation rates of a trained model so that it reads longer sequences."""
+
+    @abc.abstractmethod
+    def __call__(self, rates: jax.Array) -> jax.Array:
+        """The scaled rates, `[pairs]` radians per position."""
+
+
+@kind("linear_scaling")
+@dataclasses.dataclass(frozen=True)
+class LinearScaling(FrequencyScaling):
+    """All rates divided by `factor` (position interpolation, Chen et al. 2023)."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, "factor", f"must be positive, got {self.factor}")
+
+    def __call__(self, rates: jax.Array) -> jax.Array:
+        return rates / self.factor
+
+
+@kind("llama3_scaling")
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling(FrequencyScaling):
+    """Slow rates divided by `factor`, fast ones kept, those between interpolated (Llama 3.1).
+
+    A rate is fast when it turns at least `high_frequency` times within `original_length` positions, slow when at most
+    `low_frequency` times.
+    """
+
+    factor: float = 8.0
+    low_frequency: float = 1.0
+    high_frequency: float = 4.0
+    original_length: int = 8192
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, "factor", f"must be positive, got {self.factor}")
+        require_positive(self, "original_length")
+        require(
+            self.low_frequency < self.high_frequency,
+            "low_frequency",
+            f"must be below high_frequency, got {self.low_frequency} and {self.high_frequency}",
+        )
+
+    def __call__(self, rates: jax.Array) -> jax.Array:
+        turns = self.original_length * rates / (2.0 * math.pi)
+        kept = (turns - self.low_frequency) / (self.high_frequency - self.low_frequency)
+        kept = jnp.clip(kept, 0.0, 1.0)
+        return kept * rates + (1.0 - kept) * rates / self.factor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rotary(abc.ABC):
+    """Rotary position embeddings (Su et al. 2021, RoFormer, equation 34).
+
+    The first `dim` dimensions of a query or key form dim / 2 pairs. At position t, pair i turns by the angle t r_i with
+    r_i = base^(-2i / dim), so q_s . k_t depends on s - t alone; dimensions beyond `dim` stay. The subclasses differ in
+    which dimensions pair up, so weights trained with one need that one.
+
+    Attributes:
+        base: sets the slowest rate, about 1 / base radians per position.
+        dim: number of dimensions that turn; None is all.
+        scaling: changes the rates, or None.
+    """
+
+    base: float = 10000.0
+    dim: int | None = None
+    scaling: FrequencyScaling | None = None
+
+    def __post_init__(self) -> None:
+        require(self.base > 1, "base", f"must be above 1, got {self.base}")
+        if self.dim is not None:
+            require_positive(self, "dim")
+            require(self.dim % 2 == 0, "dim", f"rotary dimensions come in pairs, got {self.dim}")
+
+    def check(self, field: str, size: int) -> None:
+        """Raises `ConfigError` unless heads of this size can turn; `field` names the size in its owner."""
+        if self.dim is None:
+            require(size % 2 == 0, field, f"rotary turns pairs of dimensions and needs an even {field}, got {size}")
+        else:
+            require(self.dim <= size, field, f"{field} is {size}, fewer than the rotary.dim of {self.dim}")
+
+    def angles(self, positions: jax.Array, size: int) -> jax.Array:
+        """`[batch or 1, length]` positions to `[batch or 1, length, dim / 2]` angles in radians, float32."""
+        dim = size if self.dim is None else self.dim
+        rates = jnp.exp(jnp.arange(0, dim, 2, dtype=jnp.float32) * (-math.log(self.base) / dim))
+        if self.scaling is not None:
+            rates = self.scaling(rates)
+        return positions.astype(jnp.float32)[..., None] * rates[None, None]
+
+    def __call__(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
+        """Turns `[batch, length, heads, size]` vectors at `[batch or 1, length]` positions."""
+        angles = self.angles(positions, vectors.shape[-1])[:, :, None]
+        dim = 2 * angles.shape[-1]
+        turning, still = vectors[..., :dim].astype(jnp.float32), vectors[..., dim:]
+        first, second = self.split(turning)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        turned = self.join(first * cos - second * sin, first * sin + second * cos)
+        return jnp.concatenate([turned.astype(vectors.dtype), still], axis=-1)
+
+    @abc.abstractmethod
+    def split(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The first and the second dimension of every pair, `[..., dim / 2]` each."""
+
+    @abc.abstractmethod
+    def join(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        """The inverse of `split`."""
+
+
+@kind("rotary_halves")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RotaryHalves(Rotary):
+    """Dimension i turns with dimension i + dim / 2: the pairing of Hugging Face's Llama, Qwen and Mistral, GPT-NeoX."""
+
+    def split(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
+        half = vectors.shape[-1] // 2
+        return vectors[..., :half], vectors[..., half:]
+
+    def join(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        return jnp.concatenate([first, second], axis=-1)
+
+
+@kind("rotary_interleaved")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RotaryInterleaved(Rotary):
+    """Dimension 2i turns with dimension 2i + 1: the pairing of RoFormer, GPT-J and DeepSeek."""
+
+    def split(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return vectors[..., 0::2], vectors[..., 1::2]
+
+    def join(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
+
+
+def positions_or_count(positions: jax.Array | None, length: int, mask: Mask | None = None) -> jax.Array:
+    """The positions, or when there are none 0, 1, ... from the mask's query offset: `[batch or 1, length]`."""
+    if positions is not None:
+        return positions
+    counted = jnp.arange(length)[None, :]
+    if mask is None or mask.query_offset is None:
+        return counted
+    return jnp.reshape(mask.query_offset, (-1, 1)) + counted

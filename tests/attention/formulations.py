@@ -1,0 +1,53 @@
+"""Small examples of every registered formulation, for the tests that hold for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from headjax.attention import Attention, Collaborative, Grouped, MultiHead
+from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
+from headjax.initializers import Normal
+from headjax.norms import RMSNorm
+from headjax.tensors import Params, initialize
+
+WIDTH = 16
+
+FORMULATIONS: dict[str, Attention] = {
+    "multi_head": MultiHead(num_heads=4, head_dim=4),
+    "fixed_head_size": MultiHead(num_heads=3, head_dim=6, value_dim=5, scale=0.3, projection_bias=False),
+    "rotary_halves": MultiHead(num_heads=4, head_dim=4, rotary=RotaryHalves(base=100.0)),
+    "rotary_interleaved": MultiHead(num_heads=3, head_dim=6, rotary=RotaryInterleaved(dim=4)),
+    "grouped": Grouped(num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True, output_bias=True),
+    "multi_query": Grouped(num_heads=4, kv_heads=1, head_dim=4),
+    "ragged_grouped": Grouped(
+        num_heads=4,
+        kv_heads=2,
+        head_dim=4,
+        kv_index=(1, 0, 0, 0),
+        rotary=RotaryHalves(),
+        query_norm=RMSNorm(),
+        key_norm=RMSNorm(),
+    ),
+    "collaborative": Collaborative(
+        num_heads=4, shared_dim=8, value_dim=4, head_dim=4, projection_bias=True, content_bias=True
+    ),
+}
+
+
+def random_params(attention: Attention, width: int = WIDTH, seed: int = 0) -> Params:
+    """Parameters drawn at random, biases and norms included, large enough that attention is not flat."""
+    params = initialize(attention.tensors(width, width), jax.random.key(seed), Normal(0.5))
+    generator = np.random.default_rng(seed)
+
+    def noisy(leaf: jax.Array) -> Any:
+        return leaf + 0.3 * generator.standard_normal(leaf.shape).astype(np.float32)
+
+    return jax.tree.map(noisy, params)
+
+
+def random_inputs(batch: int = 2, length: int = 6, width: int = WIDTH, seed: int = 1) -> np.ndarray:
+    """`[batch, length, width]` inputs."""
+    return np.random.default_rng(seed).standard_normal((batch, length, width)).astype(np.float32)

@@ -1,0 +1,185 @@
+"""What must hold for every formulation; a new one is covered by one line in `formulations.py`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax import tensors as declared
+from headjax.attention import Attention, Call, Mask, NoHeads
+from headjax.serialize import from_data, kind_of, kinds_of, to_data
+from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+
+BATCH, LENGTH = 2, 6
+
+every = pytest.mark.parametrize("name", FORMULATIONS)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(attention: Attention, params: Any, x: Any, present: Any, gates: Any) -> Any:
+    """Outputs `[batch, length, width]` of causal self-attention with padding and gates."""
+    call = Call(mask=Mask(causal=True, keys=present), gates=gates)
+    attended = attention.attend(params, x, attention.memory(params, x, None), call)
+    return attention.combine(params, attended.context)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradient(attention: Attention, params: Any, x: Any, present: Any, gates: Any, weights: Any) -> Any:
+    """Gradient of sum(weights * outputs) with respect to the inputs and the gates."""
+
+    def loss(x: Any, gates: Any) -> Any:
+        return jnp.sum(weights * run(attention, params, x, present, gates))
+
+    return jax.grad(loss, argnums=(0, 1))(x, gates)
+
+
+def everything(attention: Attention) -> tuple[Any, Any]:
+    """No padding and gates of one."""
+    return np.ones((BATCH, LENGTH), bool), np.ones((BATCH, LENGTH, attention.num_heads), np.float32)
+
+
+def test_every_registered_kind_has_an_example():
+    shown = {kind_of(attention) for attention in FORMULATIONS.values()} | {"no_heads"}
+    assert set(kinds_of(Attention)) == shown
+
+
+@every
+def test_survives_json(name):
+    attention = FORMULATIONS[name]
+    assert from_data(Attention, to_data(attention)) == attention
+    assert from_data(Attention, to_data(attention.with_heads([1]))) == attention.with_heads([1])
+
+
+@every
+def test_a_gate_of_zero_is_removal(name):
+    attention = FORMULATIONS[name]
+    params, x = random_params(attention), random_inputs(BATCH, LENGTH)
+    present, gates = everything(attention)
+    keep = [attention.num_heads - 1, 0]
+    gates[:, :, [head for head in range(attention.num_heads) if head not in keep]] = 0.0
+    masked = run(attention, params, x, present, gates)
+
+    pruned, kept = attention.keep_heads(params, keep, WIDTH, WIDTH)
+    assert pruned.num_heads == 2
+    assert pruned.ids == (attention.num_heads - 1, 0)
+    declared.check(pruned.tensors(WIDTH, WIDTH), kept)
+    assert declared.count(pruned.tensors(WIDTH, WIDTH)) < declared.count(attention.tensors(WIDTH, WIDTH))
+    removed = run(pruned, kept, x, present, everything(pruned)[1])
+    np.testing.assert_allclose(removed, masked, rtol=1e-5, atol=1e-5)
+
+    # Removal composes: the heads of the pruned layer can go too, and a layer can lose all of them.
+    last, kept = pruned.keep_heads(kept, [1], WIDTH, WIDTH)
+    assert last.ids == (0,)
+    declared.check(last.tensors(WIDTH, WIDTH), kept)
+    gates[:, :, -1] = 0.0
+    masked = run(attention, params, x, present, gates)
+    np.testing.assert_allclose(run(last, kept, x, present, everything(last)[1]), masked, rtol=1e-5, atol=1e-5)
+    none, kept = last.keep_heads(kept, [], WIDTH, WIDTH)
+    assert isinstance(none, NoHeads)
+    masked = run(attention, params, x, present, np.zeros_like(gates))
+    np.testing.assert_allclose(
+        np.broadcast_to(run(none, kept, x, present, gates[:, :, :0]), masked.shape), masked, atol=1e-6
+    )
+
+
+@every
+def test_gates_of_every_shape_and_their_gradient(name):
+    attention = FORMULATIONS[name]
+    params, x = random_params(attention), random_inputs(BATCH, LENGTH)
+    present, ones = everything(attention)
+    generator = np.random.default_rng(3)
+    per_head = generator.uniform(size=(attention.num_heads,)).astype(np.float32)
+    per_query = np.broadcast_to(per_head, ones.shape)
+    expected = run(attention, params, x, present, per_query)
+    for gates in (per_head, per_query[:, 0]):
+        call = Call(mask=Mask(causal=True), gates=jnp.asarray(gates))
+        attended = attention.attend(params, jnp.asarray(x), attention.memory(params, jnp.asarray(x), None), call)
+        np.testing.assert_allclose(attention.combine(params, attended.context), expected, rtol=1e-5, atol=1e-5)
+
+    # Outputs are linear in the gates, so a finite difference is exact up to rounding.
+    weights = generator.standard_normal(x.shape).astype(np.float32)
+    _, slope = gradient(attention, params, x, present, per_query, weights)
+    nudged = per_query.copy()
+    nudged[1, 2, -1] += 1.0
+    change = np.sum(weights * (run(attention, params, x, present, nudged) - expected))
+    np.testing.assert_allclose(slope[1, 2, -1], change, rtol=1e-3, atol=1e-4)
+
+
+@every
+def test_causality_and_padding_by_gradient(name):
+    attention = FORMULATIONS[name]
+    params, x = random_params(attention), random_inputs(BATCH, LENGTH)
+    present, gates = everything(attention)
+    present[1, 1] = False
+    weights = np.zeros_like(x)
+    weights[:, 3] = np.random.default_rng(4).standard_normal((BATCH, WIDTH))
+    reached = np.abs(gradient(attention, params, x, present, gates, weights)[0]).max(axis=-1) > 1e-7
+    assert reached[0].tolist() == [True, True, True, True, False, False]
+    assert reached[1].tolist() == [True, False, True, True, False, False]
+
+
+@every
+def test_decoding_from_a_cache_is_the_full_pass(name):
+    attention = FORMULATIONS[name]
+    params, x = random_params(attention), jnp.asarray(random_inputs(BATCH, LENGTH))
+    present, gates = everything(attention)
+    full = run(attention, params, x, present, gates)
+    tokens = [attention.memory(params, x[:, t : t + 1], jnp.full((1, 1), t)) for t in range(LENGTH)]
+    cache = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *tokens)
+    assert sum(leaf[0, 0].size for leaf in cache.values()) == attention.cache_size(WIDTH, WIDTH)
+    t = LENGTH - 2
+    # Without positions the mask's offset says where the query stands.
+    call = Call(mask=Mask(causal=True, query_offset=jnp.asarray(t)))
+    attended = attention.attend(params, x[:, t : t + 1], cache, call)
+    np.testing.assert_allclose(attention.combine(params, attended.context)[:, 0], full[:, t], rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_flops_agree_with_xla(name):
+    attention = FORMULATIONS[name]
+    width, queries, keys = 512, 48, 64
+    large = enlarge(attention)
+    params = declared.abstract(large.tensors(width, width))
+    x = jax.ShapeDtypeStruct((1, queries, width), jnp.float32)
+    y = jax.ShapeDtypeStruct((1, keys, width), jnp.float32)
+
+    def forward(params: Any, x: Any, y: Any) -> Any:
+        return large.combine(params, large.attend(params, x, large.memory(params, y, None), Call()).context)
+
+    counted = jax.jit(forward).lower(params, x, y).cost_analysis()["flops"]
+    assert large.flops(width, width, queries, keys) == pytest.approx(counted, rel=0.02)
+
+
+def enlarge(attention: Attention) -> Attention:
+    """The formulation with every size 32 times larger, so that matrix products outweigh softmax and biases."""
+    data = to_data(attention)
+
+    def scaled(data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            field: scaled(entry)
+            if field == "inner"
+            else 32 * entry
+            if entry is not None and field.endswith(("_dim", "_rank", "rank"))
+            else entry
+            for field, entry in data.items()
+        }
+
+    return from_data(Attention, scaled(data))
+
+
+@every
+def test_bfloat16_is_close(name):
+    attention = FORMULATIONS[name]
+    params, x = random_params(attention), random_inputs(BATCH, LENGTH)
+    present, gates = everything(attention)
+    expected = run(attention, params, x, present, gates)
+    half = run(
+        attention, jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), params), x.astype("bfloat16"), present, gates
+    )
+    assert half.dtype == jnp.bfloat16
+    assert np.abs(np.asarray(half, np.float32) - expected).mean() < 0.03 * np.abs(expected).mean()
