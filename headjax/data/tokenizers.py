@@ -52,6 +52,8 @@ class Tokenizer:
         except Exception as error:  # the library raises plain Exception
             raise DataError(f"{VOCABULARY_FILE}: not a tokenizer: {' '.join(str(error).split())}") from None
         backend.encode_special_tokens = True  # text that spells a special token is text
+        backend.no_truncation()  # files from elsewhere may ask for either
+        backend.no_padding()
         return backend
 
     @property

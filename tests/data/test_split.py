@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headjax.data.passages import Document, paragraphs
+from headjax.data.split import PIECE, split
+from headjax.errors import ConfigError, DataError
+
+
+def plain(text):
+    return " ".join(text.split())
+
+
+def size(documents):
+    return sum(len(document.text) for document in documents)
+
+
+def story(name, count, seed=0):
+    """A text of `count` different paragraphs of about 300 characters."""
+    words = [f"{name}{seed}w{i}" for i in range(30)]
+    return "\n\n".join(f"{name} paragraph {i}: " + " ".join(words) + f" end {i}." for i in range(count)) + "\n"
+
+
+def test_no_long_validation_paragraph_of_the_embedded_corpus_is_trained_on(corpus):
+    train, validation = split(corpus, 0.05)
+    trained = "\n".join(plain(document.text) for document in train)
+    held = [plain(paragraph) for document in validation for paragraph in paragraphs(document.text)]
+    held = [paragraph for paragraph in held if len(paragraph) >= 200]
+    assert len(held) >= 50
+    assert not [paragraph for paragraph in held if paragraph in trained]
+    assert 0.03 < size(validation) / size(corpus) < 0.08
+    assert 0.998 * size(corpus) < size(train) + size(validation) <= size(corpus)
+
+
+def test_documents_that_repeat_each_other_leave_no_passage_on_both_sides():
+    shared = [f"boilerplate {i} " * 20 for i in range(40)]
+    documents = [Document(str(i), "\n\n".join([story(f"s{i}", 12), *shared, "one short line"])) for i in range(12)]
+    train, validation = split(documents, 0.3)
+    trained = {plain(paragraph) for document in train for paragraph in paragraphs(document.text)}
+    held = {plain(paragraph) for document in validation for paragraph in paragraphs(document.text)}
+    assert not {paragraph for paragraph in trained & held if len(paragraph) >= 80}
+    assert any(paragraph.startswith("boilerplate") for paragraph in trained)
+    assert any("paragraph" in paragraph for paragraph in held)
+
+
+def test_repeated_lines_of_line_by_line_text_leave_the_validation():
+    """One sentence a line: the file is a single paragraph, its lines are what repeats."""
+    lines = [f"sentence number {i} " * 6 for i in range(400)]
+    train, validation = split([Document("lines", "\n".join(lines * 2))], 0.2)
+    trained = {plain(line) for document in train for line in document.text.splitlines()}
+    held = {plain(line) for document in validation for line in document.text.splitlines()}
+    assert not trained & held
+
+
+def test_pieces_stay_whole_and_in_order():
+    text = story("long", 400)
+    train, validation = split([Document("long", text)], 0.2)
+    for document in (*train, *validation):
+        assert document.text in text
+    assert size(train) + size(validation) == len(text)
+    assert sum(len(document.text) >= PIECE for document in validation) >= 1
+    positions = [text.index(document.text) for document in train]
+    assert positions == sorted(positions)
+
+
+def test_further_documents_move_no_text_to_the_other_side():
+    first = [Document(str(i), story(f"s{i}", 40)) for i in range(10)]
+    more = [Document(f"m{i}", story(f"m{i}", 40)) for i in range(10)]
+    before, after = split(first, 0.1), split([*first, *more], 0.1)
+    assert set(before.train) <= set(after.train)
+    assert set(before.validation) <= set(after.validation)
+
+
+@given(count=st.integers(2, 30), fraction=st.floats(0.001, 0.999))
+def test_both_sides_have_text_however_small_it_is(count, fraction):
+    found = split([Document("small", story("small", count))], fraction)
+    assert found.train
+    assert found.validation
+
+
+def test_too_little_text_names_the_document():
+    with pytest.raises(DataError, match=r"^tiny.txt: too little text to hold some of it out"):
+        split([Document("tiny.txt", "a few words")], 0.1)
+    with pytest.raises(DataError, match=r"^same.txt: .* also occurs in the training text"):
+        split([Document("same.txt", "\n\n".join(["all the same " * 30] * 50))], 0.5)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
+def test_fraction_out_of_range(fraction):
+    with pytest.raises(ConfigError, match=r"^validation_fraction: must be within"):
+        split([Document("a", story("a", 10))], fraction)

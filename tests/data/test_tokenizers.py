@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headjax.data.tokenizers import END_OF_TEXT, Tokenizer, byte_tokenizer, train_bpe
+from headjax.errors import ConfigError, DataError
+
+TEXTS = [
+    "the cat sat on the mat, the cat sat",
+    "été à la plage 日本語",
+    f"code {END_OF_TEXT} in text\n\n\tx = 1\r\n",
+] * 3
+
+
+@pytest.fixture(scope="module", params=["bpe", "bytes"])
+def tokenizer(request):
+    return train_bpe(TEXTS, 280) if request.param == "bpe" else byte_tokenizer()
+
+
+@given(text=st.text() | st.text(alphabet=" \n\tthe<|endoftext|>\u0301\0"))
+def test_any_text_survives(tokenizer, text):
+    (ids,) = tokenizer.encode([text])
+    assert ids.dtype == np.int32
+    assert ids.ndim == 1
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.special_id("eos_token") not in ids  # spelled out, it is text
+    assert ids.size == 0 or ids.max() < tokenizer.vocab_size
+
+
+def test_texts_are_encoded_one_by_one(tokenizer):
+    many = [str(i) for i in range(1030)]
+    encoded = tokenizer.encode(many)
+    assert [tokenizer.decode(ids) for ids in encoded] == many
+    assert tokenizer.encode([]) == []
+
+
+def test_bytes_are_their_own_ids():
+    text = "".join(map(chr, range(300))) + "日本"
+    tokenizer = byte_tokenizer()
+    assert tokenizer.encode([text])[0].tolist() == list(text.encode())
+    assert tokenizer.vocab_size == 257
+    assert tokenizer.special_id("eos_token") == 256
+
+
+def test_bpe_learns_merges_the_same_each_time():
+    first, second = train_bpe(TEXTS, 280), train_bpe(TEXTS, 280)
+    assert first == second
+    assert first.fingerprint == second.fingerprint
+    assert first.vocab_size == 280
+    assert len(first.encode(["the cat sat"])[0]) < len("the cat sat")
+    others = {train_bpe(TEXTS, 281).fingerprint, train_bpe(["another text, " * 4], 260).fingerprint}
+    assert len({first.fingerprint, byte_tokenizer().fingerprint, *others}) == 4
+
+
+def test_a_directory_carries_the_tokenizer(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tokenizer")
+    loaded = Tokenizer.load(tmp_path / "tokenizer")
+    assert loaded == tokenizer
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.encode(["the mat"])[0].tolist() == tokenizer.encode(["the mat"])[0].tolist()
+    assert json.loads((tmp_path / "tokenizer" / "special_tokens_map.json").read_text()) == {"eos_token": END_OF_TEXT}
+
+
+def test_truncation_and_padding_of_a_file_do_not_cut_text(tokenizer):
+    data = json.loads(tokenizer.vocabulary)
+    data["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    other = Tokenizer(json.dumps(data), tokenizer.special)
+    assert other.decode(other.encode(["longer than four tokens"])[0]) == "longer than four tokens"
+
+
+def test_bad_files_are_named(tmp_path):
+    byte_tokenizer().save(tmp_path)
+    (tmp_path / "special_tokens_map.json").write_text("[1, 2]")
+    with pytest.raises(DataError, match=r"^.*/special_tokens_map\.json: not a JSON object of special tokens$"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "special_tokens_map.json").write_text("{}")
+    with pytest.raises(DataError, match=r"^tokenizer: it has no eos_token; special tokens it has: none$"):
+        Tokenizer.load(tmp_path).special_id("eos_token")
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
+    with pytest.raises(DataError, match=r"^.*/tokenizer\.json: not a tokenizer: [^\n]*$"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match=r"^.*/tokenizer\.json: missing$"):
+        Tokenizer.load(tmp_path)
+
+
+def test_impossible_requests():
+    with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 257"):
+        train_bpe(TEXTS, 256)
+    with pytest.raises(DataError, match=r"^vocab_size: the text yields only 260 tokens, not 4096"):
+        train_bpe(["abcd"], 4096)
+    with pytest.raises(DataError, match=r"^texts: expected a list of texts"):
+        byte_tokenizer().encode("text")
