@@ -1,0 +1,60 @@
+# Needs Python 3.11 or later with pip, and make. Every target builds .venv on first use and installs only what it needs,
+# at the versions of constraints.txt. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+WORKERS ?= 2
+
+.PHONY: help quickstart test parity check format clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make quickstart   train, score, prune and convert a small model; writes runs/quickstart/report.html'
+	@echo 'make test         the tests'
+	@echo 'make parity       the tests against PyTorch, transformers and TensorLy'
+	@echo 'make check        lint, format and types'
+	@echo 'make format       let ruff fix and format the code'
+	@echo 'make clean        remove .venv and caches (runs/ stays)'
+
+quickstart: $(VENV)/.core
+	$(BIN)/headjax quickstart --workdir runs/quickstart
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -m 'not parity' --numprocesses $(WORKERS) tests
+
+parity: $(VENV)/.parity
+	$(BIN)/python -m pytest -m parity tests
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per set of extras.
+
+$(VENV)/.core: EXTRAS :=
+$(VENV)/.test: EXTRAS := [test,data]
+$(VENV)/.parity: EXTRAS := [test,parity]
+$(VENV)/.dev: EXTRAS := [dev]
+
+$(VENV)/.core $(VENV)/.test $(VENV)/.parity $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing headjax$(EXTRAS) into $(VENV)"
+	@$(INSTALL) '.$(EXTRAS)'
+	@touch $@
+
+# Where Python comes without ensurepip (Debian's python3 without python3-venv), its own pip fills the environment.
+$(BIN)/python:
+	@test -n '$(PYTHON)' || { echo 'headjax needs Python 3.11 or later; name it with: make PYTHON=...' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $@ install --quiet pip; }
