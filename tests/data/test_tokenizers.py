@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headjax.data.tokenizers import END_OF_TEXT, Tokenizer, byte_tokenizer, train_bpe
@@ -22,7 +22,8 @@ def tokenizer(request):
     return train_bpe(TEXTS, 280) if request.param == "bpe" else byte_tokenizer()
 
 
-@given(text=st.text() | st.text(alphabet=" \n\tthe<|endoftext|>\u0301\0"))
+@example(text=f"before{END_OF_TEXT}after")
+@given(text=st.text() | st.text(alphabet=" \n\tthe<|>\u0301\0"))
 def test_any_text_survives(tokenizer, text):
     (ids,) = tokenizer.encode([text])
     assert ids.dtype == np.int32
