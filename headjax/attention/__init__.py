@@ -5,15 +5,18 @@ from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.collaborative import Collaborative
 from headjax.attention.grouped import Grouped
 from headjax.attention.mask import Mask
+from headjax.attention.mixing import Concatenate
 from headjax.attention.multi_head import MultiHead
 from headjax.attention.no_heads import NoHeads
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved
+from headjax.attention.tucker import Tucker
 
 __all__ = [
     "Attended",
     "Attention",
     "Call",
     "Collaborative",
+    "Concatenate",
     "Dropout",
     "Grouped",
     "LinearScaling",
@@ -25,5 +28,6 @@ __all__ = [
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
+    "Tucker",
     "attend",
 ]

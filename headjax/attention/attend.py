@@ -21,12 +21,25 @@ class Dropout(NamedTuple):
     key: jax.Array
 
 
+class AcrossHeads(NamedTuple):
+    """Linear maps across heads on both sides of the softmax (Shazeer et al. 2020, Talking-Heads Attention).
+
+    Attributes:
+        logits: `[logit_heads, softmax_heads]`; the softmax is of sum_h logits_h P_hj, or None for the logits alone.
+        weights: `[softmax_heads, heads]`; values are weighted by sum_j A_j R_jh, or None for A alone.
+    """
+
+    logits: jax.Array | None = None
+    weights: jax.Array | None = None
+
+
 class Attended(NamedTuple):
     """What attention computed.
 
     Attributes:
         context: `[batch, query, heads, value_dim]`, the gated sums of values.
         probabilities: `[batch, heads, query, key]` before dropout and gates, or None where the kernel never holds them.
+            After a map across heads they are the weights of each value head, which need not sum to one.
     """
 
     context: jax.Array
@@ -43,6 +56,8 @@ def attend(
     bias: jax.Array | None = None,
     gates: jax.Array | None = None,
     dropout: Dropout | None = None,
+    mixing: jax.Array | None = None,
+    across_heads: AcrossHeads | None = None,
     implementation: str = "auto",
 ) -> Attended:
     """Scaled dot-product attention with head gates.
@@ -64,6 +79,10 @@ def attend(
         bias: added to the scaled dot products, broadcastable to `[batch, heads, query, key]`.
         gates: `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
         dropout: dropout of the probabilities, or None.
+        mixing: `[heads, qk_dim]`; the query then has one head and head h's is query * mixing_h (collaborative
+            attention), which a kernel may compute block by block.
+        across_heads: maps of logits and weights across heads (talking heads). The value heads are then as many as
+            the mixed weights have.
         implementation: a name in `IMPLEMENTATIONS`, or `auto`.
 
     Raises:
@@ -72,10 +91,15 @@ def attend(
     name = "einsum" if implementation == "auto" else implementation
     if name not in IMPLEMENTATIONS:
         raise KernelError(f"attention implementation: {unknown_name('name', name, [*IMPLEMENTATIONS, 'auto'])}")
-    for what, heads in (("key", key.shape[2]), ("value", value.shape[2])):
-        if heads < 1 or query.shape[2] % heads:
-            raise KernelError(f"{what} heads: {heads} does not divide the {query.shape[2]} query heads")
-    attended = IMPLEMENTATIONS[name](query, key, value, scale=scale, mask=mask, bias=bias, dropout=dropout)
+    if mixing is not None:
+        query = query * mixing[None, None]
+    if across_heads is None:
+        for what, heads in (("key", key.shape[2]), ("value", value.shape[2])):
+            if heads < 1 or query.shape[2] % heads:
+                raise KernelError(f"{what} heads: {heads} does not divide the {query.shape[2]} query heads")
+    attended = IMPLEMENTATIONS[name](
+        query, key, value, scale=scale, mask=mask, bias=bias, dropout=dropout, across_heads=across_heads
+    )
     if gates is None:
         return attended
     return attended._replace(context=attended.context * expand_gates(gates).astype(attended.context.dtype))
@@ -97,10 +121,12 @@ def einsum_attention(
     mask: Mask | None,
     bias: jax.Array | None,
     dropout: Dropout | None,
+    across_heads: AcrossHeads | None,
 ) -> Attended:
     """The reference: plain einsums, softmax in float32. It can do everything and holds every probability."""
-    heads = query.shape[2]
-    logits = grouped_logits(query * jnp.asarray(scale, query.dtype), key).astype(jnp.float32)
+    mix_logits, mix_weights = across_heads or AcrossHeads()
+    logits = grouped_logits(query * jnp.asarray(scale, query.dtype), key)
+    logits = _across(logits, mix_logits).astype(jnp.float32)
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     allowed = None if mask is None else mask.array(query.shape[1], key.shape[1])
@@ -111,10 +137,19 @@ def einsum_attention(
     if dropout is not None and dropout.rate > 0.0:
         kept = jax.random.bernoulli(dropout.key, 1.0 - dropout.rate, weights.shape)
         weights = jnp.where(kept, weights / (1.0 - dropout.rate), jnp.zeros((), weights.dtype))
+    weights = _across(weights, mix_weights)
+    batch, heads, queries, keys = weights.shape
     groups = value.shape[2]
-    grouped = weights.reshape(weights.shape[0], groups, heads // groups, *weights.shape[2:])
+    grouped = weights.reshape(batch, groups, heads // groups, queries, keys)
     context = jnp.einsum("bgrqk,bkgv->bqgrv", grouped, value)
-    return Attended(context.reshape(*query.shape[:3], value.shape[-1]), probabilities)
+    return Attended(
+        context.reshape(batch, queries, heads, value.shape[-1]),
+        _across(probabilities, mix_weights),
+    )
+
+
+def _across(maps: jax.Array, mixing: jax.Array | None) -> jax.Array:
+    return maps if mixing is None else jnp.einsum("bhqk,hj->bjqk", maps, mixing.astype(maps.dtype))
 
 
 def grouped_logits(query: jax.Array, key: jax.Array) -> jax.Array:

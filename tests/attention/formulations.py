@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.attention import Attention, Collaborative, Grouped, MultiHead
+from headjax.attention import Attention, Collaborative, Grouped, MultiHead, Tucker
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.initializers import Normal
 from headjax.norms import RMSNorm
@@ -33,6 +33,9 @@ FORMULATIONS: dict[str, Attention] = {
     ),
     "collaborative": Collaborative(
         num_heads=4, shared_dim=8, value_dim=4, head_dim=4, projection_bias=True, content_bias=True
+    ),
+    "tucker": Tucker(
+        num_heads=4, query_rank=6, key_rank=5, value_dim=4, head_dim=4, projection_bias=True, content_bias=True
     ),
 }
 
