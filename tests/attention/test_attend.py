@@ -1,0 +1,202 @@
+"""`attend` against plain float64 NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headjax.attention import Dropout, Mask, attend
+from headjax.attention.attend import IMPLEMENTATIONS, default_scale
+from headjax.errors import KernelError
+
+BATCH, QUERIES, KEYS, HEADS, DIM, VALUES = 2, 5, 7, 4, 6, 3
+SCALE = 0.37
+
+
+def draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def inputs(key_heads: int = HEADS, value_heads: int = HEADS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Query, key and value."""
+    return (
+        draw((BATCH, QUERIES, HEADS, DIM), 0),
+        draw((BATCH, KEYS, key_heads, DIM), 1),
+        draw((BATCH, KEYS, value_heads, VALUES), 2),
+    )
+
+
+def reference(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, allowed: Any = None, bias: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Context and probabilities, head by head and query by query, in float64."""
+    batch, queries, heads, _ = query.shape
+    context = np.zeros((batch, queries, heads, value.shape[-1]))
+    probabilities = np.zeros((batch, heads, queries, key.shape[1]))
+    bias = None if bias is None else np.broadcast_to(bias, probabilities.shape)
+    for b in range(batch):
+        for h in range(heads):
+            keys = key[b, :, h * key.shape[2] // heads].astype(np.float64)
+            values = value[b, :, h * value.shape[2] // heads].astype(np.float64)
+            for q in range(queries):
+                logits = scale * keys @ query[b, q, h].astype(np.float64)
+                if bias is not None:
+                    logits = logits + bias[b, h, q]
+                if allowed is not None:
+                    logits = np.where(np.broadcast_to(allowed, probabilities.shape)[b, h, q], logits, -np.inf)
+                weights = np.exp(logits - logits.max())
+                probabilities[b, h, q] = weights / weights.sum()
+                context[b, q, h] = probabilities[b, h, q] @ values
+    return context, probabilities
+
+
+@pytest.mark.parametrize("key_heads, value_heads", [(4, 4), (1, 4), (2, 1), (4, 2)])
+def test_agrees_with_numpy_for_shared_and_own_keys_and_values(key_heads, value_heads):
+    query, key, value = inputs(key_heads, value_heads)
+    present = np.arange(KEYS)[None] < np.array([[KEYS], [4]])
+    bias = draw((1, HEADS, QUERIES, KEYS), 3)
+    attended = attend(query, key, value, scale=SCALE, mask=Mask(keys=jnp.asarray(present)), bias=jnp.asarray(bias))
+    context, probabilities = reference(query, key, value, SCALE, present[:, None, None], bias)
+    np.testing.assert_allclose(attended.context, context, atol=2e-6)
+    np.testing.assert_allclose(attended.probabilities, probabilities, atol=2e-6)
+
+
+@settings(max_examples=20)
+@given(
+    data=st.data(),
+    causal=st.booleans(),
+    padded=st.booleans(),
+    packed=st.booleans(),
+)
+def test_agrees_with_numpy_under_every_mask(data, causal, padded, packed):
+    query, key, value = inputs()
+    key, value = key[:, :QUERIES], value[:, :QUERIES]
+    booleans = st.lists(st.booleans(), min_size=QUERIES, max_size=QUERIES)
+    numbers = st.lists(st.integers(0, 1), min_size=QUERIES, max_size=QUERIES)
+    present = np.array([data.draw(booleans) for _ in range(BATCH)]) if padded else None
+    segments = np.array([data.draw(numbers) for _ in range(BATCH)]) if packed else None
+    allowed = np.ones((BATCH, QUERIES, QUERIES), bool)
+    if causal:
+        allowed &= np.tril(np.ones((QUERIES, QUERIES), bool))[None]
+    if present is not None:
+        allowed &= present[:, None]
+    if segments is not None:
+        allowed &= segments[:, :, None] == segments[:, None]
+    attended = attend(
+        query,
+        key,
+        value,
+        scale=SCALE,
+        mask=Mask(
+            causal=causal,
+            keys=None if present is None else jnp.asarray(present),
+            query_segments=None if segments is None else jnp.asarray(segments),
+            key_segments=None if segments is None else jnp.asarray(segments),
+        ),
+    )
+    # A query that may see nothing attends to all evenly.
+    blind = ~allowed.any(axis=-1)
+    context, probabilities = reference(query, key, value, SCALE, (allowed | blind[:, :, None])[:, None])
+    probabilities = np.where(blind[:, None, :, None], 1 / QUERIES, probabilities)
+    context = np.where(blind[:, :, None, None], value.mean(axis=1)[:, None], context)
+    np.testing.assert_allclose(attended.probabilities, probabilities, atol=2e-6)
+    np.testing.assert_allclose(attended.context, context, atol=2e-6)
+
+
+def test_rows_without_keys_are_finite_and_so_are_their_gradients():
+    query, key, value = inputs()
+    mask = Mask(keys=jnp.zeros((BATCH, KEYS), bool))
+
+    def total(query: Any, key: Any, value: Any) -> Any:
+        return jnp.square(attend(query, key, value, scale=SCALE, mask=mask).context).sum()
+
+    gradients = jax.grad(total, argnums=(0, 1, 2))(*map(jnp.asarray, (query, key, value)))
+    assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)
+    # Its logits do not reach its probabilities.
+    assert float(jnp.abs(gradients[0]).max()) == float(jnp.abs(gradients[1]).max()) == 0.0
+
+
+def test_large_logits_neither_overflow_nor_lose_the_winner():
+    query, key, value = inputs()
+    attended = attend(1e4 * query, 1e4 * key, value, scale=1.0)
+    winner = np.einsum("bqhd,bkhd->bhqk", query.astype(np.float64), key).argmax(axis=-1)
+    assert bool(jnp.isfinite(attended.context).all())
+    np.testing.assert_array_equal(attended.probabilities.argmax(axis=-1), winner)
+
+
+@pytest.mark.parametrize("shape", [(HEADS,), (BATCH, HEADS), (BATCH, QUERIES, HEADS)])
+def test_gates_multiply_the_contexts_of_their_heads_examples_and_queries(shape):
+    query, key, value = inputs()
+    gates = draw(shape, 5)
+    plain = attend(query, key, value, scale=SCALE)
+    gated = attend(query, key, value, scale=SCALE, gates=jnp.asarray(gates))
+    full = {1: gates[None, None], 2: gates[:, None], 3: gates}[len(shape)]
+    np.testing.assert_allclose(gated.context, plain.context * full[..., None], rtol=1e-6)
+    np.testing.assert_array_equal(gated.probabilities, plain.probabilities)
+
+
+def test_gradient_of_gates_is_exact():
+    """d/dxi_h of a linear function of the contexts is that function of head h's own context."""
+    query, key, value = inputs()
+    weights = draw((BATCH, QUERIES, HEADS, VALUES), 6)
+
+    def weighted(gates: Any) -> Any:
+        return jnp.sum(weights * attend(query, key, value, scale=SCALE, gates=gates).context)
+
+    context, _ = reference(query, key, value, SCALE)
+    gradient = jax.grad(weighted)(jnp.ones((BATCH, HEADS)))
+    np.testing.assert_allclose(gradient, (weights * context).sum(axis=(1, 3)), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():
+    """Identity values show the dropped probabilities themselves."""
+    rate, draws = 0.25, 400
+    query, key, _ = inputs()
+    value = jnp.broadcast_to(jnp.eye(KEYS)[None, :, None], (BATCH, KEYS, HEADS, KEYS))
+    probabilities = attend(query, key, value, scale=SCALE).context
+
+    def dropped(key_: Any) -> Any:
+        return attend(query, key, value, scale=SCALE, dropout=Dropout(rate, key_))
+
+    attended = jax.jit(jax.vmap(dropped))(jax.random.split(jax.random.key(0), draws))
+    contexts, zero = np.asarray(attended.context), np.asarray(attended.context) == 0
+    np.testing.assert_allclose(
+        np.where(zero, 0, contexts), np.where(zero, 0, probabilities[None] / (1 - rate)), rtol=1e-5, atol=1e-7
+    )
+    deviation = np.sqrt(rate * (1 - rate) / zero.size)
+    assert abs(zero.mean() - rate) < 4 * deviation
+    relative = (contexts / probabilities[None]).mean(axis=0) - 1
+    assert np.abs(relative).max() < 5 * np.sqrt(rate / (1 - rate) / draws)
+    # What is reported is what the softmax gave.
+    np.testing.assert_allclose(attended.probabilities[0], jnp.swapaxes(probabilities, 1, 2), rtol=1e-6, atol=1e-7)
+
+
+def test_softmax_stays_in_float32_for_bfloat16_inputs():
+    query, key, value = (jnp.asarray(array, jnp.bfloat16) for array in inputs())
+    attended = attend(query, key, value, scale=SCALE)
+    assert attended.context.dtype == jnp.bfloat16
+    assert attended.probabilities.dtype == jnp.float32
+    np.testing.assert_allclose(attended.probabilities.sum(axis=-1), 1.0, atol=1e-6)
+
+
+def test_requests_that_cannot_be_met_say_why():
+    query, key, value = inputs()
+    with pytest.raises(
+        KernelError, match=r"^attention implementation: unknown name 'einsun'; did you mean 'einsum'\?$"
+    ):
+        attend(query, key, value, scale=SCALE, implementation="einsun")
+    with pytest.raises(KernelError, match=r"^key heads: 3 does not divide the 4 query heads$"):
+        attend(query, key[:, :, :3], value, scale=SCALE)
+    with pytest.raises(KernelError, match=r"^value heads: 0 does not divide the 4 query heads$"):
+        attend(query, key, value[:, :, :0], scale=SCALE)
+    assert "einsum" in IMPLEMENTATIONS
+
+
+def test_default_scale():
+    assert default_scale(64) == 0.125
