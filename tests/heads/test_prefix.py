@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.heads import gates
+from headjax.heads.head_id import HeadId
+from headjax.heads.prefix import record, resume
+from headjax.models.base import Options
+from tests import tiny
+
+BATCH = tiny.tokens(2, 6) | {"attention_mask": np.array([[1] * 6, [1] * 4 + [0] * 2])}
+
+
+@pytest.fixture(scope="module")
+def model():
+    multi, collaborative = tiny.layer(tiny.multi_head(2)), tiny.layer(tiny.collaborative(2))
+    return tiny.model(tiny.decoder_config(multi, multi, multi, collaborative))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def recorded(config, params, batch):
+    output, streams = record(config, params, batch, Options())
+    return output.logits, streams
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def resumed(config, params, batch, at, streams, start):
+    return resume(config, params, batch, Options(gates=at), streams, "decoder", start).logits
+
+
+def test_recording_computes_the_same_output(model):
+    logits, streams = recorded(model.config, model.params, BATCH)
+    np.testing.assert_allclose(logits, model(BATCH).logits, atol=1e-6)
+    np.testing.assert_allclose(streams["decoder"].output, model(BATCH).hidden, atol=1e-6)
+
+
+def test_resuming_from_any_layer_equals_the_whole_forward_with_one_compilation(model):
+    _, streams = recorded(model.config, model.params, BATCH)
+    compiled = resumed._cache_size()
+    for layer in range(4):
+        at = gates.without(model.config, [HeadId("decoder", layer, 1)])
+        for start in range(layer + 1):
+            got = resumed(model.config, model.params, BATCH, at, streams, jnp.int32(start))
+            np.testing.assert_allclose(got, model(BATCH, at).logits, atol=1e-5)
+    assert resumed._cache_size() == compiled + 1
+
+
+def test_layers_before_the_start_are_not_computed(model):
+    """Their parameters and the embeddings could be anything."""
+    _, streams = recorded(model.config, model.params, BATCH)
+    at = gates.without(model.config, [HeadId("decoder", 2, 1)])
+    broken = jax.tree.map(lambda array: array, model.params)
+    broken["decoder"]["layers_0_2"] = jax.tree.map(
+        lambda array: array.at[:2].set(jnp.nan), broken["decoder"]["layers_0_2"]
+    )
+    broken["embeddings"]["position"] = broken["embeddings"]["position"] * jnp.nan
+    got = resumed(model.config, broken, BATCH, at, streams, jnp.int32(2))
+    np.testing.assert_allclose(got, model(BATCH, at).logits, atol=1e-5)
+
+
+def test_a_change_before_the_start_is_not_seen(model):
+    """What a user of `resume` has to see to: this fails if the recorded stream is not what is read."""
+    _, streams = recorded(model.config, model.params, BATCH)
+    at = gates.without(model.config, [HeadId("decoder", 0, 1)])
+    got = resumed(model.config, model.params, BATCH, at, streams, jnp.int32(1))
+    np.testing.assert_allclose(got, model(BATCH).logits, atol=1e-5)
