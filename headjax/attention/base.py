@@ -58,6 +58,8 @@ class Attention(abc.ABC):
                 "head_ids",
                 f"names {len(self.head_ids)} heads, but num_heads is {self.num_heads}",
             )
+            distinct = len(set(self.head_ids)) == len(self.head_ids) and min(self.head_ids) >= 0
+            require(distinct, "head_ids", f"must be distinct and not negative, got {self.head_ids}")
         self.validate()
 
     def validate(self) -> None:
@@ -123,10 +125,14 @@ class Attention(abc.ABC):
         """The config of the layer with only the heads at these positions."""
         return dataclasses.replace(self, num_heads=len(heads), head_ids=tuple(self.ids[h] for h in heads))
 
+    def structure(self) -> Attention:
+        """The config without the heads' original numbers: layers equal in this compute alike and scan together."""
+        return dataclasses.replace(self, head_ids=None)
+
 
 def structure(attention: Any) -> Any:
-    """The config without the heads' original numbers: layers equal in this compute alike and scan together."""
-    return dataclasses.replace(attention, head_ids=None) if isinstance(attention, Attention) else attention
+    """`attention.structure()`, or None of None."""
+    return attention.structure() if isinstance(attention, Attention) else attention
 
 
 def _zeros(tensors: Tensors) -> Params:

@@ -1,0 +1,127 @@
+"""Collaborative attention against multi-head attention, of which it is a reparametrisation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Attention, Call, Collaborative, Mask, MultiHead
+from headjax.errors import ConfigError
+from headjax.tensors import Params, count
+from tests.attention.formulations import WIDTH, random_inputs, random_params
+
+HEADS, DIM, VALUES = 3, 4, 5
+MULTI = MultiHead(num_heads=HEADS, head_dim=DIM, value_dim=VALUES)
+BLOCKS = Collaborative(
+    num_heads=HEADS, shared_dim=HEADS * DIM, value_dim=VALUES, head_dim=DIM, projection_bias=True, content_bias=True
+)
+
+
+def block_ones(heads: int, dim: int) -> jnp.ndarray:
+    """The mixing under which head h reads its own `dim` columns of the shared projections."""
+    return jnp.asarray(np.kron(np.eye(heads, dtype=np.float32), np.ones((1, dim), np.float32)))
+
+
+def concatenated(params: Params) -> Params:
+    """Multi-head parameters as collaborative ones: the heads' projections side by side, mixed by block-ones."""
+    flat = {name: params[name].reshape(WIDTH, -1) for name in ("query", "key")}
+    biases = {name: params[name].reshape(-1) for name in ("query_bias", "key_bias")}
+    kept = {name: params[name] for name in ("value", "value_bias", "output", "output_bias")}
+    content = jnp.zeros((WIDTH, HEADS), jnp.float32)
+    return {**flat, **biases, **kept, "mixing": block_ones(HEADS, DIM), "content_bias": content}
+
+
+def attended(attention: Attention, params: Params, **call: object) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs and probabilities of causal self-attention."""
+    x = jnp.asarray(random_inputs())
+    result = attention.attend(params, x, attention.memory(params, x, None), Call(mask=Mask(causal=True), **call))
+    return np.asarray(attention.combine(params, result.context)), np.asarray(result.probabilities)
+
+
+def test_multi_head_is_the_case_of_block_ones_mixing():
+    params = random_params(MULTI)
+    expected, probabilities = attended(MULTI, params)
+    output, mixed = attended(BLOCKS, concatenated(params))
+    np.testing.assert_allclose(mixed, probabilities, atol=1e-6)
+    np.testing.assert_allclose(output, expected, atol=1e-6 * np.abs(expected).max())
+
+
+def test_content_bias_stands_in_for_the_query_bias():
+    """(x W_Q + b_Q)(y W_K)^T = x W_Q W_K^T y^T + (y u)^T with u = W_K b_Q, head by head (section 3.3)."""
+    params = random_params(MULTI)
+    expected, _ = attended(MULTI, params)
+    content = jnp.einsum("whd,hd->wh", params["key"], params["query_bias"])
+    moved = concatenated(params) | {"content_bias": content, "query_bias": jnp.zeros(HEADS * DIM)}
+    output, _ = attended(BLOCKS, moved)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+    without, _ = attended(BLOCKS, moved | {"content_bias": jnp.zeros((WIDTH, HEADS))})
+    assert np.abs(without - expected).max() > 0.1
+
+
+def test_key_bias_vanishes_in_the_softmax():
+    """x W_Q . b_K is the same for every key of a query."""
+    params = random_params(BLOCKS)
+    _, expected = attended(BLOCKS, params)
+    _, probabilities = attended(BLOCKS, params | {"key_bias": jnp.zeros(HEADS * DIM)})
+    assert np.abs(params["key_bias"]).max() > 0.1
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
+
+
+def test_logits_are_those_of_the_formula():
+    shared = Collaborative(
+        num_heads=HEADS, shared_dim=6, value_dim=VALUES, head_dim=9, projection_bias=True, content_bias=True
+    )
+    params = random_params(shared)
+    p = {name: np.asarray(array, np.float64) for name, array in params.items()}
+    x = random_inputs().astype(np.float64)
+    query, key = x @ p["query"] + p["query_bias"], x @ p["key"] + p["key_bias"]
+    for head in range(HEADS):
+        content = (x @ p["content_bias"][:, head])[:, None, :]
+        logits = (query * p["mixing"][head] @ key.swapaxes(1, 2) + content) / 3.0
+        logits = np.where(np.tril(np.ones((6, 6), bool)), logits, -np.inf)
+        expected = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        expected /= expected.sum(axis=-1, keepdims=True)
+        np.testing.assert_allclose(attended(shared, params)[1][:, head], expected, atol=2e-6)
+
+
+def test_content_bias_adds_to_a_relative_bias():
+    """A bias of the call (relative positions) and the content bias are both added to the logits."""
+    params = random_params(BLOCKS)
+    bias = jnp.asarray(np.random.default_rng(2).standard_normal((1, HEADS, 6, 6)), jnp.float32)
+    without = dataclasses.replace(BLOCKS, content_bias=False)
+    lean = {name: array for name, array in params.items() if name != "content_bias"}
+    content = jnp.swapaxes(jnp.asarray(random_inputs()) @ params["content_bias"], 1, 2)[:, :, None] / np.sqrt(DIM)
+    expected, _ = attended(without, lean, bias=bias + content)
+    np.testing.assert_allclose(attended(BLOCKS, params, bias=bias)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_cache_holds_one_key_for_all_heads():
+    lean = Collaborative(num_heads=HEADS, shared_dim=6, value_dim=VALUES, head_dim=DIM)
+    assert lean.cache_size(WIDTH, WIDTH) == 6 + HEADS * VALUES
+    assert lean.memory(random_params(lean), jnp.ones((2, 7, WIDTH)), None)["key"].shape == (2, 7, 6)
+    assert BLOCKS.cache_size(WIDTH, WIDTH) == HEADS * DIM + HEADS * VALUES + HEADS
+
+
+def test_removing_a_head_leaves_the_shared_projections():
+    params = random_params(BLOCKS)
+    kept, slim = BLOCKS.keep_heads(params, [2], WIDTH, WIDTH)
+    assert kept.ids == (2,)
+    np.testing.assert_array_equal(slim["query"], params["query"])
+    np.testing.assert_array_equal(slim["mixing"], params["mixing"][2:])
+    np.testing.assert_array_equal(slim["content_bias"], params["content_bias"][:, 2:])
+    np.testing.assert_array_equal(slim["output"], params["output"][2:])
+
+
+def test_parameters_are_those_the_paper_counts():
+    """W_Q and W_K of width x shared_dim, M of heads x shared_dim, W_V and W_O of width x width each."""
+    lean = Collaborative(num_heads=4, shared_dim=6, value_dim=4, head_dim=4, value_bias=False, output_bias=False)
+    assert count(lean.tensors(WIDTH, WIDTH)) == 2 * WIDTH * 6 + 4 * 6 + 2 * WIDTH * WIDTH
+
+
+@pytest.mark.parametrize("field", ["shared_dim", "value_dim", "head_dim"])
+def test_impossible_sizes_are_refused(field):
+    with pytest.raises(ConfigError, match=rf"^{field}: must be an integer of at least 1, got 0$"):
+        dataclasses.replace(BLOCKS, **{field: 0})

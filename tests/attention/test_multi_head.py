@@ -1,0 +1,140 @@
+"""What is particular to multi-head attention; `test_every_formulation.py` holds what all formulations share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Attention, Call, Mask, MultiHead, NoHeads
+from headjax.errors import ConfigError
+from headjax.tensors import Params, count
+from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.attention.test_attend import reference
+
+MEMORY_WIDTH = 10
+CASES = {
+    "standard": MultiHead(num_heads=4, head_dim=4),
+    "fixed": MultiHead(num_heads=5, head_dim=8, value_dim=3, scale=0.21),
+    "single": MultiHead(num_heads=1, head_dim=16, projection_bias=False, output_bias=False),
+}
+every = pytest.mark.parametrize("name", CASES)
+
+
+def forward(attention: Attention, params: Params, x: Any, y: Any = None, **call: Any) -> np.ndarray:
+    """The layer's output for queries from x and keys from y."""
+    x = jnp.asarray(x)
+    y = x if y is None else jnp.asarray(y)
+    attended = attention.attend(params, x, attention.memory(params, y, None), Call(**call))
+    return np.asarray(attention.combine(params, attended.context))
+
+
+@every
+def test_agrees_with_its_formula_in_numpy(name):
+    attention, x = CASES[name], random_inputs()
+    params = random_params(attention)
+    p = {key: np.asarray(array, np.float64) for key, array in params.items()}
+
+    def project(what: str) -> np.ndarray:
+        return np.einsum("btw,whd->bthd", x, p[what]) + p.get(f"{what}_bias", 0.0)
+
+    scale = attention.head_dim**-0.5 if attention.scale is None else attention.scale
+    allowed = np.tril(np.ones((x.shape[1],) * 2, bool))[None, None]
+    context, _ = reference(project("query"), project("key"), project("value"), scale, allowed)
+    expected = np.einsum("bqhd,hdw->bqw", context, p["output"]) + p.get("output_bias", 0.0)
+    np.testing.assert_allclose(forward(attention, params, x, mask=Mask(causal=True)), expected, rtol=1e-5, atol=1e-5)
+
+
+@every
+def test_is_the_sum_of_its_single_heads(name):
+    attention, x = CASES[name], random_inputs()
+    params = random_params(attention)
+    bias = params.get("output_bias", jnp.zeros(WIDTH))
+    total = np.zeros_like(x) + np.asarray(bias)
+    for head in range(attention.num_heads):
+        single, kept = attention.keep_heads(params, [head], WIDTH, WIDTH)
+        total += forward(single, kept, x) - np.asarray(bias)
+    np.testing.assert_allclose(forward(attention, params, x), total, atol=1e-6 * np.abs(total).max())
+
+
+def test_a_gate_scales_the_rows_of_the_output_matrix():
+    attention, x = CASES["fixed"], random_inputs()
+    params = random_params(attention)
+    gates = np.array([0.0, 1.0, -0.5, 2.0, 0.0], np.float32)
+    scaled = params | {"output": params["output"] * gates[:, None, None]}
+    gated = forward(attention, params, x, gates=jnp.asarray(gates))
+    np.testing.assert_allclose(gated, forward(attention, scaled, x), rtol=1e-5, atol=1e-5)
+
+
+def test_heads_are_kept_in_the_order_asked_for_under_their_original_numbers():
+    attention = CASES["fixed"]
+    params = random_params(attention)
+    once, kept = attention.keep_heads(params, [4, 1, 2], WIDTH, WIDTH)
+    twice, kept = once.keep_heads(kept, [2, 0], WIDTH, WIDTH)
+    assert once.ids == (4, 1, 2)
+    assert twice.ids == (2, 4)
+    np.testing.assert_array_equal(kept["query"][:, 1], params["query"][:, 4])
+    np.testing.assert_array_equal(kept["output_bias"], params["output_bias"])
+
+
+def test_without_heads_the_output_bias_remains():
+    attention, x = CASES["standard"], random_inputs()
+    params = random_params(attention)
+    none, kept = attention.keep_heads(params, [], WIDTH, WIDTH)
+    assert none == NoHeads()
+    np.testing.assert_allclose(forward(none, kept, x), np.broadcast_to(params["output_bias"], x.shape))
+    none, kept = CASES["single"].keep_heads(random_params(CASES["single"]), [], WIDTH, WIDTH)
+    assert (none, kept) == (NoHeads(output_bias=False), {})
+
+
+def test_queries_may_attend_to_another_sequence_of_another_width():
+    attention = CASES["fixed"]
+    shapes = {name: tensor.shape for name, tensor in attention.tensors(WIDTH, MEMORY_WIDTH).items()}
+    assert (shapes["query"], shapes["key"], shapes["value"]) == (
+        (WIDTH, 5, 8),
+        (MEMORY_WIDTH, 5, 8),
+        (MEMORY_WIDTH, 5, 3),
+    )
+    generator = np.random.default_rng(0)
+    params = {name: jnp.asarray(generator.standard_normal(shape), jnp.float32) for name, shape in shapes.items()}
+    output = forward(attention, params, random_inputs(), random_inputs(length=9, width=MEMORY_WIDTH))
+    assert output.shape == (2, 6, WIDTH)
+
+
+def test_head_size_is_free_of_the_width():
+    """The standard layer's size does not depend on its number of heads, the fixed head size's grows with it."""
+    standard = {count(MultiHead(num_heads=h, head_dim=16 // h).tensors(16, 16)) for h in (1, 2, 4, 8)}
+    assert standard == {4 * 16 * 16 + 4 * 16}
+    fixed = [count(MultiHead(num_heads=h, head_dim=8, output_bias=False).tensors(16, 16)) for h in (1, 2, 4)]
+    assert fixed == [fixed[0], 2 * fixed[0], 4 * fixed[0]]
+
+
+def test_cache_holds_one_key_and_one_value_a_head():
+    assert CASES["fixed"].cache_size(WIDTH, WIDTH) == 5 * (8 + 3)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"num_heads": 0, "head_dim": 4}, "num_heads: must be an integer of at least 1, got 0"),
+        ({"num_heads": -1, "head_dim": 4}, "num_heads: must be an integer of at least 1, got -1"),
+        ({"num_heads": 2.0, "head_dim": 4}, "num_heads: must be an integer of at least 1, got 2.0"),
+        ({"num_heads": 2, "head_dim": 0}, "head_dim: must be an integer of at least 1, got 0"),
+        ({"num_heads": 2, "head_dim": 4, "value_dim": 0}, "value_dim: must be an integer of at least 1, got 0"),
+        ({"num_heads": 2, "head_dim": 4, "head_ids": (1,)}, "head_ids: names 1 heads, but num_heads is 2"),
+        (
+            {"num_heads": 2, "head_dim": 4, "head_ids": (1, 1)},
+            "head_ids: must be distinct and not negative, got (1, 1)",
+        ),
+        (
+            {"num_heads": 2, "head_dim": 4, "head_ids": (0, -1)},
+            "head_ids: must be distinct and not negative, got (0, -1)",
+        ),
+    ],
+)
+def test_impossible_sizes_are_refused(fields, message):
+    with pytest.raises(ConfigError) as error:
+        MultiHead(**fields)
+    assert str(error.value) == message
