@@ -10,7 +10,7 @@ import numpy as np
 
 from headjax.attention import Attention, Collaborative, MultiHead
 from headjax.initializers import Normal
-from headjax.models import DecoderModel, Model
+from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
@@ -21,6 +21,7 @@ from headjax.models.stack import Stack
 WIDTH = 16
 VOCABULARY = 50
 MAX_LENGTH = 12
+OPTIONS = Options()
 
 
 def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> MultiHead:

@@ -83,6 +83,17 @@ def position(config: ModelConfig, head: HeadId) -> int:
     return ids.index(head.head)
 
 
+def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
+    """The heads that have the same parameters as this one, itself included: one at every depth of a shared stack.
+
+    Raises:
+        HeadjaxError: the model has no such head stack.
+    """
+    require_stack(config, head.stack, f"head {head}")
+    stack = config.stacks()[SLOTS[head.stack][0]]
+    return tuple(HeadId(head.stack, layer, head.head) for layer in stack.tied_layers(head.layer))
+
+
 def require_stack(config: ModelConfig, stack: str, where: str = "head stack") -> None:
     """Raises `HeadjaxError` unless the model has this head stack."""
     known = config.attentions()

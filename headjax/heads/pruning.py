@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from headjax import history
 from headjax.attention.base import Attention
-from headjax.heads.head_id import HeadId, position
+from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.surgery import map_attention
 from headjax.models.base import Model
 from headjax.tensors import Params
@@ -18,7 +18,8 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     Their slices of every tensor with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are gone; output
     biases stay, and a layer that loses its last head becomes `NoHeads`. The result computes what the model computes
     with these heads' gates at 0, up to the rounding of a shorter sum. Kept heads keep their original numbers, also when
-    pruning is repeated. The removal is added to the history.
+    pruning is repeated. The removal is added to the history. In layers that share their parameters (ALBERT) a head is
+    one head at every depth, so that naming it at one of them removes it from all.
 
     Args:
         model: the model.
@@ -30,6 +31,7 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
     for head in removed:
         position(model.config, head)
+    removed = {tied for head in removed for tied in tied_heads(model.config, head)}
     if not removed:
         return model
     width = model.config.width

@@ -20,7 +20,8 @@ def map_attention(
     """The model with every chosen attention layer replaced by what `function` makes of it.
 
     Everything else about the model (other parameters, history, tokenizer) stays as it is. Layers are grouped into runs
-    anew, so that any mixture of formulations and head counts comes back as an ordinary model.
+    anew, so that any mixture of formulations and head counts comes back as an ordinary model. Layers that share their
+    parameters change together: `function` is called for the first of them, and all take what it gives.
 
     Args:
         model: the model.
@@ -34,6 +35,7 @@ def map_attention(
     config = model.config
     for head_stack in stacks or ():
         require_stack(config, head_stack)
+    layers = None if layers is None else frozenset(layers)
     changed_stacks, changed_params = {}, dict(model.params)
     for name, stack in config.stacks().items():
         new_layers, weights = list(stack.layers), stack.unstack(model.params[name])
@@ -42,10 +44,13 @@ def map_attention(
             if home != name or (stacks is not None and head_stack not in stacks):
                 continue
             for i, attention in enumerate(attentions):
-                if layers is None or i in layers:
-                    new, params = function(head_stack, i, attention, weights[i][slot])
-                    new_layers[i] = dataclasses.replace(new_layers[i], **{slot: new})  # type: ignore[arg-type]
-                    weights[i] = weights[i] | {slot: params}
+                tied = stack.tied_layers(i)
+                if i != tied[0] or (layers is not None and layers.isdisjoint(tied)):
+                    continue
+                new, params = function(head_stack, i, attention, weights[i][slot])
+                for j in tied:
+                    new_layers[j] = dataclasses.replace(new_layers[j], **{slot: new})  # type: ignore[arg-type]
+                    weights[j] = weights[j] | {slot: params}
         changed_stacks[name] = dataclasses.replace(stack, layers=tuple(new_layers))
         changed_params[name] = changed_stacks[name].restack(weights, model.params[name])
     return model.replace(config=config.replace_stacks(changed_stacks), params=changed_params)

@@ -3,5 +3,17 @@
 from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderModel
+from headjax.models.encoder import EncoderModel
 
-__all__ = ["Batch", "Compute", "DecoderModel", "Gates", "Loss", "Model", "ModelConfig", "Options", "Output"]
+__all__ = [
+    "Batch",
+    "Compute",
+    "DecoderModel",
+    "EncoderModel",
+    "Gates",
+    "Loss",
+    "Model",
+    "ModelConfig",
+    "Options",
+    "Output",
+]

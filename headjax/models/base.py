@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax
 
 from headjax import tensors as declared
 from headjax.attention.base import Attention
-from headjax.errors import require_positive
+from headjax.errors import DataError, require_positive
 from headjax.initializers import Initializer, Normal
 from headjax.models.compute import Compute
 from headjax.models.layer import ProbeFunction
@@ -43,6 +43,8 @@ class Output(NamedTuple):
         pooled: `[batch, width]` where the model pools.
         attention: by head stack, a list over layers of `[batch, heads, query, key]` probabilities; on request.
         probes: by head stack, a list over layers of what the probe function returned; on request.
+        extra_logits: by Hugging Face's names, further logits of tasks with more than one kind
+            (`seq_relationship_logits`, `start_logits`, ...).
     """
 
     hidden: jax.Array
@@ -50,6 +52,27 @@ class Output(NamedTuple):
     pooled: jax.Array | None = None
     attention: dict[str, list[Any]] | None = None
     probes: dict[str, list[Any]] | None = None
+    extra_logits: dict[str, jax.Array] | None = None
+
+    def require_logits(self, name: str | None = None) -> jax.Array:
+        """The task's logits, or those of the extra ones with this name.
+
+        Raises:
+            DataError: the model has no such output.
+        """
+        logits = self.logits if name is None else (self.extra_logits or {}).get(name)
+        if logits is None:
+            raise DataError(f"{name or 'logits'}: the model has no output for this task")
+        return logits
+
+
+def by_head_stack(stack: str, probed: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """What a stack's layers were probed for, slot by slot, as lists by head stack."""
+    return {
+        name: [layer[slot] for layer in probed]
+        for name, (home, slot) in SLOTS.items()
+        if home == stack and slot in probed[0]
+    }
 
 
 class Options(NamedTuple):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
 from headjax.attention.mask import Mask
-from headjax.errors import DataError, require
-from headjax.models.base import Batch, Loss, ModelConfig, Options, Output
+from headjax.errors import require
+from headjax.models.base import Batch, Loss, ModelConfig, Options, Output, by_head_stack
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
+from headjax.models.inputs import batch_positions, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.stack import Stack, StackCall
 from headjax.serialize import kind
@@ -54,11 +54,10 @@ class DecoderModel(ModelConfig):
 
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
         tokens = batch_tokens(batch)
-        self.embeddings.positions.check_length(tokens.shape[1])
+        present = batch_present(batch, tokens)
+        positions = batch_positions(batch, self.embeddings.positions, tokens, present)
         params = options.compute.cast(params)
-        positions = batch["position_ids"] if "position_ids" in batch else jnp.arange(tokens.shape[1])[None, :]
         x = self.embeddings(params["embeddings"], tokens, positions=positions, key=fold(options.key, 0))
-        present = batch["attention_mask"].astype(bool) if "attention_mask" in batch else None
         segments = batch.get("segment_ids")
         mask = Mask(causal=True, keys=present, query_segments=segments, key_segments=segments)
         gates = None if options.gates is None else options.gates.get("decoder")
@@ -71,31 +70,15 @@ class DecoderModel(ModelConfig):
         )
         hidden, probed = self.decoder(params["decoder"], x, call)
         logits = self.output(params["output"], hidden, params["embeddings"]["token"])
-        probes = {"decoder": [layer["attention"] for layer in probed]} if options.probe is not None else None
+        probes = None if options.probe is None else by_head_stack("decoder", probed)
         return Output(hidden=hidden, logits=logits, probes=probes)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        if output.logits is None:
-            raise DataError("logits: the model has no language-model output")
         labels = batch["labels"] if "labels" in batch else batch["input_ids"]
         if "attention_mask" in batch:
             labels = jnp.where(batch["attention_mask"].astype(bool), labels, IGNORED)
-        losses, counted = cross_entropy(output.logits[:, :-1], labels[:, 1:])
+        losses, counted = cross_entropy(output.require_logits()[:, :-1], labels[:, 1:])
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
     def flops(self, length: int) -> int:
         return self.decoder.flops(self.width, length) + 2 * length * self.width * self.embeddings.vocab_size
-
-
-def batch_tokens(batch: Batch, name: str = "input_ids") -> jax.Array:
-    """The batch's token ids.
-
-    Raises:
-        DataError: there are none, or they are no integers `[batch, length]`.
-    """
-    if name not in batch:
-        raise DataError(f"{name}: missing from the batch, which has {', '.join(sorted(batch))}")
-    tokens = jnp.asarray(batch[name])
-    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
-        raise DataError(f"{name}: expected integers [batch, length], got {tokens.dtype} {list(tokens.shape)}")
-    return tokens

@@ -9,7 +9,9 @@ import math
 import jax
 import jax.numpy as jnp
 
+from headjax.attention.projections import into_heads
 from headjax.errors import DataError, require, require_positive, require_rate
+from headjax.initializers import Zeros
 from headjax.models.dropout import Dropper
 from headjax.models.norms import Norm
 from headjax.serialize import kind
@@ -29,6 +31,15 @@ class Positions(abc.ABC):
 
     def check_length(self, length: int) -> None:
         """Raises `DataError` for sequences longer than the positions reach."""
+
+    def count(self, length: int, present: jax.Array | None) -> jax.Array:
+        """The positions of a sequence's tokens, `[batch or 1, length]`, from 0.
+
+        Args:
+            length: number of tokens, padding included.
+            present: `[batch, length]` bool, False at padding, or None.
+        """
+        return jnp.arange(length)[None, :]
 
 
 @kind("learned")
@@ -59,17 +70,47 @@ class Learned(Positions):
             raise DataError(f"input_ids: {length} tokens, but the model has {self.max_length} learned positions")
 
 
+@kind("learned_present")
+@dataclasses.dataclass(frozen=True)
+class LearnedPresent(Learned):
+    """One learned vector per position, counting only tokens that are no padding (RoBERTa, with an offset of 2).
+
+    Padding tokens before or between others do not move the positions of what follows; they all have the position
+    offset - 1 themselves.
+    """
+
+    offset: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.offset >= 1, "offset", "must be at least 1, row offset - 1 is that of padding")
+
+    def count(self, length: int, present: jax.Array | None) -> jax.Array:
+        if present is None:
+            return super().count(length, present)
+        return jnp.cumsum(present, axis=1) * present - 1
+
+
 @kind("sinusoidal")
 @dataclasses.dataclass(frozen=True)
 class Sinusoidal(Positions):
-    """Sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017, section 3.5), sines first."""
+    """sin(p r_i) in the first half of the vector, cos(p r_i) in the second, r_i = 10000^(-i / n), i < width / 2.
+
+    Vaswani et al. (2017), section 3.5, have n = width / 2, as Marian does; tensor2tensor and fairseq end exactly at
+    1 / 10000 with n = width / 2 - 1.
+
+    Attributes:
+        endpoint: whether the last rate is 1 / 10000 (n = width / 2 - 1).
+    """
+
+    endpoint: bool = False
 
     def tensors(self, width: int) -> Tensors:
         return {}
 
     def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
         half = width // 2
-        rates = jnp.exp(jnp.arange(half) * (-math.log(10000.0) / max(half - 1, 1)))
+        rates = jnp.exp(jnp.arange(half) * (-math.log(10000.0) / max(half - self.endpoint, 1)))
         angles = positions[..., None].astype(jnp.float32) * rates.reshape(1, 1, -1)
         table = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return jnp.pad(table, ((0, 0), (0, 0), (0, width - 2 * half)))
@@ -90,15 +131,17 @@ class NoPositions(Positions):
 @kind("embeddings")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embeddings:
-    """dropout(norm(scale * E[token] + position + S[segment])).
+    """dropout(norm(scale * E[token] + position + S[segment])), and P x + b of that where `size` is given.
 
     Attributes:
         vocab_size: number of tokens.
         positions: how positions enter.
         segments: number of segment embeddings (BERT has 2), 0 for none.
-        scale_by_width: whether token embeddings are multiplied by sqrt(width) (Vaswani et al. 2017, section 3.4).
+        scale_by_width: whether token embeddings are multiplied by the root of their size (Vaswani et al. 2017,
+            section 3.4).
         norm: normalisation of the sum, or None.
         dropout: rate on the result.
+        size: size of all these vectors, mapped to the model's width last (ALBERT); None is the width, without a map.
     """
 
     vocab_size: int
@@ -107,20 +150,31 @@ class Embeddings:
     scale_by_width: bool = False
     norm: Norm | None = None
     dropout: float = 0.0
+    size: int | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size")
         require_rate(self, "dropout")
         require(self.segments >= 0, "segments", f"must not be negative, got {self.segments}")
+        if self.size is not None:
+            require_positive(self, "size")
+
+    def token_size(self, width: int) -> int:
+        """Size of a token's vector in a model of this width."""
+        return width if self.size is None else self.size
 
     def tensors(self, width: int) -> Tensors:
         """The declared parameters."""
-        tensors: Tensors = {"token": Tensor((self.vocab_size, width), ("vocabulary", "embed"))}
-        tensors |= self.positions.tensors(width)
+        size = self.token_size(width)
+        tensors: Tensors = {"token": Tensor((self.vocab_size, size), ("vocabulary", "embed"))}
+        tensors |= self.positions.tensors(size)
         if self.segments:
-            tensors["segment"] = Tensor((self.segments, width), (None, "embed"))
+            tensors["segment"] = Tensor((self.segments, size), (None, "embed"))
         if self.norm is not None:
-            tensors["norm"] = self.norm.tensors(width)
+            tensors["norm"] = self.norm.tensors(size)
+        if self.size is not None:
+            tensors["projection"] = Tensor((size, width), (None, "embed"))
+            tensors["projection_bias"] = Tensor((width,), ("embed",), Zeros())
         return tensors
 
     def __call__(
@@ -133,14 +187,19 @@ class Embeddings:
         key: jax.Array | None = None,
     ) -> jax.Array:
         """`[batch, length]` tokens to `[batch, length, width]`."""
-        width = params["token"].shape[-1]
+        size = params["token"].shape[-1]
         x = jnp.take(params["token"], tokens, axis=0)
         if self.scale_by_width:
-            x = x * jnp.asarray(math.sqrt(width), x.dtype)
-        x = x + self.positions(params, positions, width).astype(x.dtype)
+            x = x * jnp.asarray(math.sqrt(size), x.dtype)
+        x = x + self.positions(params, positions, size).astype(x.dtype)
         if self.segments:
             segments = jnp.zeros_like(tokens) if segments is None else segments
             x = x + jnp.take(params["segment"], segments, axis=0)
         if self.norm is not None:
             x = self.norm(params["norm"], x)
-        return Dropper(self.dropout, key)(x)
+        x = Dropper(self.dropout, key)(x)
+        return x if self.size is None else into_heads(x, params["projection"], params["projection_bias"])
+
+    def flops(self, width: int, length: int) -> int:
+        """Floating-point operations for one sequence: those of the map to the width, looking up is free."""
+        return 0 if self.size is None else 2 * length * self.size * width

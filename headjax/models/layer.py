@@ -54,6 +54,7 @@ class LayerCall(NamedTuple):
         query_mask: `[batch, length]` bool, False at padding.
         key: PRNG key of this layer's dropout, None outside training.
         probe: see `Probe`.
+        number: of the layer within its stack, a scalar that may be traced.
     """
 
     attention: Call
@@ -62,6 +63,7 @@ class LayerCall(NamedTuple):
     query_mask: jax.Array | None = None
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
+    number: jax.Array | int = 0
 
 
 @kind("layer")
@@ -133,6 +135,13 @@ class Layer:
             cross = attend("cross_attention", self.cross_attention, call.cross_attention, 2)
             x = self.residual(params["cross_attention_residual"], x, cross)
         return self.residual(params["feed_forward_residual"], x, feed_forward), probed
+
+    def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
+        """Floating-point operations of one forward of one sequence (and its encoder output, with cross-attention)."""
+        total = self.attention.flops(width, width, length, length) + self.feed_forward.flops(width, length)
+        if self.cross_attention is not None:
+            total += self.cross_attention.flops(width, memory_width, length, memory_length)
+        return total
 
     def structure(self) -> Layer:
         """The layer without its heads' original numbers: equal structures compute alike and form one run."""

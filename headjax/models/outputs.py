@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 
 from headjax.attention.projections import into_heads
-from headjax.errors import DataError
 from headjax.initializers import Zeros
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensor, Tensors
@@ -80,14 +79,3 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.
     counted = labels != IGNORED
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, labels, 0))
     return jnp.where(counted, losses, 0.0), counted.astype(jnp.float32)
-
-
-def labels_of(batch: dict[str, jax.Array]) -> jax.Array:
-    """The batch's labels.
-
-    Raises:
-        DataError: there are none.
-    """
-    if "labels" not in batch:
-        raise DataError(f"labels: missing from the batch, which has {', '.join(sorted(batch))}")
-    return batch["labels"]

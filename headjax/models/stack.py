@@ -4,57 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from headjax.attention.base import Attention, Call
+from headjax.attention.base import Attention
 from headjax.errors import require
-from headjax.models.compute import Compute
-from headjax.models.layer import Layer, LayerCall, ProbeFunction
+from headjax.models.layer import Layer
 from headjax.models.norms import Norm
+from headjax.models.run import Run, SharedRun, StackCall
 from headjax.serialize import kind
-from headjax.tensors import Params, Tensors, stack_tensors
+from headjax.tensors import Params, Tensors
 
-
-class Run(NamedTuple):
-    """Layers `start` to `stop` (not included), all of the same structure.
-
-    Their parameters are stacked along a leading axis and stored under `name`.
-    """
-
-    start: int
-    stop: int
-    layer: Layer
-
-    @property
-    def name(self) -> str:
-        """Key of the run's parameters."""
-        return f"layers_{self.start}_{self.stop - 1}"
-
-
-class StackCall(NamedTuple):
-    """Everything about one stack call that is neither parameter nor input.
-
-    Attributes:
-        attention: self-attention call; its gates are `[layers, ..., max_heads]`, see `headjax.heads.gates`.
-        cross_attention: cross-attention call, with gates likewise.
-        memory: `[batch, key, memory_width]` encoder output.
-        query_mask: `[batch, length]` bool, False at padding.
-        key: PRNG key of dropout, None outside training.
-        probe: statistics to take from each attention call.
-        compute: how to compute.
-    """
-
-    attention: Call
-    cross_attention: Call = Call()
-    memory: jax.Array | None = None
-    query_mask: jax.Array | None = None
-    key: jax.Array | None = None
-    probe: ProbeFunction | None = None
-    compute: Compute = Compute()
+__all__ = ["Run", "SharedRun", "SharedStack", "Stack", "StackCall"]
 
 
 @kind("stack")
@@ -85,15 +48,17 @@ class Stack:
             start = stop
         return tuple(runs)
 
+    def tied_layers(self, layer: int) -> tuple[int, ...]:
+        """The layers that share their parameters with this one, itself included: they can only change together."""
+        return next(run.tied(layer) for run in self.runs if run.start <= layer < run.stop)
+
     def attentions(self, slot: str) -> tuple[Attention, ...]:
         """The formulations in a slot (`attention` or `cross_attention`), by layer."""
         return tuple(getattr(layer, slot) for layer in self.layers)
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
-        """The declared parameters, stacked by run."""
-        tensors: Tensors = {
-            run.name: stack_tensors(run.layer.tensors(width, memory_width), run.stop - run.start) for run in self.runs
-        }
+        """The declared parameters, by run."""
+        tensors: Tensors = {run.name: run.tensors(width, memory_width) for run in self.runs}
         if self.final_norm is not None:
             tensors["final_norm"] = self.final_norm.tensors(width)
         return tensors
@@ -102,7 +67,7 @@ class Stack:
         """The output `[batch, length, width]`, and per layer what the probe made of it."""
         probed: list[dict[str, Any]] = []
         for run in self.runs:
-            x, per_layer = _apply_run(run, params[run.name], x, call)
+            x, per_layer = run(params[run.name], x, call)
             probed.extend(per_layer)
         if self.final_norm is not None:
             x = self.final_norm(params["final_norm"], x)
@@ -110,72 +75,30 @@ class Stack:
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Floating-point operations of one forward of one sequence (and its encoder output, with cross-attention)."""
-        total = 0
-        for layer in self.layers:
-            total += layer.attention.flops(width, width, length, length) + layer.feed_forward.flops(width, length)
-            if layer.cross_attention is not None:
-                total += layer.cross_attention.flops(width, memory_width, length, memory_length)
-        return total
+        return sum(layer.flops(width, length, memory_width, memory_length) for layer in self.layers)
 
     def unstack(self, params: Params) -> list[Params]:
         """The parameters as one dict per layer."""
-        layers: list[Params] = []
-        for run in self.runs:
-            stacked = params[run.name]
-            layers.extend(jax.tree.map(lambda array, i=i: array[i], stacked) for i in range(run.stop - run.start))
-        return layers
+        return [layer for run in self.runs for layer in run.unstack(params[run.name])]
 
     def restack(self, layers: Sequence[Params], params: Params) -> Params:
         """The inverse of `unstack` for this stack's runs; what belongs to no layer is taken from `params`."""
-        stacked: Params = {
-            run.name: jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers[run.start : run.stop])
-            for run in self.runs
-        }
+        stacked: Params = {run.name: run.restack(layers[run.start : run.stop]) for run in self.runs}
         return stacked | {name: entry for name, entry in params.items() if not name.startswith("layers_")}
 
 
-def _apply_run(run: Run, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-    count = run.stop - run.start
-    indices = jnp.arange(run.start, run.stop)
-    scanned = (
-        params,
-        _gates(call.attention, run, "attention"),
-        _gates(call.cross_attention, run, "cross_attention"),
-        indices,
-    )
+@kind("shared_stack")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedStack(Stack):
+    """One layer applied again and again: all layers use the same parameters (ALBERT, Lan et al. 2020, section 3.1).
 
-    def body(x: jax.Array, inputs: tuple[Params, Any, Any, jax.Array]) -> tuple[jax.Array, dict[str, Any]]:
-        weights, gates, cross_gates, index = inputs
-        layer_call = LayerCall(
-            attention=call.attention._replace(gates=gates, implementation=call.compute.attention),
-            cross_attention=call.cross_attention._replace(gates=cross_gates, implementation=call.compute.attention),
-            memory=call.memory,
-            query_mask=call.query_mask,
-            key=None if call.key is None else jax.random.fold_in(call.key, index),
-            probe=call.probe,
-        )
-        return run.layer(weights, x, layer_call)
+    Gates, probes and head numbers tell the depths apart; whatever changes parameters changes every depth.
+    """
 
-    body = _rematerialised(body, call.compute.remat)
-    if call.compute.scan and count > 1:
-        x, stacked = jax.lax.scan(body, x, scanned)
-        return x, [jax.tree.map(lambda array, i=i: array[i], stacked) for i in range(count)]
-    probed = []
-    for i in range(count):
-        x, seen = body(x, jax.tree.map(lambda array, i=i: array[i], scanned))
-        probed.append(seen)
-    return x, probed
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(set(self.layers)) == 1, "layers", "those of a shared stack must be equal, they are one layer")
 
-
-def _gates(call: Call, run: Run, slot: str) -> jax.Array | None:
-    attention = getattr(run.layer, slot)
-    if call.gates is None or attention is None:
-        return None
-    return call.gates[run.start : run.stop, ..., : attention.num_heads]
-
-
-def _rematerialised(body: Callable[..., Any], remat: str) -> Callable[..., Any]:
-    if remat == "none":
-        return body
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
-    return jax.checkpoint(body, policy=policy)
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return (SharedRun(0, len(self.layers), self.layers[0].structure()),)

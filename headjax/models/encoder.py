@@ -1,0 +1,100 @@
+"""The encoder: BERT, DistilBERT, ALBERT, RoBERTa and whatever else reads a sequence in both directions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from headjax.attention.base import Call
+from headjax.attention.mask import Mask
+from headjax.errors import require
+from headjax.models.base import Batch, Loss, ModelConfig, Options, Output, by_head_stack
+from headjax.models.dropout import fold
+from headjax.models.embeddings import Embeddings
+from headjax.models.inputs import batch_positions, batch_present, batch_tokens
+from headjax.models.pooler import Pooler
+from headjax.models.stack import Stack, StackCall
+from headjax.models.tasks import Features, NoTask, TaskOutput
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensors
+
+
+@kind("encoder")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderModel(ModelConfig):
+    """stack(embeddings(x)), pooled and turned into the task's logits.
+
+    Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `token_type_ids`,
+    `position_ids` (counted from 0, whatever the offset), `segment_ids` of packed examples, and the task's labels.
+
+    Attributes:
+        embeddings: token embeddings, positions and segments.
+        encoder: the layers, without cross-attention.
+        pooler: makes `pooled` of the first token, or None.
+        output: the task.
+    """
+
+    embeddings: Embeddings
+    encoder: Stack
+    pooler: Pooler | None = None
+    output: TaskOutput = NoTask()
+
+    def validate(self) -> None:
+        crossed = self.encoder.layers[0].cross_attention is not None
+        require(not crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder")
+        pooled = self.pooler is not None or not self.output.needs_pooler
+        require(pooled, "pooler", "the output reads the pooled vector, so the model needs a pooler")
+
+    def tensors(self) -> Tensors:
+        tensors: Tensors = {
+            "embeddings": self.embeddings.tensors(self.width),
+            "encoder": self.encoder.tensors(self.width, self.width),
+        }
+        if self.pooler is not None:
+            tensors["pooler"] = self.pooler.tensors(self.width)
+        return tensors | {"output": self.output.tensors(self.width, self.embeddings)}
+
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.encoder}
+
+    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
+        tokens = batch_tokens(batch)
+        present = batch_present(batch, tokens)
+        positions = batch_positions(batch, self.embeddings.positions, tokens, present)
+        params = options.compute.cast(params)
+        x = self.embeddings(
+            params["embeddings"],
+            tokens,
+            positions=positions,
+            segments=batch.get("token_type_ids"),
+            key=fold(options.key, 0),
+        )
+        packed = batch.get("segment_ids")
+        mask = Mask(keys=present, query_segments=packed, key_segments=packed)
+        gates = None if options.gates is None else options.gates.get("encoder")
+        call = StackCall(
+            attention=Call(mask=mask, gates=gates, positions=positions),
+            query_mask=present,
+            key=fold(options.key, 1),
+            probe=options.probe,
+            compute=options.compute,
+        )
+        hidden, probed = self.encoder(params["encoder"], x, call)
+        pooled = None if self.pooler is None else self.pooler(params["pooler"], hidden, fold(options.key, 2))
+        features = Features(hidden, pooled, params["embeddings"]["token"])
+        logits = self.output(params["output"], features, fold(options.key, 3))
+        return Output(
+            hidden=hidden,
+            logits=logits.logits,
+            pooled=pooled,
+            probes=None if options.probe is None else by_head_stack("encoder", probed),
+            extra_logits=logits.extra,
+        )
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        return self.output.loss(output, batch)
+
+    def flops(self, length: int) -> int:
+        total = self.embeddings.flops(self.width, length) + self.encoder.flops(self.width, length)
+        if self.pooler is not None:
+            total += self.pooler.flops(self.width)
+        return total + self.output.flops(self.width, self.embeddings, length)

@@ -1,0 +1,19 @@
+"""Task outputs of encoders: one small class per task, with its logits and its loss."""
+
+from headjax.models.tasks.base import Features, Logits, NoTask, TaskOutput
+from headjax.models.tasks.classification import Classification, Regression, TokenClassification
+from headjax.models.tasks.masked import MaskedLanguageModel, Pretraining
+from headjax.models.tasks.span import Span
+
+__all__ = [
+    "Classification",
+    "Features",
+    "Logits",
+    "MaskedLanguageModel",
+    "NoTask",
+    "Pretraining",
+    "Regression",
+    "Span",
+    "TaskOutput",
+    "TokenClassification",
+]

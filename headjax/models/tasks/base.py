@@ -1,0 +1,87 @@
+"""What every task output of an encoder is: hidden states to logits, and logits and labels to losses."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+
+from headjax.errors import ConfigError, DataError
+from headjax.models.base import Batch, Loss, Output
+from headjax.models.embeddings import Embeddings
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensors
+
+
+class Features(NamedTuple):
+    """What a task output is computed from.
+
+    Attributes:
+        hidden: `[batch, length, width]`, output of the stack.
+        pooled: `[batch, width]`, or None where the model does not pool.
+        embedding: `[vocabulary, size]`, the token embeddings.
+    """
+
+    hidden: jax.Array
+    pooled: jax.Array | None
+    embedding: jax.Array
+
+    def require_pooled(self) -> jax.Array:
+        """The pooled vector; models are built with a pooler where a task reads it."""
+        if self.pooled is None:
+            raise ConfigError("pooler: the output reads the pooled vector, so the model needs a pooler")
+        return self.pooled
+
+
+class Logits(NamedTuple):
+    """A task's logits in float32: the main ones, and others by Hugging Face's names where it has more kinds."""
+
+    logits: jax.Array | None
+    extra: dict[str, jax.Array] | None = None
+
+
+class TaskOutput(abc.ABC):
+    """Base of the task outputs."""
+
+    needs_pooler: ClassVar[bool] = False
+    """Whether it reads `Features.pooled`."""
+
+    @abc.abstractmethod
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        """The declared parameters."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        """The logits; `key` draws dropout, None outside training."""
+
+    @abc.abstractmethod
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        """Losses of the batch's labels.
+
+        Raises:
+            DataError: the batch has none.
+        """
+
+    @abc.abstractmethod
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        """Floating-point operations for one example of this length."""
+
+
+@kind("no_task")
+@dataclasses.dataclass(frozen=True)
+class NoTask(TaskOutput):
+    """Hidden states are the output; there is nothing to train on."""
+
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        return {}
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        return Logits(None)
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        raise DataError("labels: the model has no task output, so there is no loss")
+
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        return 0

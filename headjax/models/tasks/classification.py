@@ -1,0 +1,136 @@
+"""Classification and regression of sequences, and classification of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from headjax.errors import DataError, require_positive, require_rate
+from headjax.models.base import Batch, Loss, Output
+from headjax.models.dropout import Dropper
+from headjax.models.embeddings import Embeddings
+from headjax.models.inputs import batch_array
+from headjax.models.linear import linear, linear_tensors
+from headjax.models.outputs import cross_entropy
+from headjax.models.tasks.base import Features, Logits, TaskOutput
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensors
+
+
+@kind("classification")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification(TaskOutput):
+    """dropout(pooled) W + b: one of `classes` for every sequence. `labels [batch]` are integers.
+
+    Attributes:
+        classes: number of classes.
+        dropout: rate on the pooled vector.
+    """
+
+    needs_pooler: ClassVar[bool] = True
+
+    classes: int
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "classes")
+        require_rate(self, "dropout")
+
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        return linear_tensors(width, self.classes)
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        return Logits(linear(params, Dropper(self.dropout, key)(features.require_pooled())))
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        return Loss(*cross_entropy(output.require_logits(), integer_labels(batch, 1)))
+
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        return 2 * width * self.classes
+
+
+@kind("regression")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression(TaskOutput):
+    """dropout(pooled) W + b: numbers for every sequence (STS-B), trained by their squared error.
+
+    `labels` are numbers `[batch]`, or `[batch, outputs]`; a `nan` carries no loss. `logits` are `[batch, outputs]`.
+
+    Attributes:
+        outputs: how many numbers.
+        dropout: rate on the pooled vector.
+    """
+
+    needs_pooler: ClassVar[bool] = True
+
+    outputs: int = 1
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "outputs")
+        require_rate(self, "dropout")
+
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        return linear_tensors(width, self.outputs)
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        return Logits(linear(params, Dropper(self.dropout, key)(features.require_pooled())))
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        labels = batch_array(batch, "labels").astype(jnp.float32)
+        if labels.size != labels.shape[0] * self.outputs:
+            raise DataError(f"labels: expected {self.outputs} numbers an example, got {list(labels.shape)}")
+        labels = labels.reshape(-1, self.outputs)
+        counted = ~jnp.isnan(labels)
+        squares = jnp.square(output.require_logits() - jnp.where(counted, labels, 0.0))
+        return Loss(jnp.where(counted, squares, 0.0).sum(axis=1), counted.astype(jnp.float32).sum(axis=1))
+
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        return 2 * width * self.outputs
+
+
+@kind("token_classification")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenClassification(TaskOutput):
+    """dropout(h_t) W + b: one of `classes` for every token. `labels [batch, length]`, -100 where no loss is wanted.
+
+    Attributes:
+        classes: number of classes.
+        dropout: rate on the hidden states.
+    """
+
+    classes: int
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "classes")
+        require_rate(self, "dropout")
+
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        return linear_tensors(width, self.classes)
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        return Logits(linear(params, Dropper(self.dropout, key)(features.hidden)))
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        losses, counted = cross_entropy(output.require_logits(), integer_labels(batch, 2))
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        return 2 * length * width * self.classes
+
+
+def integer_labels(batch: Batch, ndim: int) -> jax.Array:
+    """The batch's labels.
+
+    Raises:
+        DataError: there are none, or they are no integers of `ndim` dimensions.
+    """
+    labels = batch_array(batch, "labels")
+    if labels.ndim != ndim or not jnp.issubdtype(labels.dtype, jnp.integer):
+        axes = "[batch]" if ndim == 1 else "[batch, length]"
+        raise DataError(f"labels: expected integers {axes}, got {labels.dtype} {list(labels.shape)}")
+    return labels

@@ -1,0 +1,99 @@
+"""Masked language modelling, alone and with next-sentence prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.projections import into_heads
+from headjax.initializers import Zeros
+from headjax.models.base import Batch, Loss, Output
+from headjax.models.embeddings import Embeddings
+from headjax.models.feed_forward import ACTIVATIONS, ActivationName
+from headjax.models.inputs import batch_array
+from headjax.models.linear import linear, linear_tensors
+from headjax.models.norms import LayerNorm, Norm
+from headjax.models.outputs import Tied, cross_entropy
+from headjax.models.tasks.base import Features, Logits, TaskOutput
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensor, Tensors
+
+
+@kind("masked_language_model")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLanguageModel(TaskOutput):
+    """norm(phi(h W + b)) E^T + c, with E the token embeddings (Devlin et al. 2019).
+
+    W maps to the size of the token embeddings, which ALBERT makes smaller than the width. `labels [batch, length]` are
+    token ids, -100 where no loss is wanted.
+
+    Attributes:
+        activation: phi.
+        norm: the normalisation.
+    """
+
+    activation: ActivationName = "gelu"
+    norm: Norm = LayerNorm(1e-12)
+
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        size = embeddings.token_size(width)
+        return {
+            "transform": Tensor((width, size), ("embed", None)),
+            "transform_bias": Tensor((size,), (None,), Zeros()),
+            "norm": self.norm.tensors(size),
+            **Tied(bias=True).tensors(width, embeddings.vocab_size),
+        }
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        inner = ACTIVATIONS[self.activation](into_heads(features.hidden, params["transform"], params["transform_bias"]))
+        return Logits(Tied(bias=True)(params, self.norm(params["norm"], inner), features.embedding))
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        losses, counted = cross_entropy(output.require_logits(), batch_array(batch, "labels"))
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        return 2 * length * embeddings.token_size(width) * (width + embeddings.vocab_size)
+
+
+@kind("pretraining")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretraining(TaskOutput):
+    """BERT's two tasks: masked tokens, and whether the second segment follows the first (pooled W + b).
+
+    `labels` are those of the masked language model, `next_sentence_label [batch]` is 0 where the second segment
+    follows, 1 where it does not. The two logits come as `extra_logits["seq_relationship_logits"]`.
+
+    Attributes:
+        masked: the masked language model.
+    """
+
+    needs_pooler: ClassVar[bool] = True
+
+    masked: MaskedLanguageModel = MaskedLanguageModel()
+
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        return {"masked": self.masked.tensors(width, embeddings), "next_sentence": linear_tensors(width, 2)}
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        tokens = self.masked(params["masked"], features, key)
+        return tokens._replace(
+            extra={"seq_relationship_logits": linear(params["next_sentence"], features.require_pooled())}
+        )
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        """The mean over the batch is the sum of both tasks' means.
+
+        To that end every example's next-sentence loss is multiplied by the batch's masked tokens per example.
+        """
+        tokens = self.masked.loss(output, batch)
+        logits = output.require_logits("seq_relationship_logits")
+        losses, counted = cross_entropy(logits, batch_array(batch, "next_sentence_label"))
+        rate = jnp.maximum(tokens.weight.sum(), 1.0) / jnp.maximum(counted.sum(), 1.0)
+        return Loss(tokens.total + rate * losses, tokens.weight)
+
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        return self.masked.flops(width, embeddings, length) + 2 * width * 2

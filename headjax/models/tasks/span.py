@@ -1,0 +1,55 @@
+"""Answers as spans of the input (SQuAD)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from headjax.errors import require_rate
+from headjax.models.base import Batch, Loss, Output
+from headjax.models.dropout import Dropper
+from headjax.models.embeddings import Embeddings
+from headjax.models.inputs import batch_array
+from headjax.models.linear import linear, linear_tensors
+from headjax.models.outputs import IGNORED, cross_entropy
+from headjax.models.tasks.base import Features, Logits, TaskOutput
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensors
+
+
+@kind("span")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span(TaskOutput):
+    """p(start = t) = softmax_t(h_t w_s + b_s), p(end = t) = softmax_t(h_t w_e + b_e) (Devlin et al. 2019, section 4.2).
+
+    `start_positions` and `end_positions [batch]` are the labels; one outside the sequence carries no loss. `logits` are
+    `[batch, length, 2]`, start before end, and also come as `extra_logits["start_logits"]` and `["end_logits"]`.
+
+    Attributes:
+        dropout: rate on the hidden states (DistilBERT has one here, BERT none).
+    """
+
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_rate(self, "dropout")
+
+    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+        return linear_tensors(width, 2)
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        logits = linear(params, Dropper(self.dropout, key)(features.hidden))
+        return Logits(logits, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        """Both ends are targets, so that the mean is the mean of the two cross-entropies."""
+        positions = jnp.stack([batch_array(batch, f"{end}_positions") for end in ("start", "end")], axis=1)
+        logits = output.require_logits()
+        inside = (positions >= 0) & (positions < logits.shape[1])
+        losses, counted = cross_entropy(jnp.swapaxes(logits, 1, 2), jnp.where(inside, positions, IGNORED))
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+        return 2 * length * width * 2

@@ -1,0 +1,179 @@
+"""The encoder and its relatives: padding, segments, positions, shared layers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax import tensors
+from headjax.errors import ConfigError, DataError
+from headjax.heads.pruning import prune
+from headjax.models import Compute, EncoderModel, ModelConfig
+from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
+from headjax.models.feed_forward import Dense
+from headjax.models.layer import Layer
+from headjax.models.pooler import Pooler
+from headjax.models.recipes import Albert, Bert, DistilBert, Roberta
+from headjax.models.stack import SharedStack, Stack
+from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
+from headjax.serialize import from_data, to_data
+from tests import tiny
+
+SIZES = {"vocab_size": tiny.VOCABULARY, "max_length": tiny.MAX_LENGTH, "width": tiny.WIDTH, "num_layers": 3}
+RECIPES = {"bert": Bert, "distilbert": DistilBert, "roberta": Roberta, "albert": Albert}
+PADDED = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3])}
+SEGMENTS = np.array([[0] * 5 + [1] * 5] * 2)
+
+
+def config(name: str = "bert", **fields) -> EncoderModel:
+    smaller = {"embedding_size": 8} if name == "albert" else {}
+    fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32), **SIZES, **smaller} | fields
+    return dataclasses.replace(RECIPES[name](**fields).build(), initializer=tiny.decoder_config().initializer)
+
+
+@pytest.fixture(scope="module", params=list(RECIPES))
+def model(request):
+    return tiny.model(config(request.param, task=MaskedLanguageModel()))
+
+
+def test_padding_reaches_no_token_and_every_token_reaches_every_other(model):
+    """By gradient: hidden states of tokens in an embedded sequence depend on all tokens but the padding."""
+    row = {name: jnp.asarray(array[1:]) for name, array in PADDED.items()}
+
+    def hidden(tokens_embedding):
+        params = model.params | {"embeddings": model.params["embeddings"] | {"token": tokens_embedding}}
+        once = row | {"input_ids": jnp.arange(10)[None]}
+        output = model.config.apply(params, once, tiny.OPTIONS)
+        weights = jnp.asarray(np.random.default_rng(0).standard_normal(output.hidden[0, :7].shape))
+        return (output.hidden[0, :7] * weights).sum()
+
+    gradient = jax.grad(hidden)(model.params["embeddings"]["token"])[:10]
+    moved = jnp.abs(gradient).max(axis=1)
+    assert (moved[:7] > 1e-4).all()
+    assert (moved[7:] == 0).all()
+
+
+def test_the_config_survives_json(model):
+    assert from_data(ModelConfig, to_data(model.config)) == model.config
+
+
+def test_scanned_is_unrolled(model):
+    scanned, unrolled = (model(PADDED, compute=Compute(scan=scan)).logits for scan in (True, False))
+    np.testing.assert_allclose(scanned, unrolled, atol=1e-5)
+
+
+def test_segments_matter_to_bert_and_not_to_distilbert():
+    given, swapped = PADDED | {"token_type_ids": SEGMENTS}, PADDED | {"token_type_ids": 1 - SEGMENTS}
+    for name, matter in (("bert", True), ("distilbert", False)):
+        model = tiny.model(config(name))
+        difference = np.abs(model(given).hidden - model(swapped).hidden).max()
+        assert (difference > 1e-3) == matter
+
+
+def test_roberta_counts_only_tokens_that_are_present():
+    """Padding before the text leaves its hidden states as they are; with plain positions it would not."""
+    left = {"input_ids": np.array([[0, 0, 5, 6, 7]]), "attention_mask": np.array([[0, 0, 1, 1, 1]])}
+    right = {"input_ids": np.array([[5, 6, 7, 0, 0]]), "attention_mask": np.array([[1, 1, 1, 0, 0]])}
+    roberta, bert = tiny.model(config("roberta")), tiny.model(config("bert"))
+    np.testing.assert_allclose(roberta(left).hidden[:, 2:], roberta(right).hidden[:, :3], atol=1e-5)
+    assert np.abs(bert(left).hidden[:, 2:] - bert(right).hidden[:, :3]).max() > 0.1
+    # Hugging Face's table indices: padding 1, the first token 2.
+    positions = LearnedPresent(5)
+    np.testing.assert_array_equal(positions.count(5, jnp.asarray([[0, 1, 1, 0, 1]], bool)) + 2, [[1, 2, 3, 1, 4]])
+    assert positions.tensors(3)["position"].shape == (7, 3)
+
+
+def test_albert_is_one_layer_at_every_depth():
+    """The same function as an ordinary stack that holds the layer three times, with a third of its parameters."""
+    shared = tiny.model(config("albert"))
+    stack = shared.config.encoder
+    plain = Stack(layers=stack.layers)
+    params = shared.params | {"encoder": plain.restack(stack.unstack(shared.params["encoder"]), {})}
+    ordinary = shared.replace(config=shared.config.replace_stacks({"encoder": plain}), params=params)
+    tensors.check(ordinary.config.tensors(), ordinary.params)
+    np.testing.assert_allclose(ordinary(PADDED).hidden, shared(PADDED).hidden, atol=1e-5)
+    layer = tensors.count(stack.layers[0].tensors(tiny.WIDTH, tiny.WIDTH))
+    assert ordinary.num_parameters - shared.num_parameters == 2 * layer
+    assert ordinary.config.flops(10) == shared.config.flops(10)
+
+
+def test_gates_and_probes_of_shared_layers_are_by_depth():
+    shared = tiny.model(config("albert"))
+    gates = {"encoder": jnp.ones((3, 4)).at[1, 2].set(0.0)}
+    output = shared(PADDED, gates, probe=first_context)
+    norms = [np.abs(contexts[..., 2, :]).max() for contexts in output.probes["encoder"]]
+    assert [norm > 0 for norm in norms] == [True, False, True]
+
+
+def first_context(probe):
+    return probe.attended.context
+
+
+def test_removing_a_head_of_shared_layers_removes_it_at_every_depth():
+    shared = tiny.model(config("albert"))
+    pruned = prune(shared, ["encoder/1/2"])
+    tensors.check(pruned.config.tensors(), pruned.params)
+    assert [attention.ids for attention in pruned.config.attentions()["encoder"]] == [(0, 1, 3)] * 3
+    assert pruned.history[-1]["removed"] == ["encoder/0/2", "encoder/1/2", "encoder/2/2"]
+    gates = {"encoder": jnp.ones((3, 4)).at[:, 2].set(0.0)}
+    np.testing.assert_allclose(pruned(PADDED).hidden, shared(PADDED, gates).hidden, atol=1e-5)
+
+
+def test_sizes_that_albert_makes_smaller():
+    albert = config("albert", task=Pretraining())
+    embeddings, output = albert.tensors()["embeddings"], albert.tensors()["output"]["masked"]
+    assert embeddings["token"].shape == (tiny.VOCABULARY, 8)
+    assert embeddings["norm"]["scale"].shape == (8,)
+    assert embeddings["projection"].shape == (8, tiny.WIDTH)
+    assert output["transform"].shape == (tiny.WIDTH, 8)
+    assert output["norm"]["scale"].shape == (8,)
+
+
+LAYER = Layer(attention=tiny.multi_head(), feed_forward=Dense(32))
+PARTS = {"width": 16, "embeddings": Embeddings(vocab_size=9, positions=Learned(9)), "encoder": Stack(layers=(LAYER,))}
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"output": Classification(classes=2)}, "pooler: the output reads the pooled vector"),
+        (
+            {"encoder": Stack(layers=(dataclasses.replace(LAYER, cross_attention=tiny.multi_head()),))},
+            "encoder: cross_attention needs an encoder",
+        ),
+    ],
+)
+def test_impossible_encoders_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        EncoderModel(**(PARTS | fields))
+
+
+def test_layers_of_a_shared_stack_must_be_equal():
+    with pytest.raises(ConfigError, match="layers: those of a shared stack must be equal"):
+        SharedStack(layers=(LAYER, tiny.layer()))
+
+
+@pytest.mark.parametrize(
+    "batch, message",
+    [
+        ({}, "input_ids: missing"),
+        ({"input_ids": np.zeros((2, 3))}, "input_ids: expected integers"),
+        ({"input_ids": np.zeros((2, 13), int)}, "13 tokens, but the model has 12"),
+        (tiny.tokens() | {"attention_mask": np.ones((2, 3))}, r"attention_mask: has shape \[2, 3\]"),
+    ],
+)
+def test_unusable_batches_are_errors(batch, message):
+    with pytest.raises(DataError, match=message):
+        config().apply({}, batch, tiny.OPTIONS)
+
+
+def test_the_pooled_vector_is_of_the_first_token():
+    model = tiny.model(config(pooler=Pooler(activation="relu")))
+    output = model(PADDED)
+    pooler = model.params["pooler"]
+    expected = np.maximum(output.hidden[:, 0] @ pooler["kernel"] + pooler["bias"][None], 0.0)
+    np.testing.assert_allclose(output.pooled, expected, atol=1e-5)
