@@ -6,14 +6,13 @@ import argparse
 import contextlib
 import importlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from headjax.errors import HeadjaxError
+from headjax.files import write_file
 from headjax.version import __version__
 
 COMMANDS = {
@@ -107,16 +106,7 @@ def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
     if path == "-":
         print(text, end="", file=stdout)
         return
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    except OSError as error:
-        raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
+    write_file(path, text.encode())
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from headjax.errors import DataError
 from headjax.report import numbers
-from headjax.report.style import INK, Look, Plot, legend_below, look, new_axes, style
+from headjax.report.style import INK, WIDTH, Look, Plot, finished, legend_below, look, new_axes, new_figure, style, wrap
 
 Points = Sequence[tuple[float, float]]
 """`(x, y)` pairs; a y that is not finite (a run that diverged) leaves a gap."""
@@ -40,6 +40,8 @@ def learning_curves(
 ) -> Plot:
     """A metric during training, one colour a model: validation as marked lines, training as thin ones.
 
+    A second panel enlarges the second half of training where the first one cannot show the differences in it.
+
     Args:
         validation: `(step, value)` by model name.
         train: the same from the training batches; more than 300 points are averaged in groups, which the legend says.
@@ -51,26 +53,35 @@ def learning_curves(
         DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
     """
     curves = _curves("validation", validation, scale)
-    averaged = 1
+    train = train or {}
+    thin = {name: _curve(f"train[{name!r}]", _thin(points), scale) for name, points in train.items()}
+    looks = {name: look(place) for place, name in enumerate(dict.fromkeys([*curves, *thin]))}
+    window = _second_half([*curves.values()], [*thin.values()])
     with style():
-        figure, axes = new_axes(title, x_label, y_label)
-        looks = {name: look(place) for place, name in enumerate(curves)}
-        for name, points in (train or {}).items():
-            averaged = max(averaged, -(-len(points) // _MOST_POINTS))
-            curve = _curve(f"train[{name!r}]", _thin(points), scale)
-            color = looks.setdefault(name, look(len(looks))).color
-            axes.plot(curve.x, curve.mean, color=color, alpha=0.55, linewidth=1.1)
-        for name, curve in curves.items():
-            _draw(axes, curve, looks[name])
-        _scale(axes, scale)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.count(value)))
+        figure = new_figure(height=4.0 if window is None else 6.6)
+        panels = figure.subplots(1 if window is None else 2, squeeze=False)[:, 0]
+        for axes in panels:
+            for name, curve in thin.items():
+                axes.plot(curve.x, curve.mean, color=looks[name].color, alpha=0.55, linewidth=1.1)
+            for name, curve in curves.items():
+                _draw(axes, curve, looks[name])
+            _scale(axes, scale)
+            axes.set_ylabel(y_label)
+            axes.xaxis.set_major_formatter(_plain_numbers())
+        figure.set_layout_engine("constrained", hspace=0.05)
+        panels[0].set_title(wrap(title, WIDTH))
+        panels[-1].set_xlabel(x_label)
+        if window is not None:
+            panels[1].set(xlim=window[0], ylim=window[1])
+            panels[1].set_title("Second half, enlarged", fontsize=12, fontweight="normal")
         handles, labels = _entries(looks)
         if train:
             handles += [Line2D([], [], color=INK, marker="o"), Line2D([], [], color=INK, alpha=0.55, linewidth=1.1)]
+            averaged = max(_group(points) for points in train.values())
             labels += ["validation", "training" if averaged == 1 else f"training, mean of {averaged} points"]
         legend_below(figure, handles, labels)
     ends = "; ".join(f"{name} ends at {numbers.significant(_last(curve))}" for name, curve in curves.items())
-    return Plot(figure, f"{title}: line plot of {y_label} against {x_label}. Validation: {ends}.")
+    return finished(figure, f"{title}: line plot of {y_label} against {x_label}. Validation: {ends}.")
 
 
 def pruning_curves(
@@ -102,7 +113,7 @@ def pruning_curves(
         if curve.x[0] < 0 or curve.x[-1] > 1:
             raise DataError(f"curves[{name!r}]: fractions removed must lie between 0 and 1")
     with style():
-        figure, axes = new_axes(title, "Heads removed (% of all heads)", f"{metric}, {better} is better", height=4.3)
+        figure, axes = new_axes(title, "Heads removed (% of all heads)", f"{metric}, {better} is better", height=4.2)
         looks = {name: look(place) for place, name in enumerate(reduced)}
         for name, curve in reduced.items():
             if np.any(curve.high > curve.low):
@@ -120,7 +131,7 @@ def pruning_curves(
         f"{name} goes from {numbers.significant(_first(curve))} to {numbers.significant(_last(curve))}"
         for name, curve in reduced.items()
     )
-    return Plot(figure, f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans}.")
+    return finished(figure, f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans}.")
 
 
 def captured_variance(
@@ -159,7 +170,7 @@ def captured_variance(
         axes.set_ylim(0, 1.02)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
         legend_below(figure, *_entries(looks))
-    return Plot(figure, f"{title}: line plot of the variance captured against {x_label}, for {', '.join(curves)}.")
+    return finished(figure, f"{title}: line plot of the variance captured against {x_label}, for {', '.join(curves)}.")
 
 
 def axis_of_log(axes: Axes, which: Literal["x", "y"]) -> None:
@@ -168,8 +179,13 @@ def axis_of_log(axes: Axes, which: Literal["x", "y"]) -> None:
     (axes.set_yscale if which == "y" else axes.set_xscale)("log")
     low, high = axis.get_data_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 20 * low else MaxNLocator(6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: numbers.count(value)))
+    axis.set_major_formatter(_plain_numbers())
     axis.set_minor_formatter(NullFormatter())
+
+
+def _plain_numbers() -> FuncFormatter:
+    written = numbers.tick(numbers.count)
+    return FuncFormatter(lambda value, _: written(value))
 
 
 def _curves(field: str, curves: Mapping[str, Points], scale: str) -> dict[str, Curve]:
@@ -193,14 +209,38 @@ def _curve(field: str, points: Points, scale: str) -> Curve:
     return Curve(x, *reduced.T)
 
 
+def _group(points: Points) -> int:
+    """How many consecutive points to average so that few enough are left to draw."""
+    return max(1, -(-len(points) // _MOST_POINTS))
+
+
 def _thin(points: Points) -> Points:
-    """Means of consecutive points, few enough to draw."""
-    size = -(-len(points) // _MOST_POINTS)
-    if size <= 1:
-        return points
-    pairs = np.asarray(points, dtype=float)
-    means = [np.mean(pairs[start : start + size], axis=0) for start in range(0, len(pairs), size)]
+    size = _group(points)
+    means = [np.mean(points[start : start + size], axis=0) for start in range(0, len(points), size)]
     return [(float(x), float(y)) for x, y in means]
+
+
+def _second_half(
+    curves: Sequence[Curve], thin: Sequence[Curve]
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """Limits of x and y around the second half, None if it fills a third of the whole range anyway.
+
+    The thin curves are noisy: their highest and lowest twentieth do not count.
+    """
+    x = np.concatenate([curve.x for curve in curves])
+    y = np.concatenate([curve.mean for curve in curves])
+    middle, end = (x.min() + x.max()) / 2, x.max()
+    late = y[(x >= middle) & np.isfinite(y)]
+    if len(late) < 2 * len(curves):
+        return None
+    for curve in thin:
+        inside = curve.mean[(curve.x >= middle) & (curve.x <= end) & np.isfinite(curve.mean)]
+        late = np.concatenate([late, np.quantile(inside, (0.05, 0.95)) if len(inside) else inside])
+    low, high = float(late.min()), float(late.max())
+    if high - low > np.nanmax(y) / 3 - np.nanmin(y) / 3 or high == low:
+        return None
+    margin = 0.08 * (high - low)
+    return (float(middle), float(end + 0.02 * (end - middle))), (low - margin, high + margin)
 
 
 def _draw(axes: Axes, curve: Curve, appearance: Look) -> None:

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from headjax.errors import DataError
 from headjax.report import numbers
-from headjax.report.style import DIVERGING, MUTED, PAPER, SEQUENTIAL, WIDTH, Plot, new_figure, style, wrap
+from headjax.report.style import DIVERGING, MUTED, PAPER, SEQUENTIAL, WIDTH, Plot, finished, new_figure, style, wrap
 
 _MOST_ANNOTATED = 100
 _MOST_TOKENS = 24
@@ -54,7 +54,7 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
     heads = [array.shape[1] for array in arrays.values()]
     width = max(WIDTH, 1.8 + 0.32 * sum(heads) + 0.5 * len(heads))
     with style():
-        figure = new_figure(width, 1.7 + min(0.45, 6.0 / layers) * max(layers, 3))
+        figure = new_figure(width, 1.7 + min(0.42, 5.2 / layers) * max(layers, 3))
         panels = figure.subplots(1, len(arrays), squeeze=False, sharey=False, width_ratios=heads)[0]
         for axes, (stack, array) in zip(panels, arrays.items(), strict=True):
             _panel(axes, array, colors, limits, annotated=len(present) <= _MOST_ANNOTATED)
@@ -62,11 +62,11 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
         panels[0].set_ylabel("Layer")
         if len(arrays) > 1:
             _headline(figure, wrap(title, width))
-        _colorbar(figure, panels, colors, limits, label)
+        _colorbar(figure, panels, colors, limits, label, pad=0.02)
         if any(np.isnan(array).any() for array in arrays.values()):
             absent = Patch(facecolor=PAPER, edgecolor=MUTED, hatch="////", linewidth=0)
             figure.legend([absent], ["no such head"], loc="outside lower left")
-    return Plot(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
+    return finished(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
 
 
 def attention_patterns(
@@ -96,27 +96,30 @@ def attention_patterns(
     labels = [f"head {head}" for head in range(len(array))] if names is None else list(names)
     if len(labels) != len(array):
         raise DataError(f"names: {len(labels)} for {len(array)} heads")
-    columns = min(len(array), 2 if len(tokens) <= _MOST_TOKENS else 3)
+    columns = min(len(array), 2 if max(len(tokens), len(keys)) <= _MOST_TOKENS else 3)
     rows = -(-len(array) // columns)
-    side = WIDTH / columns
     colors, limits = colormaps[SEQUENTIAL], Normalize(0.0, 1.0)
     with style():
-        figure = new_figure(WIDTH, 0.8 + rows * (side + 0.2))
-        grid = figure.subplots(rows, columns, squeeze=False)
+        figure = new_figure(WIDTH, 2.0 + rows * min(WIDTH / columns * len(tokens) / len(keys), 2 * WIDTH))
+        figure.set_layout_engine("compressed")
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        _token_ticks(grid[0, 0], tokens, keys)
+        edges = (np.arange(len(keys) + 1) - 0.5, np.arange(len(tokens) + 1) - 0.5)
         for axes, pattern, name in zip(grid.flat, array, labels, strict=False):
-            edges = (np.arange(len(keys) + 1) - 0.5, np.arange(len(tokens) + 1) - 0.5)
             axes.pcolormesh(*edges, pattern, cmap=colors, norm=limits, rasterized=True)
             axes.set_title(name, fontsize=12)
-            _token_ticks(axes, tokens, keys)
+            axes.set(xlabel="Key", ylabel="Query", aspect="equal")
+            axes.grid(visible=False)
+            axes.tick_params(axis="x", rotation=90)
+            axes.label_outer()
         for axes in grid.flat[len(array) :]:
-            axes.set_axis_off()
-        for axes in grid[:, 0]:
-            axes.set_ylabel("Query")
-        for axes in grid[-1]:
+            axes.remove()
+        for axes in grid[-2, len(array) - columns * (rows - 1) :] if rows > 1 else ():
+            axes.tick_params(labelbottom=True)
             axes.set_xlabel("Key")
         _headline(figure, wrap(title, WIDTH))
-        _colorbar(figure, grid.ravel(), colors, limits, "Probability")
-    return Plot(figure, f"{title}: attention probabilities of {', '.join(labels)} over {len(keys)} keys.")
+        _colorbar(figure, figure.axes, colors, limits, "Probability", location="bottom", shrink=0.6)
+    return finished(figure, f"{title}: attention probabilities of {', '.join(labels)} over {len(keys)} keys.")
 
 
 def _colors(present: np.ndarray) -> tuple[Colormap, Normalize]:
@@ -143,7 +146,7 @@ def _panel(axes: Axes, array: np.ndarray, colors: Colormap, limits: Normalize, *
         if not np.isnan(array[layer, head]):
             red, green, blue, _ = colors(limits(array[layer, head]))
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-            text = _short(array[layer, head])
+            text = _short(float(array[layer, head]))
             axes.text(head, layer, text, ha="center", va="center", fontsize=10, color="white" if dark else "black")
 
 
@@ -157,29 +160,29 @@ def _ticks(count: int) -> range:
 
 
 def _token_ticks(axes: Axes, tokens: Sequence[str], keys: Sequence[str]) -> None:
-    axes.grid(visible=False)
     axes.invert_yaxis()
-    axes.set_aspect("equal")
     if max(len(tokens), len(keys)) <= _MOST_TOKENS:
-        axes.set_xticks(range(len(keys)), [_visible(token) for token in keys], rotation=90, fontsize=9)
-        axes.set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=9)
+        axes.set_xticks(range(len(keys)), [_visible(token) for token in keys], fontsize=10)
+        axes.set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=10)
 
 
 def _visible(token: str) -> str:
     """The token with its spaces and control characters made visible."""
     escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
-    return escaped.replace(" ", "␣")
+    return escaped.replace(" ", "·")
 
 
 def _headline(figure: Figure, title: str) -> None:
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
 
 
-def _colorbar(figure: Figure, panels: Any, colors: Colormap, limits: Normalize, label: str) -> None:
+def _colorbar(
+    figure: Figure, panels: Sequence[Axes], colors: Colormap, limits: Normalize, label: str, **place: Any
+) -> None:
     from matplotlib.cm import ScalarMappable
 
-    bar = figure.colorbar(ScalarMappable(limits, colors), ax=list(panels), pad=0.02, aspect=25)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar = figure.colorbar(ScalarMappable(limits, colors), ax=list(panels), aspect=25, **place)
+    bar.outline.set_visible(False)
     bar.set_label(label)
 
 

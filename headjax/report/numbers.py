@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,12 +56,12 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as a percentage with one decimal: 0.421 is `42.1 %`."""
-    return _special(fraction) or f"{100 * _float(fraction):.1f} %"
+    """A fraction as a percentage with one decimal: 0.421 is `42.1%`."""
+    return _special(fraction) or f"{100 * _float(fraction):.1f}%"
 
 
 def ratio(value: float | None) -> str:
-    """A factor: `1.23×`."""
+    """A factor: `1.23` and a multiplication sign."""
     return _special(value) or f"{_digits(_round(_float(value)))}×"  # noqa: RUF001
 
 
@@ -78,6 +79,17 @@ def fixed(digits: int) -> Format:
 
     def formatted(value: float | None) -> str:
         return _special(value) or f"{_float(value):.{digits}f}"
+
+    return formatted
+
+
+def tick(form: Format) -> Format:
+    """The format for the marks of an axis: `1,400` below a hundred thousand, `1.4 M` rather than `1.40 M`."""
+
+    def formatted(value: float) -> str:
+        if form is count and abs(value) < 1e5:
+            return f"{float(f'{value:.6g}'):,.10g}"
+        return re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", form(value)).replace(". ", " ").removesuffix(".")
 
     return formatted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from headjax.errors import DataError
+from headjax.files import write_file
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
@@ -59,16 +60,20 @@ def render_page(
 
     loader = PackageLoader("headjax", "report")
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["paragraphs"] = _paragraphs
-    numbered = iter(range(1, 1 + sum(len(section.figures) for section in sections)))
+    numbers = itertools.count(1)
+    embedded = [
+        (section, [(n := next(numbers), _embed(picture.plot, n), picture.caption) for picture in section.figures])
+        for section in sections
+    ]
     return environment.get_template("page.html").render(
-        title=title,
-        summary=summary,
-        facts=facts or {},
-        footer=footer,
-        sections=[(section, [(n, _embed(figure.plot, n), figure.caption) for figure, n in zip(section.figures, numbered, strict=False)]) for section in sections],
+        title=title, summary=summary, facts=facts or {}, footer=footer, sections=embedded
     )
 
 
@@ -83,21 +88,11 @@ def write_page(
     """Writes the page of `render_page`, whole or not at all, and returns its path.
 
     Raises:
-        DataError: the file cannot be written.
+        HeadjaxError: the file cannot be written.
     """
-    target = Path(path)
     # Text decoded from broken bytes can hold characters that UTF-8 cannot; they are spelled out.
-    data = render_page(title, summary, sections, footer, facts).encode("utf-8", "backslashreplace")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        partial.replace(target)
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
+    page = render_page(title, summary, sections, footer, facts)
+    return write_file(path, page.encode("utf-8", "backslashreplace"))
 
 
 def _paragraphs(text: str) -> list[Markup]:
@@ -109,7 +104,8 @@ def _inline(block: str) -> Markup:
     parts = block.split("`")
     if len(parts) % 2 == 0:  # a lone backtick means itself
         return escape(block)
-    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
 def _embed(plot: Plot, number: int) -> Markup:
@@ -128,6 +124,6 @@ def _embed(plot: Plot, number: int) -> Markup:
     body = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{colors[m[0]]})" if m[0] in colors else m[0], body)
     pixels = float(view[1]) * 96 / 72
     # A plot shrinks to a little over half its size before it scrolls sideways instead.
-    sizes = f"width:{1.15 * pixels:.0f}px;min-width:{0.54 * pixels:.0f}px"
+    sizes = f"width:{1.3 * pixels:.0f}px;min-width:{0.6 * pixels:.0f}px"
     opening = Markup('<svg {} role="img" aria-label="{}" style="{}">').format(Markup(view[0]), plot.alt, sizes)
     return opening + Markup(body)

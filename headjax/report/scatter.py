@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from headjax.errors import DataError
 from headjax.report import numbers
 from headjax.report.curves import Points, axis_of_log
-from headjax.report.style import INK, WIDTH, Plot, legend_below, look, new_axes, style
+from headjax.report.style import INK, WIDTH, Plot, finished, legend_below, look, new_axes, style
 
 
 def trade_off(
@@ -46,6 +46,7 @@ def trade_off(
         if scale == "log" and np.any(points[:, 1] <= 0):
             raise DataError(f"series[{name!r}]: a logarithmic axis cannot show values of zero or less")
     handles: list[Any] = []
+    written = numbers.tick(cost_format)
     with style():
         figure, axes = new_axes(title, cost, f"{metric}, {better} is better")
         for place, points in enumerate(arrays.values()):
@@ -61,7 +62,7 @@ def trade_off(
             )
         axes.margins(0.1)
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: cost_format(value)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
         if scale == "log":
             axis_of_log(axes, "y")
         legend_below(figure, handles, list(arrays))
@@ -69,7 +70,7 @@ def trade_off(
         f"{name} " + ", ".join(f"({cost_format(x)}, {numbers.significant(y)})" for x, y in points)
         for name, points in arrays.items()
     )
-    return Plot(figure, f"{title}: {metric} against {cost}. {said}.")
+    return finished(figure, f"{title}: {metric} against {cost}. {said}.")
 
 
 def importance_transfer(
@@ -110,11 +111,11 @@ def importance_transfer(
         if len(arrays) > 1:
             legend_below(figure, handles, list(arrays))
     heads = sum(len(x) for x, _ in arrays.values())
-    return Plot(figure, f"{title}: scatter plot of {heads} heads, {y_label} against {x_label}, r = {correlation}.")
+    return finished(figure, f"{title}: scatter plot of {heads} heads, {y_label} against {x_label}, r = {correlation}.")
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> str:
-    """r = cov(x, y) / (std(x) std(y)) with two decimals, a dash where it is undefined."""
+    """Pearson's r = cov(x, y) / (std(x) std(y)) with two decimals, a dash where it is undefined."""
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return numbers.MISSING
     return f"{np.corrcoef(x, y)[0, 1]:.2f}"

@@ -1,4 +1,4 @@
-"""How every plot looks: one style, colours that colour-blind readers tell apart, and the same bytes for the same input."""
+"""How every plot looks: one style, colours for colour-blind readers too, the same bytes for the same input."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SEQUENTIAL = "cividis"
 DIVERGING = "PuOr_r"
 """Colour maps for values of one sign and of two; both read the same with every kind of colour blindness."""
 
-WIDTH = 6.4
+WIDTH = 5.6
 """Inches of an ordinary plot: small enough that its text is readable on a phone."""
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
 
-_PARAMETERS: dict[str, Any] = {
+_PARAMETERS: Any = {
     "text.parse_math": False,  # a label may hold any character, dollars included
     "text.color": INK,
     "font.family": "DejaVu Sans",
@@ -102,9 +102,7 @@ class Plot(NamedTuple):
 
     def _save(self, form: str, dpi: int, metadata: dict[str, None]) -> bytes:
         buffer = io.BytesIO()
-        with style(), warnings.catch_warnings():
-            # A token in a script the font lacks prints as a box, which is no reason to stop.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        with style():
             self.figure.savefig(buffer, format=form, dpi=dpi, metadata=metadata)
         return buffer.getvalue()
 
@@ -112,7 +110,9 @@ class Plot(NamedTuple):
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Matplotlib's defaults plus this style, whatever the user's own settings, which come back at the end."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A token in a script the font lacks prints as a box, which is no reason to stop.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_PARAMETERS)
         yield
@@ -124,25 +124,33 @@ def look(index: int) -> Look:
     return Look(PALETTE[place], _MARKERS[place], _DASHES[place])
 
 
-def new_figure(width: float = WIDTH, height: float = 4.0) -> Figure:
+def new_figure(width: float = WIDTH, height: float = 3.8) -> Figure:
     """An empty figure of this many inches; call within `style()`."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def new_axes(title: str, x_label: str, y_label: str, height: float = 4.0) -> tuple[Figure, Axes]:
+def new_axes(title: str, x_label: str, y_label: str, height: float = 3.8) -> tuple[Figure, Axes]:
     """A figure of one plot with its title and axis labels; call within `style()`."""
     figure = new_figure(height=height)
     axes = figure.add_subplot(title=wrap(title, WIDTH), xlabel=x_label, ylabel=y_label)
     return figure, axes
 
 
+def finished(figure: Figure, alt: str) -> Plot:
+    """The figure as a plot, its layout settled once: solved anew at each saving, it would drift by a little."""
+    with style():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return Plot(figure, alt)
+
+
 def wrap(title: str, width: float) -> str:
     """The title broken into lines that fit this many inches in bold."""
-    return "\n".join(textwrap.wrap(title, max(12, int(width * 8.5)))) if title else ""
+    return "\n".join(textwrap.wrap(title, max(12, int(width * 8.2)))) if title else ""
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """A legend under the axes, in as many columns as fit, where it hides no data."""
     longest = max(len(label) for label in labels)
-    columns = max(1, min(len(labels), int(figure.get_figwidth() * 10 / (longest + 7))))
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / (0.085 * longest + 0.75))))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
