@@ -163,6 +163,10 @@ class ModelConfig(abc.ABC):
             if stack in stacks and getattr(stacks[stack].layers[0], slot) is not None
         }
 
+    def attention_lengths(self, head_stack: str, length: int) -> tuple[int, int]:
+        """(queries, keys) of a head stack's attention for one example of this length, as `flops` counts it."""
+        return length, length
+
     def replace_stacks(self, stacks: Mapping[str, Stack]) -> ModelConfig:
         """The config with these stacks, by name."""
         return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]

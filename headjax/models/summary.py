@@ -1,0 +1,114 @@
+"""What a model consists of and costs, from its config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from headjax import tensors as declared
+from headjax.models.base import SLOTS, ModelConfig
+from headjax.models.compute import Compute
+from headjax.serialize import kind_of, to_data
+
+
+class LayerSummary(NamedTuple):
+    """One attention layer.
+
+    Attributes:
+        stack: head stack: `encoder`, `decoder` or `cross`.
+        layer: layer within the stack, from 0.
+        kind: name of the formulation.
+        heads: original numbers of its heads.
+        sizes: the formulation's other integers (`head_dim`, `shared_dim`, ...), by name.
+        parameters: parameters of the attention.
+        flops: floating-point operations of the attention in one forward of one example.
+        cache_bytes_per_token: bytes a decoding cache holds for each token attended to; 0 in encoders.
+        tied_layers: the layers that use the same parameters, this one included.
+    """
+
+    stack: str
+    layer: int
+    kind: str
+    heads: tuple[int, ...]
+    sizes: dict[str, int]
+    parameters: int
+    flops: int
+    cache_bytes_per_token: int
+    tied_layers: tuple[int, ...]
+
+
+class ModelSummary(NamedTuple):
+    """A whole model.
+
+    Attributes:
+        parameters: number of parameters.
+        heads: number of attention heads, all stacks and depths together.
+        flops: floating-point operations of one forward of one example, two a multiply-add.
+        cache_bytes_per_token: bytes that generating one token adds to the decoding cache; 0 for models that do not
+            generate. Cross-attention caches each source token besides, see `layers`.
+        length: tokens of the example that `flops` are for.
+        layers: every attention layer, stack by stack.
+    """
+
+    parameters: int
+    heads: int
+    flops: int
+    cache_bytes_per_token: int
+    length: int
+    layers: tuple[LayerSummary, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as JSON data."""
+        return self._asdict() | {"layers": [to_data(layer._asdict()) for layer in self.layers]}
+
+
+def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) -> ModelSummary:
+    """Counts a model's parameters, heads, operations and cache; no array is made.
+
+    Args:
+        config: the architecture.
+        length: tokens of one example; of each side in encoder-decoders. Vision models know their own.
+        compute: its `dtype` is that of the cache.
+    """
+    layers = [
+        _summarize_layer(config, head_stack, i, length, compute)
+        for head_stack, attentions in config.attentions().items()
+        for i in range(len(attentions))
+    ]
+    return ModelSummary(
+        parameters=declared.count(config.tensors()),
+        heads=sum(len(layer.heads) for layer in layers),
+        flops=config.flops(length),
+        cache_bytes_per_token=sum(layer.cache_bytes_per_token for layer in layers if layer.stack == "decoder"),
+        length=length,
+        layers=tuple(layers),
+    )
+
+
+def _summarize_layer(config: ModelConfig, head_stack: str, layer: int, length: int, compute: Compute) -> LayerSummary:
+    stack_name, slot = SLOTS[head_stack]
+    stack, width = config.stacks()[stack_name], config.width
+    attention = stack.attentions(slot)[layer]
+    query, key = config.attention_lengths(head_stack, length)
+    cached = 0 if head_stack == "encoder" else attention.cache_size(width, width)
+    return LayerSummary(
+        stack=head_stack,
+        layer=layer,
+        kind=kind_of(attention),
+        heads=attention.ids,
+        sizes=_sizes(to_data(attention)),
+        parameters=declared.count(attention.tensors(width, width)),
+        flops=attention.flops(width, width, query, key),
+        cache_bytes_per_token=cached * compute.type.itemsize,
+        tied_layers=stack.tied_layers(layer),
+    )
+
+
+def _sizes(data: Mapping[str, Any]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, entry in data.items():
+        if isinstance(entry, Mapping):
+            sizes |= _sizes(entry)
+        elif isinstance(entry, int) and not isinstance(entry, bool) and name != "num_heads":
+            sizes[name] = entry
+    return sizes
