@@ -52,7 +52,8 @@ def to_data(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         data: dict[str, Any] = {"kind": kind_of(value)} if hasattr(type(value), "_kind") else {}
         for field in dataclasses.fields(value):
-            data[field.name] = to_data(getattr(value, field.name))
+            if field.init:
+                data[field.name] = to_data(getattr(value, field.name))
         return data
     if isinstance(value, tuple | list):
         if any(dataclasses.is_dataclass(item) for item in value):

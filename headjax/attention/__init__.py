@@ -3,12 +3,15 @@
 from headjax.attention.attend import Attended, Dropout, attend
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.collaborative import Collaborative
+from headjax.attention.gated import Gated
 from headjax.attention.grouped import Grouped
+from headjax.attention.latent import Latent
 from headjax.attention.mask import Mask
 from headjax.attention.mixing import Concatenate
 from headjax.attention.multi_head import MultiHead
 from headjax.attention.no_heads import NoHeads
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved
+from headjax.attention.talking import Talking
 from headjax.attention.tucker import Tucker
 
 __all__ = [
@@ -18,7 +21,9 @@ __all__ = [
     "Collaborative",
     "Concatenate",
     "Dropout",
+    "Gated",
     "Grouped",
+    "Latent",
     "LinearScaling",
     "Llama3Scaling",
     "Mask",
@@ -28,6 +33,7 @@ __all__ = [
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
+    "Talking",
     "Tucker",
     "attend",
 ]

@@ -100,6 +100,11 @@ def attend(
     attended = IMPLEMENTATIONS[name](
         query, key, value, scale=scale, mask=mask, bias=bias, dropout=dropout, across_heads=across_heads
     )
+    return apply_gates(attended, gates)
+
+
+def apply_gates(attended: Attended, gates: jax.Array | None) -> Attended:
+    """The contexts times their gates, of any of `attend`'s shapes; None leaves them."""
     if gates is None:
         return attended
     return attended._replace(context=attended.context * expand_gates(gates).astype(attended.context.dtype))

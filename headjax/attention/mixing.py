@@ -1,4 +1,4 @@
-"""Initialisers of the mixing weights of collaborative attention."""
+"""Initialisers of weights that mix heads or share dimensions among them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ class Concatenate(Initializer):
         if len(sizes) == 2:
             blocks = blocks[:, :, None] * jnp.eye(sizes[0], dtype=dtype)[None]
         return jnp.broadcast_to(blocks, tensor.shape)
+
+
+@kind("near_identity")
+@dataclasses.dataclass(frozen=True)
+class NearIdentity(Initializer):
+    """The identity (as far as the matrix is square) plus Gaussian noise: talking heads start hardly talking."""
+
+    stddev: float = 0.02
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        rows, columns = tensor.shape[-2:]
+        identity = jnp.broadcast_to(jnp.eye(rows, columns, dtype=dtype), tensor.shape)
+        return identity + self.stddev * jax.random.normal(key, tensor.shape, dtype)
 
 
 MIXINGS: dict[str, Initializer] = {"concatenate": Concatenate(), "ones": Ones, "normal": Normal(0.2)}

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.attention import Attention, Collaborative, Grouped, MultiHead, Tucker
+from headjax.attention import Attention, Collaborative, Gated, Grouped, Latent, MultiHead, Talking, Tucker
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.initializers import Normal
 from headjax.norms import RMSNorm
@@ -37,6 +37,20 @@ FORMULATIONS: dict[str, Attention] = {
     "tucker": Tucker(
         num_heads=4, query_rank=6, key_rank=5, value_dim=4, head_dim=4, projection_bias=True, content_bias=True
     ),
+    "latent": Latent(num_heads=3, rank=6, head_dim=4, value_dim=5, projection_bias=True, output_bias=True),
+    "latent_rotary": Latent(
+        num_heads=3,
+        rank=6,
+        head_dim=4,
+        query_rank=5,
+        rotary_dim=2,
+        rotary=RotaryInterleaved(),
+        latent_norm=RMSNorm(),
+        query_norm=RMSNorm(),
+    ),
+    "talking": Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_dim=3),
+    "gated": Gated(inner=MultiHead(num_heads=3, head_dim=4)),
+    "gated_grouped": Gated(inner=Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves())),
 }
 
 

@@ -1,0 +1,92 @@
+"""Head-wise output gates around any formulation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.attend import Attended, expand_gates
+from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.projections import into_heads
+from headjax.errors import require
+from headjax.initializers import Initializer, Zeros
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensor, Tensors
+
+
+@kind("gated_heads")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gated(Attention):
+    """Any formulation with a gate per head and query (Qiu et al. 2025, Gated Attention, head-wise form).
+
+        output = sum_h sigma(x w_h + b_h) head_h W_O^h + b_O
+
+    x is what the queries are computed from. With b large and w zero every gate is one, so that a trained layer can be
+    given gates without changing it. The gates multiply those of the call, so that masks, scores and removal mean what
+    they mean for the formulation inside.
+
+    Attributes:
+        inner: the formulation; num_heads and head_ids are its own.
+        bias_init: initialiser of b [heads].
+        kernel_init: initialiser of w [width, heads]; None is the model's.
+    """
+
+    num_heads: int = dataclasses.field(init=False)
+    head_ids: tuple[int, ...] | None = dataclasses.field(init=False)
+    inner: Attention
+    bias_init: Initializer = Zeros()
+    kernel_init: Initializer | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_heads", self.inner.num_heads)
+        object.__setattr__(self, "head_ids", self.inner.head_ids)
+        super().__post_init__()
+
+    def validate(self) -> None:
+        require(not isinstance(self.inner, Gated), "inner", "is gated already")
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        heads = self.num_heads
+        return {
+            "inner": self.inner.tensors(width, memory_width),
+            "gate": Tensor((width, heads), ("embed", "heads"), self.kernel_init, head_axis=1),
+            "gate_bias": Tensor((heads,), ("heads",), self.bias_init, head_axis=0),
+        }
+
+    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+        return self.inner.memory(params["inner"], inputs, positions)
+
+    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+        gates = jax.nn.sigmoid(into_heads(inputs, params["gate"], params["gate_bias"]))
+        if call.gates is not None:
+            gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
+        return self.inner.attend(params["inner"], inputs, memory, call._replace(gates=gates))
+
+    def combine(self, params: Params, context: jax.Array) -> jax.Array:
+        return self.inner.combine(params["inner"], context)
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        inner = self.inner.flops(width, memory_width, query_length, key_length)
+        return inner + 2 * query_length * width * self.num_heads
+
+    def keep_heads(
+        self, params: Params, heads: Sequence[int], width: int, memory_width: int
+    ) -> tuple[Attention, Params]:
+        inner, kept = self.inner.keep_heads(params["inner"], heads, width, memory_width)
+        if not heads:
+            return inner, kept
+        index = jnp.asarray(heads)
+        gates = {
+            "gate": jnp.take(params["gate"], index, axis=1),
+            "gate_bias": jnp.take(params["gate_bias"], index, axis=0),
+        }
+        return dataclasses.replace(self, inner=inner), {"inner": kept, **gates}
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        return dataclasses.replace(self, inner=self.inner.with_heads(heads))
+
+    def structure(self) -> Attention:
+        return dataclasses.replace(self, inner=self.inner.structure())

@@ -1,0 +1,207 @@
+"""Multi-head latent attention: keys and values of all heads come from one short latent, which is all a cache holds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.attend import Attended, apply_gates, attend, default_scale
+from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention.rotary import Rotary, positions_or_count
+from headjax.errors import require, require_positive
+from headjax.norms import Norm, declare_small
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensor, Tensors
+
+
+@kind("latent")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Latent(Attention):
+    """Multi-head latent attention (DeepSeek-V2 2024, section 2.1).
+
+        c = norm(y W_C) [rank],   k_h = c W_UK^h,   v_h = c W_UV^h + b_V^h
+        z = norm(x W_Z) [query_rank], or x itself,   (q_h, r_h) = z W_Q^h + b_Q^h
+        head_h = softmax((q_h k_h^T + turn(r_h) turn(y W_R)^T) * scale) v_h
+
+    The second term exists with rotary_dim > 0: turned keys cannot be computed from c alone, so their rotary part
+    y W_R [rotary_dim] is kept apart, one for all heads. The memory holds c and the turned y W_R. There is no key bias:
+    it would add the same to every logit of a row.
+
+    Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one key and
+    value head of size rank) and be mapped by W_UV^h afterwards. Of the two evaluations, equal up to rounding, the one
+    with fewer operations is taken: the second when few queries meet many keys, as in decoding.
+
+    Attributes:
+        rank: size of the latent c.
+        head_dim: size of each query and key, the rotary part not counted.
+        value_dim: size of each value; None is head_dim.
+        query_rank: size of the queries' own latent; None computes them from x directly.
+        rotary_dim: size of the rotary part of queries and keys; 0 without.
+        rotary: how it turns; given exactly when rotary_dim > 0.
+        scale: multiplies the logits; None is 1 / sqrt(head_dim + rotary_dim). A conversion keeps the original's.
+        latent_norm, query_norm: normalise c and z, or None.
+        projection_bias: whether queries and values have biases.
+        output_bias: whether the output has one.
+    """
+
+    rank: int
+    head_dim: int
+    value_dim: int | None = None
+    query_rank: int | None = None
+    rotary_dim: int = 0
+    rotary: Rotary | None = None
+    scale: float | None = None
+    latent_norm: Norm | None = None
+    query_norm: Norm | None = None
+    projection_bias: bool = False
+    output_bias: bool = False
+
+    def validate(self) -> None:
+        require_positive(self, "rank", "head_dim")
+        for field in ("value_dim", "query_rank"):
+            if getattr(self, field) is not None:
+                require_positive(self, field)
+        require(self.rotary_dim >= 0, "rotary_dim", f"must not be negative, got {self.rotary_dim}")
+        given = "given" if self.rotary is not None else "None"
+        matched = (self.rotary is not None) == (self.rotary_dim > 0)
+        require(matched, "rotary_dim", f"is {self.rotary_dim}, but rotary is {given}; both or neither")
+        if self.rotary is not None:
+            self.rotary.check("rotary_dim", self.rotary_dim)
+        lonely = self.query_norm is not None and self.query_rank is None
+        require(not lonely, "query_norm", "normalises the latent of query_rank, which is None")
+
+    @property
+    def values(self) -> int:
+        """Size of each value."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def query_size(self) -> int:
+        """Size of each query, the rotary part included."""
+        return self.head_dim + self.rotary_dim
+
+    @property
+    def logit_scale(self) -> float:
+        """What multiplies the dot products."""
+        return default_scale(self.query_size) if self.scale is None else self.scale
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        heads, bias = self.num_heads, self.projection_bias
+        tensors: Tensors = {"latent": Tensor((memory_width, self.rank), ("embed", "latent"))}
+        if self.latent_norm is not None:
+            tensors["latent_norm"] = declare_small(self.latent_norm, self.rank)
+        if self.query_rank is None:
+            tensors |= declare_into_heads("query", width, heads, self.query_size, bias=bias)
+        else:
+            tensors["query_latent"] = Tensor((width, self.query_rank), ("embed", "latent"))
+            if self.query_norm is not None:
+                tensors["query_norm"] = declare_small(self.query_norm, self.query_rank)
+            tensors |= declare_into_heads(
+                "query", self.query_rank, heads, self.query_size, bias=bias, input_axis="latent"
+            )
+        if self.rotary_dim:
+            tensors["rotary_key"] = Tensor((memory_width, self.rotary_dim), ("embed", None))
+        return {
+            **tensors,
+            **declare_into_heads("key", self.rank, heads, self.head_dim, bias=False, input_axis="latent"),
+            **declare_into_heads("value", self.rank, heads, self.values, bias=bias, input_axis="latent"),
+            **declare_output(heads, self.values, width, bias=self.output_bias),
+        }
+
+    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+        latent = into_heads(inputs, params["latent"])
+        if self.latent_norm is not None:
+            latent = self.latent_norm(params["latent_norm"], latent)
+        if self.rotary is None:
+            return {"latent": latent}
+        turning = into_heads(inputs, params["rotary_key"])
+        turned = self.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
+        return {"latent": latent, "rotary_key": turned[:, :, 0]}
+
+    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+        query, turned = self._queries(params, inputs, call)
+        # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
+        absorb = self._absorbs(inputs.shape[1], memory["latent"].shape[1]) and call.dropout is None
+        return (self._attend_to_latent if absorb else self._attend_to_heads)(params, query, turned, memory, call)
+
+    def _queries(self, params: Params, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
+        if self.query_rank is not None:
+            inputs = into_heads(inputs, params["query_latent"])
+        if self.query_norm is not None:
+            inputs = self.query_norm(params["query_norm"], inputs)
+        query = into_heads(inputs, params["query"], params.get("query_bias"))
+        if self.rotary is None:
+            return query, None
+        positions = positions_or_count(call.positions, query.shape[1], call.mask)
+        return query[..., : self.head_dim], self.rotary(query[..., self.head_dim :], positions)
+
+    def _attend_to_heads(
+        self, params: Params, query: jax.Array, turned: jax.Array | None, memory: Memory, call: Call
+    ) -> Attended:
+        key = into_heads(memory["latent"], params["key"])
+        if turned is not None:
+            shared = jnp.broadcast_to(memory["rotary_key"][:, :, None], (*key.shape[:3], self.rotary_dim))
+            query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
+        value = into_heads(memory["latent"], params["value"], params.get("value_bias"))
+        return attend(
+            query,
+            key,
+            value,
+            scale=self.logit_scale,
+            mask=call.mask,
+            bias=call.bias,
+            gates=call.gates,
+            dropout=call.dropout,
+            implementation=call.implementation,
+        )
+
+    def _attend_to_latent(
+        self, params: Params, query: jax.Array, turned: jax.Array | None, memory: Memory, call: Call
+    ) -> Attended:
+        query = jnp.einsum("bqhd,rhd->bqhr", query, params["key"])
+        key = memory["latent"]
+        if turned is not None:
+            query = jnp.concatenate([query, turned], axis=-1)
+            key = jnp.concatenate([key, memory["rotary_key"]], axis=-1)
+        attended = attend(
+            query,
+            key[:, :, None],
+            memory["latent"][:, :, None],
+            scale=self.logit_scale,
+            mask=call.mask,
+            bias=call.bias,
+            implementation=call.implementation,
+        )
+        context = jnp.einsum("bqhr,rhv->bqhv", attended.context, params["value"])
+        if self.projection_bias:
+            context = context + params["value_bias"][None, None]
+        return apply_gates(attended._replace(context=context), call.gates)
+
+    def combine(self, params: Params, context: jax.Array) -> jax.Array:
+        return out_of_heads(context, params["output"], params.get("output_bias"))
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        if self.query_rank is None:
+            queries = width * self.num_heads * self.query_size
+        else:
+            queries = self.query_rank * (width + self.num_heads * self.query_size)
+        memory = memory_width * (self.rank + self.rotary_dim)
+        heads = min(self._cost_of_heads(query_length, key_length), self._cost_of_latent(query_length, key_length))
+        outputs = self.num_heads * self.values * width
+        return 2 * (query_length * (queries + outputs) + key_length * memory + heads)
+
+    def _absorbs(self, query_length: int, key_length: int) -> bool:
+        return self._cost_of_latent(query_length, key_length) < self._cost_of_heads(query_length, key_length)
+
+    def _cost_of_heads(self, query_length: int, key_length: int) -> int:
+        projections = key_length * self.rank * (self.head_dim + self.values)
+        pairs = query_length * key_length * (self.query_size + self.values)
+        return self.num_heads * (projections + pairs)
+
+    def _cost_of_latent(self, query_length: int, key_length: int) -> int:
+        projections = query_length * self.rank * (self.head_dim + self.values)
+        pairs = query_length * key_length * (2 * self.rank + self.rotary_dim)
+        return self.num_heads * (projections + pairs)

@@ -1,0 +1,112 @@
+"""Talking heads: logits and attention weights are mixed across heads, on both sides of the softmax."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from headjax.attention.attend import AcrossHeads, Attended, attend, default_scale
+from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.mixing import NearIdentity
+from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.errors import require_positive
+from headjax.initializers import Initializer
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensor, Tensors
+
+
+@kind("talking")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Talking(Attention):
+    """Talking-heads attention (Shazeer et al. 2020).
+
+        L_i = (x W_Q^i + b_Q^i)(y W_K^i + b_K^i)^T * scale          i of logit_heads
+        A_j = softmax(sum_i L_i P_ij)                               j of softmax_heads
+        head_h = (sum_j A_j R_jh)(y W_V^h + b_V^h)                  h of num_heads
+
+    The paper has three numbers of heads. A head in the sense of gates, scores and removal is one of the last kind, the
+    one with a value and an output: removing head h removes column h of R, W_V^h, b_V^h and W_O^h and nothing else,
+    because every logit and every softmax still serves the heads that stay. So removal is exact.
+
+    The einsum kernel alone can compute it: the others never hold the weights of two heads at once. A bias added to the
+    logits, as relative positions are, is one per softmax head, or one for all. The probabilities reported of head h are
+    its mixed weights, which need not sum to one.
+
+    Attributes:
+        head_dim: size of each query and key.
+        value_dim: size of each value; None is head_dim.
+        logit_heads: number of query and key heads.
+        softmax_heads: number of softmaxes.
+        mixing_init: initialiser of P [logit_heads, softmax_heads] and R [softmax_heads, num_heads].
+        scale: multiplies the logits; None is 1 / sqrt(head_dim).
+        projection_bias: whether queries, keys and values have biases.
+        output_bias: whether the output has one.
+    """
+
+    head_dim: int
+    logit_heads: int
+    softmax_heads: int
+    value_dim: int | None = None
+    mixing_init: Initializer = NearIdentity()
+    scale: float | None = None
+    projection_bias: bool = True
+    output_bias: bool = True
+
+    def validate(self) -> None:
+        require_positive(self, "head_dim", "logit_heads", "softmax_heads")
+        if self.value_dim is not None:
+            require_positive(self, "value_dim")
+
+    @property
+    def values(self) -> int:
+        """Size of each value."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def logit_scale(self) -> float:
+        """What multiplies the dot products."""
+        return default_scale(self.head_dim) if self.scale is None else self.scale
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        logits, softmaxes, heads, bias = self.logit_heads, self.softmax_heads, self.num_heads, self.projection_bias
+        return {
+            **declare_into_heads("query", width, logits, self.head_dim, bias=bias, axis="logit_heads"),
+            **declare_into_heads("key", memory_width, logits, self.head_dim, bias=bias, axis="logit_heads"),
+            **declare_into_heads("value", memory_width, heads, self.values, bias=bias),
+            "logit_mixing": Tensor((logits, softmaxes), (None, None), self.mixing_init),
+            "weight_mixing": Tensor((softmaxes, heads), (None, "heads"), self.mixing_init, head_axis=1),
+            **declare_output(heads, self.values, width, bias=self.output_bias),
+        }
+
+    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+        return {
+            "key": into_heads(inputs, params["key"], params.get("key_bias")),
+            "value": into_heads(inputs, params["value"], params.get("value_bias")),
+        }
+
+    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+        return attend(
+            into_heads(inputs, params["query"], params.get("query_bias")),
+            memory["key"],
+            memory["value"],
+            scale=self.logit_scale,
+            mask=call.mask,
+            bias=call.bias,
+            gates=call.gates,
+            dropout=call.dropout,
+            across_heads=AcrossHeads(logits=params["logit_mixing"], weights=params["weight_mixing"]),
+            implementation=call.implementation,
+        )
+
+    def combine(self, params: Params, context: jax.Array) -> jax.Array:
+        return out_of_heads(context, params["output"], params.get("output_bias"))
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        values = self.num_heads * self.values
+        queries = query_length * width * self.logit_heads * self.head_dim
+        memory = key_length * memory_width * (self.logit_heads * self.head_dim + values)
+        mixing = self.softmax_heads * (self.logit_heads + self.num_heads)
+        pairs = query_length * key_length * (self.logit_heads * self.head_dim + mixing + values)
+        outputs = query_length * values * width
+        return 2 * (queries + memory + pairs + outputs)

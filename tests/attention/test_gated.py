@@ -1,0 +1,57 @@
+"""Gated heads: identity with a large bias, and otherwise the gates that the formula says."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Call, Gated, Mask, MultiHead, NoHeads
+from headjax.errors import ConfigError
+from headjax.initializers import Constant, Normal, Zeros
+from headjax.tensors import initialize
+from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+
+PLAIN = ["fixed_head_size", "ragged_grouped", "collaborative", "latent", "talking"]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_large_bias_leaves_the_formulation_unchanged(name):
+    inner = FORMULATIONS[name]
+    gated = Gated(inner=inner, bias_init=Constant(30.0), kernel_init=Zeros())
+    fresh = initialize(gated.tensors(WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
+    params, x = random_params(inner), jnp.asarray(random_inputs())
+    call = Call(mask=Mask(causal=True))
+    expected = inner.attend(params, x, inner.memory(params, x, None), call).context
+    wrapped = fresh | {"inner": params}
+    actual = gated.attend(wrapped, x, gated.memory(wrapped, x, None), call).context
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 6, 3)])
+def test_gates_multiply_those_of_the_call(shape):
+    gated = FORMULATIONS["gated"]
+    params, x = random_params(gated), jnp.asarray(random_inputs())
+    given = jnp.asarray(np.random.default_rng(0).uniform(size=shape), jnp.float32)
+    actual = gated.attend(params, x, gated.memory(params, x, None), Call(gates=given)).context
+    inner = gated.inner
+    plain = inner.attend(params["inner"], x, inner.memory(params["inner"], x, None), Call()).context
+    own = 1.0 / (1.0 + np.exp(-(np.asarray(x) @ params["gate"] + params["gate_bias"].reshape(1, 1, 3))))
+    full = given.reshape({1: (1, 1, 3), 2: (2, 1, 3), 3: (2, 6, 3)}[len(shape)])
+    np.testing.assert_allclose(actual, plain * (own * full)[..., None], rtol=1e-5, atol=1e-6)
+
+
+def test_heads_are_those_of_the_formulation_inside():
+    gated = FORMULATIONS["gated"]
+    pruned, _ = gated.keep_heads(random_params(gated), [2, 0], WIDTH, WIDTH)
+    assert (pruned.num_heads, pruned.ids, pruned.inner.ids) == (2, (2, 0), (2, 0))
+    assert pruned.structure() == Gated(inner=MultiHead(num_heads=2, head_dim=4))
+    none, kept = gated.keep_heads(random_params(gated), [], WIDTH, WIDTH)
+    assert none == NoHeads()
+    assert set(kept) == {"output_bias"}
+
+
+def test_gates_around_gates_are_refused():
+    with pytest.raises(ConfigError, match="inner: is gated already"):
+        Gated(inner=FORMULATIONS["gated"])

@@ -1,0 +1,95 @@
+"""Latent attention is multi-head attention with factored keys and values, whichever way it is evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Call, Latent, Mask, MultiHead, RotaryHalves, RotaryInterleaved
+from headjax.errors import ConfigError
+from headjax.norms import RMSNorm
+from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+
+
+def test_equals_multi_head_attention_of_its_products():
+    latent = Latent(num_heads=3, rank=6, head_dim=4, value_dim=5, query_rank=7, scale=0.4, projection_bias=True)
+    params, x = random_params(latent), jnp.asarray(random_inputs())
+    wide = {
+        "query": jnp.einsum("dr,rhk->dhk", params["query_latent"], params["query"]),
+        "query_bias": params["query_bias"],
+        "key": jnp.einsum("dr,rhk->dhk", params["latent"], params["key"]),
+        "key_bias": jnp.full((3, 4), 0.7),  # vanishes in the softmax, which is why Latent has none
+        "value": jnp.einsum("dr,rhv->dhv", params["latent"], params["value"]),
+        "value_bias": params["value_bias"],
+    }
+    multi_head = MultiHead(num_heads=3, head_dim=4, value_dim=5, scale=0.4)
+    call = Call(mask=Mask(causal=True))
+    expected = multi_head.attend(wide, x, multi_head.memory(wide, x, None), call)
+    actual = latent.attend(params, x, latent.memory(params, x, None), call)
+    np.testing.assert_allclose(actual.context, expected.context, atol=1e-5)
+    np.testing.assert_allclose(actual.probabilities, expected.probabilities, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["latent", "latent_rotary"])
+def test_both_evaluations_agree_with_gates_and_gradients(name, monkeypatch):
+    latent = FORMULATIONS[name]
+    params, x = random_params(latent), jnp.asarray(random_inputs())
+    gates = jnp.asarray(np.random.default_rng(0).uniform(size=(2, 6, 3)), jnp.float32)
+    call = Call(mask=Mask(causal=True), gates=gates)
+
+    def loss(params):
+        context = latent.attend(params, x, latent.memory(params, x, None), call).context
+        return jnp.sum(jnp.sin(context)), context
+
+    results = []
+    for absorbs in (False, True):
+        monkeypatch.setattr(Latent, "_absorbs", lambda *_, absorbs=absorbs: absorbs)
+        results.append(jax.jit(jax.grad(loss, has_aux=True))(params))
+    for expanded, absorbed in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(absorbed, expanded, rtol=1e-4, atol=1e-5)
+
+
+def test_the_rotary_part_sees_only_differences_of_positions():
+    latent = FORMULATIONS["latent_rotary"]
+    params, x = random_params(latent), jnp.asarray(random_inputs())
+
+    def context(positions):
+        call = Call(mask=Mask(causal=True), positions=positions)
+        return np.asarray(latent.attend(params, x, latent.memory(params, x, positions), call).context)
+
+    counted = jnp.arange(6)[None]
+    np.testing.assert_allclose(context(counted + 40), context(counted), atol=1e-4)
+    assert np.abs(context(3 * counted) - context(counted)).max() > 1e-3
+
+
+def test_the_cache_holds_the_latent_whatever_the_heads():
+    for heads in (1, 8):
+        latent = Latent(num_heads=heads, rank=6, head_dim=4, rotary_dim=2, rotary=RotaryHalves())
+        assert latent.cache_size(WIDTH, WIDTH) == 6 + 2
+
+
+def test_decoding_costs_less_through_the_latent():
+    latent = Latent(num_heads=16, rank=64, head_dim=64)
+    expanded = 2 * 16 * (512 * 64 * 128 + 512 * 128)
+    fixed = latent.flops(256, 256, 1, 0)
+    memory = 2 * 512 * 256 * 64
+    assert latent.flops(256, 256, 1, 512) - fixed - memory < expanded / 50
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"rotary_dim": 4}, "rotary_dim: is 4, but rotary is None"),
+        ({"rotary": RotaryHalves()}, "rotary_dim: is 0, but rotary is given"),
+        ({"rotary_dim": 3, "rotary": RotaryInterleaved()}, "rotary_dim.*got 3"),
+        ({"query_norm": RMSNorm()}, "query_norm: normalises the latent of query_rank"),
+        ({"rank": 0}, "rank: must be an integer"),
+    ],
+)
+def test_impossible_combinations_are_refused_with_both_fields(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(Latent(num_heads=2, rank=6, head_dim=4), **fields)
