@@ -68,7 +68,7 @@ def learning_curves(
             _scale(axes, scale)
             axes.set_ylabel(y_label)
             axes.xaxis.set_major_formatter(_plain_numbers())
-        figure.set_layout_engine("constrained", hspace=0.05)
+        figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06, hspace=0.05)
         panels[0].set_title(wrap(title, WIDTH))
         panels[-1].set_xlabel(x_label)
         if window is not None:

@@ -96,21 +96,25 @@ def attention_patterns(
     labels = [f"head {head}" for head in range(len(array))] if names is None else list(names)
     if len(labels) != len(array):
         raise DataError(f"names: {len(labels)} for {len(array)} heads")
-    columns = min(len(array), 2 if max(len(tokens), len(keys)) <= _MOST_TOKENS else 3)
+    labelled = max(len(tokens), len(keys)) <= _MOST_TOKENS
+    columns = min(len(array), 2 if labelled else 3)
     rows = -(-len(array) // columns)
     colors, limits = colormaps[SEQUENTIAL], Normalize(0.0, 1.0)
     with style():
         figure = new_figure(WIDTH, 2.0 + rows * min(WIDTH / columns * len(tokens) / len(keys), 2 * WIDTH))
         figure.set_layout_engine("compressed")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        _token_ticks(grid[0, 0], tokens, keys)
+        grid[0, 0].invert_yaxis()
+        if labelled:
+            grid[0, 0].set_xticks(range(len(keys)), [_visible(token) for token in keys], fontsize=10)
+            grid[0, 0].set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=10)
         edges = (np.arange(len(keys) + 1) - 0.5, np.arange(len(tokens) + 1) - 0.5)
         for axes, pattern, name in zip(grid.flat, array, labels, strict=False):
             axes.pcolormesh(*edges, pattern, cmap=colors, norm=limits, rasterized=True)
             axes.set_title(name, fontsize=12)
             axes.set(xlabel="Key", ylabel="Query", aspect="equal")
             axes.grid(visible=False)
-            axes.tick_params(axis="x", rotation=90)
+            axes.tick_params(axis="x", rotation=90 if labelled else 0)
             axes.label_outer()
         for axes in grid.flat[len(array) :]:
             axes.remove()
@@ -157,13 +161,6 @@ def _short(value: float) -> str:
 
 def _ticks(count: int) -> range:
     return range(0, count, 1 if count <= 16 else -(-count // 12))
-
-
-def _token_ticks(axes: Axes, tokens: Sequence[str], keys: Sequence[str]) -> None:
-    axes.invert_yaxis()
-    if max(len(tokens), len(keys)) <= _MOST_TOKENS:
-        axes.set_xticks(range(len(keys)), [_visible(token) for token in keys], fontsize=10)
-        axes.set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=10)
 
 
 def _visible(token: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -126,7 +127,9 @@ def look(index: int) -> Look:
 
 def new_figure(width: float = WIDTH, height: float = 3.8) -> Figure:
     """An empty figure of this many inches; call within `style()`."""
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height))
+    figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06)
+    return figure
 
 
 def new_axes(title: str, x_label: str, y_label: str, height: float = 3.8) -> tuple[Figure, Axes]:
@@ -139,7 +142,8 @@ def new_axes(title: str, x_label: str, y_label: str, height: float = 3.8) -> tup
 def finished(figure: Figure, alt: str) -> Plot:
     """The figure as a plot, its layout settled once: solved anew at each saving, it would drift by a little."""
     with style():
-        figure.draw_without_rendering()
+        for _ in range(2):  # the first pass places titles by the axes' old places
+            figure.draw_without_rendering()
         figure.set_layout_engine("none")
     return Plot(figure, alt)
 
@@ -151,6 +155,10 @@ def wrap(title: str, width: float) -> str:
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """A legend under the axes, in as many columns as fit, where it hides no data."""
-    longest = max(len(label) for label in labels)
-    columns = max(1, min(len(labels), int(figure.get_figwidth() / (0.085 * longest + 0.75))))
+
+    def width(columns: int) -> float:
+        sizes = [len(label) for label in labels]
+        return sum(0.085 * max(part) + 0.75 for part in np.array_split(sizes, columns))
+
+    columns = next((n for n in range(len(labels), 1, -1) if width(n) <= figure.get_figwidth()), 1)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
