@@ -1,0 +1,260 @@
+"""The effect of removing each head, or of leaving a layer only one, on the loss and on any metric."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.errors import DataError, HeadjaxError
+from headjax.heads import gates as head_gates
+from headjax.heads.chunks import Chunk, split_within
+from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.heads.prefix import record, resume
+from headjax.heads.streams import one_behind
+from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options, Output
+from headjax.models.compute import Compute
+from headjax.report.progress import Update
+from headjax.serialize import unknown_name
+from headjax.tensors import Params
+
+Metric = Callable[[Output, Batch], jax.Array]
+"""A model's output and the batch to one value per example, `[batch]`, traceable by JAX. Higher is better."""
+
+Mode = Literal["each", "all-but-one"]
+
+DEFAULT_BUDGET = 2**30
+"""Bytes of device memory that one call may take for its temporaries."""
+
+
+class Ablation(NamedTuple):
+    """What removing heads does, example by example.
+
+    Attributes:
+        mode: `each` if the head was removed, `all-but-one` if all others of its layer were.
+        heads: the heads, by stack, layer and position.
+        baseline: by metric, `[examples]` values of the model itself; `loss` is the summed loss of an example, nats.
+        ablated: by metric, `[heads, examples]` values with the ablation of each head.
+        weights: by metric, `[examples]` what each example weighs in the mean: its targets for `loss`, else 1.
+    """
+
+    mode: Mode
+    heads: tuple[HeadId, ...]
+    baseline: dict[str, np.ndarray]
+    ablated: dict[str, np.ndarray]
+    weights: dict[str, np.ndarray]
+
+    def mean(self, metric: str = "loss") -> float:
+        """The metric of the model itself; the loss is per target.
+
+        Raises:
+            HeadjaxError: there is no such metric.
+        """
+        self._require(metric)
+        return float(self.baseline[metric].sum() / self.weights[metric].sum())
+
+    def effects(self, metric: str = "loss") -> dict[HeadId, float]:
+        """By head, the metric with its ablation minus the metric of the model itself.
+
+        Raises:
+            HeadjaxError: there is no such metric.
+        """
+        self._require(metric)
+        change = (self.ablated[metric] - self.baseline[metric][None, :]).sum(axis=1) / self.weights[metric].sum()
+        return dict(zip(self.heads, change.tolist(), strict=True))
+
+    def _require(self, metric: str) -> None:
+        if metric not in self.baseline:
+            raise HeadjaxError(f"metric: {unknown_name('metric', metric, self.baseline)}")
+
+
+def ablate(
+    model: Model,
+    batches: Iterable[Batch],
+    mode: Mode = "each",
+    *,
+    metrics: Mapping[str, Metric] | None = None,
+    heads: Iterable[HeadId] | None = None,
+    gates: Gates | None = None,
+    budget: int = DEFAULT_BUDGET,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Ablation:
+    """Removes every head alone (`each`), or every head of a layer but one (`all-but-one`).
+
+    These are sections 3.2 and 3.3 of Michel et al. (2019). For every batch the residual stream entering each layer is
+    computed once; an ablation in layer l then recomputes only the layers from l on. Ablations of one layer are computed
+    together, as many as fit the budget.
+
+    Args:
+        model: the model.
+        batches: the examples; batches of equal shapes compile once. Examples without targets are left out.
+        mode: what to remove.
+        metrics: metrics besides the loss, by name.
+        heads: heads to ablate; None is all.
+        gates: `[layers, max_heads]` by head stack, gates to start from (heads already removed at 0); None is all ones.
+            With `all-but-one` a kept head's gate is 1.
+        budget: bytes of device memory for temporaries. How many ablations run together follows from it; the memory
+            taken does not grow with the number of heads. The streams, [layers, batch, length, width], come on top.
+        compute: how to compute.
+        progress: called after every batch with the number of batches done.
+
+    Raises:
+        DataError: there is no example with a target.
+        HeadjaxError: a head does not exist, an unknown mode, or the budget is too small for a single ablation.
+    """
+    if mode not in ("each", "all-but-one"):
+        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), ('each', 'all-but-one'))}")
+    config = model.config
+    chosen = all_heads(config) if heads is None else tuple(heads)
+    measures = tuple((metrics or {}).items())
+    at = head_gates.ones(config) if gates is None else dict(gates)
+    rows = {head: _row(config, at, head, mode) for head in chosen}
+    baseline: list[_Measured] = []
+    ablated: dict[HeadId, list[_Measured]] = {head: [] for head in chosen}
+    for number, (own, by_head) in enumerate(one_behind(_batches(model, batches, at, rows, measures, compute, budget))):
+        baseline.append(jax.device_get(own))
+        for chunk, measured in by_head:
+            fetched = jax.device_get(measured)
+            for i, head in enumerate(chunk.heads):
+                ablated[head].append(jax.tree.map(lambda array, i=i: array[i], fetched))
+        if progress is not None:
+            progress(number + 1, {})
+    return _collect(mode, chosen, baseline, ablated)
+
+
+class _Measured(NamedTuple):
+    """Per-example values, `[batch]` or `[variants, batch]`."""
+
+    values: dict[str, Any]
+    targets: Any
+
+
+Measures = tuple[tuple[str, Metric], ...]
+
+
+def _row(config: ModelConfig, at: Gates, head: HeadId, mode: Mode) -> np.ndarray:
+    """`[max_heads]` gates of the head's layer under its ablation."""
+    column = position(config, head)
+    if mode == "each":
+        row = np.array(at[head.stack][head.layer], np.float32)
+        row[column] = 0.0
+    else:
+        row = np.zeros(at[head.stack].shape[1], np.float32)
+        row[column] = 1.0
+    return row
+
+
+def _batches(
+    model: Model,
+    batches: Iterable[Batch],
+    at: Gates,
+    rows: Mapping[HeadId, np.ndarray],
+    measures: Measures,
+    compute: Compute,
+    budget: int,
+) -> Iterator[tuple[_Measured, list[tuple[Chunk, _Measured]]]]:
+    """For every batch the model's own values and those of every chunk of ablations, still being computed."""
+    for batch in batches:
+        arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+        own, streams = _whole(model.config, model.params, arrays, at, measures, compute)
+        results = []
+        for stack in dict.fromkeys(head.stack for head in rows):
+            heads = [head for head in rows if head.stack == stack]
+            arguments = (model.params, arrays, at, streams, jnp.int32(0))
+            chunks, program = _compiled_within(budget, heads, (model.config, stack, measures, compute), arguments)
+            for chunk in chunks:
+                gates = jnp.asarray(np.stack([rows[head] for head in chunk.padded]))
+                results.append((chunk, program(*arguments[:-1], jnp.int32(chunk.layer), gates)))
+        yield own, results
+
+
+def _compiled_within(
+    budget: int, heads: Sequence[HeadId], static: tuple[Any, ...], arguments: tuple[Any, ...]
+) -> tuple[list[Chunk], Any]:
+    """The chunks of a sweep over `heads` that fit the budget, and `_suffix` compiled for them."""
+    columns = arguments[2][heads[0].stack].shape[1]
+
+    def compiled(size: int) -> Any:
+        rows = jax.ShapeDtypeStruct((size, columns), jnp.float32)
+        leaves, structure = jax.tree.flatten((*map(_abstract, arguments), rows))
+        return _compile_suffix(static, tuple(leaves), structure)
+
+    return split_within(heads, budget, compiled)
+
+
+@functools.lru_cache(maxsize=64)
+def _compile_suffix(static: tuple[Any, ...], leaves: tuple[jax.ShapeDtypeStruct, ...], structure: Any) -> Any:
+    return _suffix.lower(*static, *jax.tree.unflatten(structure, leaves)).compile()
+
+
+def _abstract(tree: Any) -> Any:
+    def shape(array: Any) -> jax.ShapeDtypeStruct:
+        array = jnp.asarray(array)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding if array.committed else None)
+
+    return jax.tree.map(shape, tree)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "measures", "compute"))
+def _whole(
+    config: ModelConfig, params: Params, batch: Any, gates: Any, measures: Measures, compute: Compute
+) -> tuple[_Measured, Any]:
+    output, streams = record(config, params, batch, Options(gates=gates, compute=compute))
+    return _measure(config, output, batch, measures), streams
+
+
+@functools.partial(jax.jit, static_argnames=("config", "head_stack", "measures", "compute"))
+def _suffix(
+    config: ModelConfig,
+    head_stack: str,
+    measures: Measures,
+    compute: Compute,
+    params: Params,
+    batch: Any,
+    at: Any,
+    streams: Any,
+    layer: jax.Array,
+    rows: jax.Array,
+) -> _Measured:
+    """The values with each of `rows [variants, max_heads]` as the gates of a layer, computed from that layer on."""
+
+    def one(row: jax.Array) -> _Measured:
+        gates = {**at, head_stack: at[head_stack].at[layer].set(row)}
+        options = Options(gates=gates, compute=compute)
+        output = resume(config, params, batch, options, streams, SLOTS[head_stack][0], layer)
+        return _measure(config, output, batch, measures)
+
+    return jax.vmap(one)(rows)
+
+
+def _measure(config: ModelConfig, output: Output, batch: Batch, measures: Measures) -> _Measured:
+    loss = config.loss(output, batch)
+    values = {"loss": loss.total} | {name: metric(output, batch).astype(jnp.float32) for name, metric in measures}
+    return _Measured(values, loss.weight)
+
+
+def _collect(
+    mode: Mode, heads: tuple[HeadId, ...], baseline: list[_Measured], ablated: Mapping[HeadId, list[_Measured]]
+) -> Ablation:
+    """The values of all batches side by side, examples without targets left out."""
+    targets = np.concatenate([measured.targets for measured in baseline]) if baseline else np.zeros(0)
+    present = targets > 0
+    if not present.any():
+        raise DataError("batches: there is no example with a target to ablate heads on")
+
+    def joined(measured: list[_Measured], name: str) -> np.ndarray:
+        return np.concatenate([batch.values[name] for batch in measured]).astype(np.float64)[present]
+
+    names = list(baseline[0].values)
+    return Ablation(
+        mode,
+        heads,
+        baseline={name: joined(baseline, name) for name in names},
+        ablated={name: np.stack([joined(ablated[head], name) for head in heads]) for name in names},
+        weights={name: (targets if name == "loss" else np.ones_like(targets))[present] for name in names},
+    )

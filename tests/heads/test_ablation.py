@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from headjax.errors import DataError, HeadjaxError
+from headjax.heads import ablation as ablations
+from headjax.heads import gates
+from headjax.heads.ablation import ablate
+from headjax.heads.chunks import split
+from headjax.heads.head_id import HeadId, all_heads
+from tests import tiny
+
+LENGTH = 6
+
+
+def confident(output, batch):
+    """A metric: the mean probability of the likeliest token."""
+    return jax.nn.softmax(output.logits).max(axis=-1).mean(axis=-1)
+
+
+METRICS = {"confident": confident}
+
+
+@pytest.fixture(scope="module")
+def model():
+    multi = tiny.layer(tiny.multi_head(3))
+    return tiny.model(tiny.decoder_config(multi, multi, tiny.layer(tiny.collaborative(2))))
+
+
+def batch(seed, lengths=(6, 4, 6)):
+    mask = (np.arange(LENGTH)[None, :] < np.array(lengths)[:, None]).astype(np.int32)
+    return tiny.tokens(len(lengths), LENGTH, seed) | {"attention_mask": mask}
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return [batch(0), batch(1, (6, 0, 5))]
+
+
+@pytest.fixture(scope="module")
+def each(model, batches):
+    return ablate(model, batches, metrics=METRICS)
+
+
+def plainly(model, batches, at):
+    """(loss, confident) of every example by whole forwards."""
+    values = []
+    for given in batches:
+        output = model(given, at)
+        loss = model.config.loss(output, {name: jnp.asarray(array) for name, array in given.items()})
+        rows = np.stack([loss.total, confident(output, given)])
+        values.append(rows[:, np.asarray(loss.weight) > 0])
+    return np.concatenate(values, axis=1)
+
+
+def test_reusing_the_prefix_equals_plain_ablation(model, batches, each):
+    assert each.heads == all_heads(model.config)
+    assert each.baseline["loss"].shape == (5,)
+    for i, head in enumerate(each.heads):
+        expected = plainly(model, batches, gates.without(model.config, [head]))
+        np.testing.assert_allclose(each.ablated["loss"][i], expected[0], rtol=1e-5)
+        np.testing.assert_allclose(each.ablated["confident"][i], expected[1], rtol=1e-5)
+    own = plainly(model, batches, gates.ones(model.config))
+    targets = 5 + 3 + 5 + 5 + 4
+    assert each.mean() == pytest.approx(own[0].sum() / targets, rel=1e-5)
+    effect = plainly(model, batches, gates.without(model.config, [each.heads[4]])) - own
+    assert each.effects()[each.heads[4]] == pytest.approx(effect[0].sum() / targets, abs=1e-5)
+    assert each.effects("confident")[each.heads[4]] == pytest.approx(effect[1].mean(), abs=1e-6)
+
+
+def test_all_but_one_leaves_the_layer_a_single_head(model, batches):
+    got = ablate(model, batches, "all-but-one", metrics=METRICS)
+    for i, head in enumerate(got.heads):
+        others = [h for h in got.heads if h.layer == head.layer and h != head]
+        expected = plainly(model, batches, gates.without(model.config, others))
+        np.testing.assert_allclose(got.ablated["loss"][i], expected[0], rtol=1e-5)
+
+
+def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
+    removed = [HeadId("decoder", 0, 2), HeadId("decoder", 2, 0)]
+    chosen = [HeadId("decoder", 0, 0), HeadId("decoder", 1, 1)]
+    got = ablate(model, batches, heads=chosen, gates=gates.without(model.config, removed), metrics=METRICS)
+    assert got.heads == tuple(chosen)
+    for i, head in enumerate(chosen):
+        expected = plainly(model, batches, gates.without(model.config, [*removed, head]))
+        np.testing.assert_allclose(got.ablated["loss"][i], expected[0], rtol=1e-5)
+
+
+def test_temporaries_stay_within_the_budget_whatever_the_number_of_heads(model, batches, each, monkeypatch):
+    seen = []
+    within = ablations.split_within
+
+    def spying(heads, budget, compiled):
+        chunks, program = within(heads, budget, compiled)
+        seen.append((chunks[0].size, program.memory_analysis().temp_size_in_bytes))
+        return chunks, program
+
+    monkeypatch.setattr(ablations, "split_within", spying)
+    ablate(model, batches[:1], metrics=METRICS)
+    (full, most), *_ = seen
+    seen.clear()
+    got = ablate(model, batches, metrics=METRICS, budget=most - 1)
+    assert full == 3
+    assert all(size < full and used < most for size, used in seen)
+    np.testing.assert_allclose(got.ablated["loss"], each.ablated["loss"], rtol=1e-5)
+    with pytest.raises(HeadjaxError, match=r"budget: a single ablation needs [\d,]+ bytes"):
+        ablate(model, batches, metrics=METRICS, budget=1000)
+
+
+def test_batches_sharded_over_a_mesh_give_the_same_effects(model, batches, each):
+    mesh = Mesh(np.array(jax.devices()[:3]), ("data",))
+    replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
+    sharded = [jax.device_put(dict(given), NamedSharding(mesh, PartitionSpec("data"))) for given in batches]
+    got = ablate(replicated, sharded, metrics=METRICS)
+    np.testing.assert_allclose(got.ablated["loss"], each.ablated["loss"], rtol=1e-5)
+
+
+def test_chunks_are_equal_cover_every_head_and_waste_little():
+    heads = [HeadId("encoder", i, h) for i, count in enumerate((12, 12, 12)) for h in range(count)]
+    for limit, size in ((100, 12), (12, 12), (11, 6), (5, 4), (1, 1)):
+        chunks = split(heads, limit)
+        assert {chunk.size for chunk in chunks} == {size}
+        assert [head for chunk in chunks for head in chunk.heads] == heads
+        assert all({head.layer for head in chunk.padded} == {chunk.layer} for chunk in chunks)
+    ragged = [HeadId("encoder", 0, h) for h in range(4)] + [HeadId("encoder", 2, 7)]
+    assert [chunk.padded for chunk in split(ragged, 2)][-1] == (HeadId("encoder", 2, 7),) * 2
+
+
+def test_bad_requests_are_errors(model, batches, each):
+    with pytest.raises(DataError, match="no example with a target"):
+        ablate(model, [])
+    with pytest.raises(HeadjaxError, match="unknown mode 'all'"):
+        ablate(model, batches, "all")
+    with pytest.raises(HeadjaxError, match="head decoder/0/9"):
+        ablate(model, batches, heads=[HeadId("decoder", 0, 9)])
+    with pytest.raises(HeadjaxError, match="did you mean 'confident'"):
+        each.effects("confidnt")
