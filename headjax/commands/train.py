@@ -6,7 +6,7 @@ import argparse
 
 from headjax.commands.command import Command, Result, add_config_arguments
 from headjax.report.progress import Progress
-from headjax.report.tables import Table
+from headjax.report.tables import Column, Table
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         message = f"model: {result.path}"
     else:
         message = f"interrupted after step {result.steps}; the same command goes on from there"
-    return Result(data, [Table("Training", ("", "value"), tuple(rows))], message)
+    return Result(data, [Table((Column("Training"), Column("")), rows)], message)
 
 
 COMMAND = Command("train", "train a model from a config file", arguments, run)

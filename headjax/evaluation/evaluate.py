@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from headjax.errors import DataError
-from headjax.models.base import Batch, Loss
+from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
+from headjax.models.compute import Compute
 from headjax.tensors import Params
+
+
+def evaluate(
+    model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
+) -> Mapping[str, float]:
+    """The model's metrics on batches with labels, see `evaluate_batches`.
+
+    Args:
+        model: the model.
+        batches: arrays by Hugging Face's names; equal shapes compile once.
+        gates: head gates; any values reuse one compilation.
+        compute: how to compute.
+
+    Raises:
+        DataError: there is no target at all.
+    """
+    return evaluate_batches(
+        lambda params, batch: batch_loss(model.config, params, batch, gates, compute), model.params, batches
+    )
 
 
 def evaluate_batches(
@@ -18,7 +42,7 @@ def evaluate_batches(
     """Mean loss over all targets of all batches, and its exponential.
 
     Args:
-        step: the jitted evaluation step.
+        step: the jitted evaluation of one batch.
         params: the model's parameters.
         batches: the batches.
 
@@ -35,3 +59,14 @@ def evaluate_batches(
         raise DataError("evaluation: the data holds no targets")
     mean = total / weight
     return {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "targets": weight}
+
+
+def batch_loss(config: ModelConfig, params: Params, batch: Batch, gates: Gates | None, compute: Compute) -> Loss:
+    """Per-example losses of one batch, jitted once per config and shapes."""
+    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    return _batch_loss(config, params, arrays, gates, compute)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _batch_loss(config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute) -> Loss:
+    return config.loss(config.apply(params, batch, Options(gates=gates, compute=compute)), batch)

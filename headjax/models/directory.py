@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from headjax import tensors as declared
 from headjax.errors import CheckpointError
+from headjax.integrity import check_sizes, write_sizes
 from headjax.models.base import Model, ModelConfig
 from headjax.serialize import from_data, to_data
 from headjax.version import __version__
@@ -41,6 +42,7 @@ def save(model: Model, path: str | Path) -> None:
             model.tokenizer.save(folder / "tokenizer")
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder.absolute() / "params", model.params)
+        write_sizes(folder / "params")
 
     write_directory(Path(path), write, marker="config.json")
 
@@ -117,6 +119,7 @@ def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str
 
     if not path.is_dir():
         raise CheckpointError(f"{path}: missing")
+    check_sizes(path)
     tensors = config.tensors()
     mesh = MeshConfig().build(jax.devices()[:1]) if mesh is None else mesh
     with ocp.StandardCheckpointer() as checkpointer:

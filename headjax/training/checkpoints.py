@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from headjax.errors import CheckpointError
+from headjax.integrity import SIZES, check_sizes, write_sizes
 from headjax.models.directory import first_line
 from headjax.serialize import to_data
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
@@ -34,7 +35,7 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._manager.wait_until_finished()
+        self._finish()
         self._manager.close()
 
     @property
@@ -42,27 +43,36 @@ class Checkpoints:
         """The last complete checkpoint's step, None without one."""
         return self._manager.latest_step()
 
-    def save(self, step: int, state: TrainState, iterator: dict[str, Any]) -> None:
+    def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
         """Starts writing a checkpoint, unless this step has one."""
         if step == self.latest:
             return
+        self._finish()
         args = self._ocp.args
-        composite = args.Composite(state=args.StandardSave(state), iterator=args.JsonSave(iterator))
+        composite = args.Composite(state=args.StandardSave(state), position=args.JsonSave(position))
         self._manager.save(step, args=composite, force=True)
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """The state, on the target's shardings, and the data iterator's state.
+        """The state, on the target's shardings, and where in the data it was.
 
         Raises:
             CheckpointError: files that are truncated or do not fit the target.
         """
+        check_sizes(self.path / str(step))
         args = self._ocp.args
-        composite = args.Composite(state=args.StandardRestore(target), iterator=args.JsonRestore())
+        composite = args.Composite(state=args.StandardRestore(target), position=args.JsonRestore())
         try:
             restored = self._manager.restore(step, args=composite)
         except Exception as error:
             raise CheckpointError(f"{self.path / str(step)}: cannot be restored ({first_line(error)})") from None
-        return restored["state"], restored["iterator"]
+        return restored["state"], restored["position"]
+
+    def _finish(self) -> None:
+        """Waits for the checkpoint being written and records its files' sizes."""
+        self._manager.wait_until_finished()
+        for step in self._manager.all_steps():
+            if not (self.path / str(step) / SIZES).exists():
+                write_sizes(self.path / str(step))
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from headjax import history
 from headjax.data.records import evaluation_batches, train_iterator
 from headjax.data.task import Source, TaskData
 from headjax.errors import ConfigError, DataError
@@ -26,7 +27,6 @@ from headjax.training.metrics import MetricWriter
 from headjax.training.preemption import StopRequest
 from headjax.training.state import TrainState, abstract_state, initial_state
 from headjax.training.step import StepMetrics, evaluation_step, put_batch, train_step
-from headjax.version import __version__
 
 
 class TrainResult(NamedTuple):
@@ -107,7 +107,9 @@ def train(
             state = initial_state(model, optimizer, mesh, config.seed, start.params)
         else:
             state, position = checkpoints.restore(checkpoints.latest, abstract_state(model, optimizer, mesh))
-            iterator.set_state(position)
+            if position["data"] != data.info.get("data"):
+                raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
+            iterator.set_state(position["iterator"])
         with MetricWriter(workdir, int(state.step), config.tensorboard) as metrics, StopRequest() as stop:
             state, speed = _advance(run, state, iterator, checkpoints, metrics, stop, progress)
             final = _final_metrics(run, state, metrics)
@@ -141,7 +143,8 @@ def _advance(
         bar(first, {})
         for step in range(first + 1, config.steps + 1):
             state, measured = run.step(state, put_batch(next(iterator), run.mesh))
-            last = step == config.steps or stop.requested
+            stopping = stop.requested  # read once: a signal from here on is for the next step
+            last = stopping or step == config.steps
             if step % config.log_every == 0 or last or step == first + 1:
                 values = {name: float(value) for name, value in measured._asdict().items()}
                 now = time.perf_counter()
@@ -153,8 +156,8 @@ def _advance(
                 metrics.write(step, record | {"train/tokens_per_second": speed})
                 bar(step, {"loss": values["loss"], "tokens/s": speed})
             if step % config.checkpoint_every == 0 or last:
-                checkpoints.save(step, state, iterator.get_state())
-            if stop.requested:
+                checkpoints.save(step, state, {"iterator": iterator.get_state(), "data": run.data.info.get("data")})
+            if stopping:
                 break
             if config.evaluate_every and step % config.evaluate_every == 0 and not last:
                 evaluated = run.evaluate(state.params)
@@ -189,21 +192,15 @@ def _result(
     run: Run,
     workdir: Path,
     state: TrainState,
-    history: tuple[Mapping[str, Any], ...],
+    past: tuple[Mapping[str, Any], ...],
     metrics: Mapping[str, float],
     speeds: list[float],
 ) -> TrainResult:
     steps = int(state.step)
     finished = steps >= run.config.steps
-    entry = {
-        "action": "train",
-        "headjax": __version__,
-        "steps": steps,
-        "data": dict(run.data.info),
-        "metrics": dict(metrics),
-    }
+    entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
     params = jax.device_put(state.params, jax.devices()[0]) if run.mesh.size > 1 else state.params
-    model = Model(run.model, params, (*history, entry), run.data.tokenizer)
+    model = Model(run.model, params, (*past, entry), run.data.tokenizer)
     path = workdir / "model" if finished else None
     if path is not None:
         model.save(path)

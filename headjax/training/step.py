@@ -46,7 +46,7 @@ def train_step(
         (loss, losses), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, batch, key)
         updates, moments = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = StepMetrics(loss, optax.global_norm(gradients), losses.weight.sum())
+        metrics = StepMetrics(loss, optax.tree.norm(gradients), losses.weight.sum())
         return TrainState(state.step + 1, params, moments), metrics
 
     places = state_shardings(model, optimizer, mesh)

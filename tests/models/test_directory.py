@@ -106,9 +106,8 @@ def test_truncated_parameters_are_one_line(copy):
     for file in (copy / "params").rglob("*"):
         if file.is_file() and file.parent.name == "d":
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match=r"params: cannot be read") as error:
+    with pytest.raises(CheckpointError, match=r"params/d/\w+: has \d+ bytes instead of \d+; truncated\?$"):
         load(copy)
-    assert "\n" not in str(error.value)
     shutil.rmtree(copy / "params")
     with pytest.raises(CheckpointError, match=r"params: missing$"):
         load(copy)

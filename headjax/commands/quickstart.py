@@ -1,0 +1,62 @@
+"""`headjax quickstart`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from headjax.commands.command import Command, Result
+from headjax.report.progress import Progress
+
+STEPS = 400
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("--workdir", default="runs/quickstart", metavar="D", help="where everything goes (%(default)s)")
+    parser.add_argument("--path", default="", metavar="P", help="your own text: a file, a folder or a glob")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="training steps a model (%(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, metavar="N", help="blocks of 128 tokens a step (%(default)s)"
+    )
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Trains a small decoder in three formulations, scores, prunes, converts, compares, writes `report.html`."""
+    from headjax.quickstart.page import cost_table, write_report
+    from headjax.quickstart.study import run_study
+
+    workdir = Path(options.workdir)
+    study = run_study(workdir, steps=options.steps, path=options.path, batch_size=options.batch_size, progress=progress)
+    report = write_report(study, workdir / "report.html")
+
+    def entry(variant: Any) -> dict[str, Any]:
+        common = {
+            "model": str(variant.path),
+            "parameters": variant.model.num_parameters,
+            "perplexity": variant.perplexity,
+            "forward_seconds": study.timings[variant.name].median,
+        }
+        return common | dict(variant.details)
+
+    data = {
+        "perplexity": {name: run.metrics["perplexity"] for name, run in study.trained.items()},
+        "parameters": {name: run.model.num_parameters for name, run in study.trained.items()},
+        "models": {name: str(run.path) for name, run in study.trained.items()},
+        "scores": {
+            name: {
+                score: {str(head): value for head, value in values.items()} for score, values in scores.values.items()
+            }
+            for name, scores in study.scores.items()
+        },
+        "pruning": study.pruning,
+        "pruned": [entry(variant) for variant in study.pruned],
+        "converted": [entry(variant) for variant in study.converted],
+        "report": str(report),
+        "seconds": study.seconds,
+    }
+    return Result(data, [cost_table(study)], f"report: {report}")
+
+
+COMMAND = Command("quickstart", "train, score, prune, convert, report", arguments, run)

@@ -1,0 +1,255 @@
+"""The loop: resuming is exact, devices do not matter, and what cannot be done is refused before anything is lost."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.data.records import TokenBlocks
+from headjax.data.task import TaskData
+from headjax.errors import CheckpointError, ConfigError, DataError
+from headjax.models.directory import load
+from headjax.tensors import flatten
+from headjax.training.config import train_config
+from headjax.training.loop import train
+from headjax.training.metrics import read_metrics
+
+VOCABULARY = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation_cache(tmp_path_factory):
+    """Every run compiles its own step; the same program is compiled once here."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Text with something to learn: every token is followed by the next or the next but one."""
+    rng = np.random.default_rng(0)
+    tokens = np.cumsum(rng.integers(1, 3, size=1500)) % VOCABULARY
+    blocks = [TokenBlocks(part.astype(np.int32), 12) for part in (tokens[:1200], tokens[1200:])]
+    return TaskData(None, *blocks, {"text": "a random walk"})
+
+
+def config(**changes):
+    fields = {
+        "model": {
+            "kind": "language_model",
+            "vocab_size": VOCABULARY,
+            "max_length": 12,
+            "width": 16,
+            "num_layers": 2,
+            "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
+            "feed_forward": {"kind": "dense", "hidden": 32},
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+        },
+        "data": {"kind": "language"},
+        "batch_size": 8,
+        "steps": 7,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 2}},
+        "mesh": {"data": 1},
+        "log_every": 1,
+        "checkpoint_every": 3,
+        "tensorboard": False,
+    }
+    return train_config(fields | changes)
+
+
+@contextlib.contextmanager
+def one_device():
+    """Meshes built inside see a single device."""
+    devices = jax.devices
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda *arguments: devices(*arguments)[:1])
+        yield
+
+
+def interrupt_at(step):
+    """A progress bar during which the process gets a SIGTERM."""
+
+    @contextlib.contextmanager
+    def opened(title, total, unit):
+        def update(done, values):
+            if done == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        yield update
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "whole"
+    with one_device():
+        return train(config(), workdir, data=data), workdir
+
+
+def assert_equal(ours, theirs):
+    ours, theirs = flatten(ours), flatten(theirs)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+def test_training_learns_and_leaves_a_model_directory(uninterrupted):
+    result, workdir = uninterrupted
+    assert result.finished
+    assert result.steps == 7
+    losses = [record["train/loss"] for record in read_metrics(workdir / "metrics.jsonl") if "train/loss" in record]
+    assert len(losses) == 7
+    assert losses[-1] < losses[0] - 0.1
+    assert_equal(load(result.path).params, result.model.params)
+    assert load(result.path).history[-1]["action"] == "train"
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_run_stopped_by_sigterm_goes_on_bit_for_bit(step, uninterrupted, data, tmp_path):
+    whole, whole_workdir = uninterrupted
+    before = signal.getsignal(signal.SIGTERM)
+    with one_device():
+        stopped = train(config(), tmp_path, data=data, progress=interrupt_at(step))
+        assert not stopped.finished
+        # The signal is seen after the step in flight, at the latest one step later.
+        assert stopped.steps in (step, step + 1)
+        assert stopped.path is None
+        assert (tmp_path / "checkpoints" / str(stopped.steps) / "sizes.json").exists()
+        continued = train(config(), tmp_path, data=data)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert continued.finished
+    assert_equal(continued.model.params, whole.model.params)
+    assert continued.metrics == whole.metrics
+
+    def values(path):
+        return [{k: v for k, v in record.items() if "tokens_per_second" not in k} for record in read_metrics(path)]
+
+    assert values(tmp_path / "metrics.jsonl") == values(whole_workdir / "metrics.jsonl")
+
+
+def test_a_run_killed_between_checkpoints_goes_on_from_the_last_one(uninterrupted, data, tmp_path):
+    whole, _ = uninterrupted
+
+    @contextlib.contextmanager
+    def killed(title, total, unit):
+        def update(done, values):
+            if done == 5:
+                raise MemoryError("killed")
+
+        yield update
+
+    with one_device():
+        with pytest.raises(MemoryError, match="killed"):
+            train(config(), tmp_path, data=data, progress=killed)
+        continued = train(config(), tmp_path, data=data)
+    assert_equal(continued.model.params, whole.model.params)
+
+
+@pytest.mark.parametrize("mesh", [{"data": 8}, {"data": 2, "fsdp": 2, "model": 2}, {"data": 1, "fsdp": 8}])
+def test_eight_devices_reach_what_one_reaches(mesh, uninterrupted, data, tmp_path):
+    whole, _ = uninterrupted
+    spread = train(config(mesh=mesh), tmp_path, data=data)
+    assert spread.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
+    ours, theirs = flatten(spread.model.params), flatten(whole.model.params)
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+def test_a_run_goes_on_on_another_mesh(uninterrupted, data, tmp_path):
+    whole, _ = uninterrupted
+    stopped = train(config(mesh={"data": 8}), tmp_path, data=data, progress=interrupt_at(3))
+    assert not stopped.finished
+    continued = train(config(mesh={"data": 2, "model": 2, "fsdp": 2}), tmp_path, data=data)
+    assert continued.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
+
+
+def test_a_finished_run_started_again_changes_nothing(uninterrupted, data, tmp_path):
+    whole, workdir = uninterrupted
+    shutil.copytree(workdir, tmp_path / "copy")
+    with one_device():
+        again = train(config(), tmp_path / "copy", data=data)
+    assert_equal(again.model.params, whole.model.params)
+    assert again.metrics == whole.metrics
+
+
+def test_training_goes_on_from_a_model_directory(uninterrupted, data, tmp_path):
+    whole, _ = uninterrupted
+    start = {"kind": "directory", "path": str(whole.path)}
+    constant = {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 1e-8}, "weight_decay": 0.0}
+    with one_device():
+        result = train(config(model=start, steps=1, optimizer=constant), tmp_path, data=data)
+    assert result.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-4)
+    assert [entry["action"] for entry in result.model.history] == ["train", "train"]
+
+
+def test_a_workdir_of_another_run_is_left_alone(uninterrupted, data, tmp_path):
+    _, workdir = uninterrupted
+    shutil.copytree(workdir, tmp_path / "copy")
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError, match=r"copy: holds another run; config\.steps is 7 there and 9 here\."):
+        train(config(steps=9, mesh={"data": 8}), tmp_path / "copy", data=data)
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+    (tmp_path / "copy" / "train_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"train_config\.json: cannot be read"):
+        train(config(mesh={"data": 8}), tmp_path / "copy", data=data)
+
+
+def test_a_truncated_checkpoint_is_named(uninterrupted, data, tmp_path):
+    _, workdir = uninterrupted
+    shutil.copytree(workdir, tmp_path / "copy")
+    for file in (tmp_path / "copy" / "checkpoints" / "7" / "state" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with one_device(), pytest.raises(CheckpointError, match=r"checkpoints/7/state/d/\w+: has \d+ bytes instead of"):
+        train(config(), tmp_path / "copy", data=data)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(data, tmp_path):
+    with pytest.raises(ConfigError, match=r"^batch_size: 6 does not divide over 8 devices"):
+        train(config(batch_size=6, mesh={"data": 8}), tmp_path / "run", data=data)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_and_json_lines_hold_the_same_steps(data, tmp_path):
+    with one_device():
+        train(config(steps=2, tensorboard=True, evaluate_every=1), tmp_path, data=data)
+    assert list((tmp_path / "tensorboard").glob("events*"))
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [1, 1, 2, 2]
+    assert {"train/loss", "train/gradient_norm", "train/targets", "train/tokens_per_second", "step"} == set(records[0])
+
+
+def test_a_run_does_not_go_on_with_another_text(data, tmp_path):
+    with one_device():
+        train(config(), tmp_path, data=data, progress=interrupt_at(2))
+        with pytest.raises(DataError, match=r"^config\.data: the text is not the one"):
+            train(config(), tmp_path, data=data._replace(info={"data": "edited"}))
+
+
+def test_bfloat16_follows_float32(uninterrupted, data, tmp_path):
+    whole, _ = uninterrupted
+    with one_device():
+        rounded = train(config(compute={"dtype": "bfloat16"}), tmp_path, data=data)
+    assert rounded.model.params["embeddings"]["token"].dtype == np.float32
+    assert rounded.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=0.02)
+    assert rounded.metrics["loss"] != whole.metrics["loss"]
+
+
+def test_an_empty_validation_split_is_an_error(data, tmp_path):
+    with pytest.raises(DataError, match="validation split is empty"), one_device():
+        train(config(), tmp_path, data=data._replace(validation=[]))
