@@ -65,7 +65,8 @@ def _run(arguments: list[str]) -> int:
     from headjax.report.tables import print_table
 
     with _clean_stdout(options.json == "-") as stdout:
-        shown = Console(file=sys.stdout, soft_wrap=False)
+        # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
+        shown = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
         result = command.run(options, bars(Console(stderr=True)))
         for table in result.tables:
             print_table(table, shown)

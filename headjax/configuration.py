@@ -6,6 +6,8 @@ knobs, their types and their defaults in one place and an unknown one is an erro
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,32 +52,79 @@ def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
 def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """Loads `FILE[:ARGS]` and applies overrides such as `--config.optimizer.schedule.peak=0.001`.
 
-    Raises:
-        ConfigError: a missing file, an error inside it, an unknown field, or a value of the wrong type.
-    """
-    from absl import flags
-    from ml_collections import config_flags
+    An override may also set a field that the file leaves at its default. Whether the field exists is checked when the
+    config is built (`headjax.serialize.from_data`), where its type is known.
 
+    Raises:
+        ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
+    """
     path, _, argument = spec.partition(":")
+    config = _call(_module(path), path, argument)
+    for override in overrides:
+        _override(config, override)
+    return config
+
+
+def _module(path: str) -> types.ModuleType:
     if not Path(path).is_file():
         raise ConfigError(f"{path}: no such config file")
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=values)
-    for override in overrides:
-        if not override.startswith("--config.") or "=" not in override:
-            raise ConfigError(f"{override}: expected --config.FIELD=VALUE")
+    found = importlib.util.spec_from_file_location("headjax_config", path)
+    if found is None or found.loader is None:
+        raise ConfigError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(found)
     try:
-        values(["headjax", f"--config={path}:{argument}" if argument else f"--config={path}", *overrides])
-        config = values["config"].value
-    except ConfigError:
-        raise
-    except flags.UnrecognizedFlagError as error:
-        raise ConfigError(f"{error.flagname.removeprefix('--')}: unknown config field") from None
-    except (flags.Error, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ConfigError(f"{path}: {_one_line(error)}") from None
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
+    if not callable(getattr(module, "get_config", None)):
+        raise ConfigError(f"{path}: defines no get_config(arg)")
+    return module
+
+
+def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
+    try:
+        config = module.get_config(argument)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except Exception as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{path}: get_config must return a ConfigDict, got {type(config).__name__}")
     return config
+
+
+def _override(config: ConfigDict, override: str) -> None:
+    path, equals, text = override.removeprefix("--").partition("=")
+    if not equals:
+        raise ConfigError(f"{override}: expected --config.FIELD=VALUE")
+    _, *groups, name = path.split(".")
+    node = config
+    for depth, group in enumerate(groups):
+        if not isinstance(node.get(group), ConfigDict):
+            where = ".".join(["config", *groups[:depth]])
+            raise ConfigError(f"{where}.{group}: {unknown_name('group', group, _groups(node))}")
+        node = node[group]
+    try:
+        with node.unlocked():
+            node[name] = _literal(text, node.get(name))
+    except TypeError:
+        raise ConfigError(f"{path}: expected {type(node[name]).__name__}, got {text!r}") from None
+
+
+def _groups(node: ConfigDict) -> list[str]:
+    return [name for name, entry in node.items() if isinstance(entry, ConfigDict)]
+
+
+def _literal(text: str, present: Any) -> Any:
+    """The override's value: text stays text where the field holds text, else it is read as a Python literal."""
+    if isinstance(present, str):
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _one_line(error: BaseException) -> str:

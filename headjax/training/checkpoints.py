@@ -8,11 +8,16 @@ from types import TracebackType
 from typing import Any
 
 from headjax.errors import CheckpointError
+from headjax.files import write_file
 from headjax.integrity import SIZES, check_sizes, write_sizes
 from headjax.models.directory import first_line
 from headjax.serialize import to_data
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.state import TrainState
+
+
+CONFIG = "train_config.json"
+"""A workdir's file that says which run it holds."""
 
 
 class Checkpoints:
@@ -75,24 +80,27 @@ class Checkpoints:
                 write_sizes(self.path / str(step))
 
 
-def claim_workdir(workdir: Path, config: TrainConfig) -> None:
-    """Writes the config into a new workdir, or checks that an old one holds the same run.
+def check_workdir(workdir: Path, config: TrainConfig) -> None:
+    """Checks that a workdir is new or holds this run; writes nothing.
 
     Raises:
         CheckpointError: the workdir holds another config; the message names the first field that differs.
     """
-    path = workdir / "train_config.json"
-    data = to_data(config)
-    if path.exists():
-        try:
-            held = json.loads(path.read_text())
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-        differing = _first_difference(_computed(held), _computed(data), "config")
-        if differing is not None:
-            raise CheckpointError(f"{workdir}: holds another run; {differing}. Choose another --workdir.")
-    workdir.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=2) + "\n")
+    path = workdir / CONFIG
+    if not path.exists():
+        return
+    try:
+        held = json.loads(path.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+    differing = _first_difference(_computed(held), _computed(to_data(config)), "config")
+    if differing is not None:
+        raise CheckpointError(f"{workdir}: holds another run; {differing}. Choose another --workdir.")
+
+
+def claim_workdir(workdir: Path, config: TrainConfig) -> None:
+    """Writes the config into the workdir, whose run it is from now on."""
+    write_file(workdir / CONFIG, (json.dumps(to_data(config), indent=2) + "\n").encode())
 
 
 def _computed(data: dict[str, Any]) -> dict[str, Any]:

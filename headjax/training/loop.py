@@ -21,7 +21,7 @@ from headjax.models.base import Batch, Model, ModelConfig
 from headjax.parallel.mesh import check_batch_size
 from headjax.report.progress import Progress, silent
 from headjax.tensors import Params
-from headjax.training.checkpoints import Checkpoints, claim_workdir
+from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.metrics import MetricWriter
 from headjax.training.preemption import StopRequest
@@ -89,9 +89,10 @@ def train(
     model = start.config
     mesh = config.mesh.build()
     check_batch_size(config.batch_size, mesh)
-    claim_workdir(workdir, config)
+    check_workdir(workdir, config)
     data = config.data.load(start.tokenizer) if data is None else data
     check_vocabulary(model, data)
+    claim_workdir(workdir, config)
     optimizer = config.optimizer.build(model.tensors(), config.steps)
     run = Run(
         config=config,

@@ -1,0 +1,109 @@
+"""`headjax inspect`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headjax.commands.command import Command, Result
+from headjax.errors import HeadjaxError
+from headjax.models.base import ModelConfig
+from headjax.models.summary import LayerSummary, ModelSummary, summarize
+from headjax.report import numbers as format_numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="model directory")
+    parser.add_argument("--config", metavar="FILE[:ARGS]", help="config file, instead of a model directory")
+    parser.add_argument("--length", type=int, default=128, metavar="N", help="tokens that FLOPs are for (%(default)s)")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Counts parameters, heads, FLOPs and cache; no array is read or made."""
+    if (options.model is None) == (options.config is None):
+        raise HeadjaxError("inspect: give a model directory or --config, one of them")
+    if options.length < 1:
+        raise HeadjaxError(f"--length: must be at least 1, got {options.length}")
+    config = _from_file(options) if options.model is None else _from_directory(options.model)
+    summary = summarize(config, options.length)
+    return Result(summary.to_json(), [_totals(summary), _layers(summary.layers)])
+
+
+def _from_directory(path: str) -> ModelConfig:
+    from headjax.models.directory import load_config
+
+    return load_config(Path(path))
+
+
+def _from_file(options: argparse.Namespace) -> ModelConfig:
+    from headjax.configuration import load_config
+    from headjax.models.recipes import Recipe
+    from headjax.serialize import from_data
+
+    config = load_config(options.config, options.overrides).to_dict()
+    if "model" not in config:
+        raise HeadjaxError("config.model: missing")
+    return from_data(Recipe, config["model"], "config.model").build()  # type: ignore[type-abstract]
+
+
+def _totals(summary: ModelSummary) -> Table:
+    rows = [
+        ("parameters", f"{summary.parameters:,}"),
+        ("heads", f"{summary.heads:,}"),
+        (f"work at length {summary.length}", format_numbers.flops(summary.flops)),
+        ("cache per token", format_numbers.size(summary.cache_bytes_per_token)),
+    ]
+    return Table((Column("Model"), Column("")), rows)
+
+
+def _layers(layers: Sequence[LayerSummary]) -> Table:
+    columns = (
+        Column("Layers"),
+        Column("Formulation"),
+        Column("Heads"),
+        Column("Sizes"),
+        Column("Parameters", format_numbers.count),
+        Column("Work", format_numbers.flops),
+        Column("Cache per token", format_numbers.size),
+    )
+    groups = [list(group) for _, group in itertools.groupby(layers, key=_alike)]
+    rows = [
+        (
+            f"{group[0].stack}/{number_list([layer.layer for layer in group])}",
+            group[0].kind,
+            number_list(group[0].heads),
+            ", ".join(f"{name} {size}" for name, size in sorted(group[0].sizes.items())),
+            group[0].parameters,
+            group[0].flops,
+            group[0].cache_bytes_per_token,
+        )
+        for group in groups
+    ]
+    notes = ("Attention layers, each with the numbers given; heads by their original numbers.",)
+    return Table(columns, rows, notes=notes)
+
+
+def _alike(layer: LayerSummary) -> tuple[Any, ...]:
+    return layer.stack, layer.kind, layer.heads, tuple(sorted(layer.sizes.items())), len(layer.tied_layers) > 1 and layer.tied_layers
+
+
+def number_list(numbers: Sequence[int]) -> str:
+    """Numbers as ranges: `0-3, 7`; `none` for none."""
+    if not numbers:
+        return "none"
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+COMMAND = Command("inspect", "layers, heads, sizes and costs of a model or config", arguments, run)

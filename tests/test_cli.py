@@ -1,0 +1,131 @@
+"""The command line's frame: exit codes, one-line errors, JSON alone on stdout."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from headjax import __version__
+from headjax.cli import COMMANDS, main
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({
+        "model": {
+            "kind": "language_model", "vocab_size": 300, "max_length": 16, "width": 16, "num_layers": 2,
+            "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
+            "feed_forward": {"kind": "dense", "hidden": 16},
+        },
+        "data": {"kind": "language", "path": "", "length": 16, "tokenizer": "bytes"},
+        "batch_size": 8, "steps": 2,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
+        "tensorboard": False,
+    })
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.py"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(400)))
+    return str(path)
+
+
+def error_of(capsys, *arguments):
+    """The one line a failing command prints; its exit code must be 2 and stdout empty."""
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("headjax: error: ")
+    assert printed.err.count("\n") == 1
+    return printed.err.removeprefix("headjax: error: ").rstrip("\n")
+
+
+def test_json_on_stdout_stands_alone(config, capsys):
+    assert main(["inspect", "--config", config, "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    data = json.loads(printed.out)
+    assert {"parameters", "heads", "flops", "cache_bytes_per_token", "layers"} <= data.keys()
+    assert data["heads"] == 4
+    assert "Formulation" in printed.err
+
+
+def test_tables_go_to_stdout_and_json_to_its_file(config, tmp_path, capsys):
+    path = tmp_path / "new" / "result.json"
+    assert main(["inspect", "--config", config, "--json", str(path)]) == 0
+    assert "Formulation" in capsys.readouterr().out
+    assert json.loads(path.read_text())["heads"] == 4
+
+
+def test_train_writes_a_model_that_inspect_reads(config, text, tmp_path, capsys):
+    workdir = str(tmp_path / "run")
+    arguments = ["train", "--config", config, "--workdir", workdir, f"--config.data.path={text}", "--json", "-"]
+    assert main(arguments) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["steps"] == 2
+    assert trained["finished"] is True
+    assert trained["metrics"]["perplexity"] > 1
+    assert trained["tokens_per_second"] > 0
+    assert main(["inspect", trained["model"], "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == trained["parameters"]
+    assert "config.steps is 2 there and 3 here" in error_of(capsys, *arguments[:-2], "--config.steps=3")
+
+
+def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, capsys):
+    inspect = ("inspect", "--config", config)
+    train = ("train", "--config", config, "--workdir", str(tmp_path / "run"))
+    assert error_of(capsys, *inspect, "--config.model.attention.num_heads=0") == (
+        "config.model.attention.num_heads: must be an integer of at least 1, got 0"
+    )
+    assert error_of(capsys, *inspect, "--config.model.attention.num_heads=-4").endswith("at least 1, got -4")
+    assert error_of(capsys, *inspect, "--config.model.widht=3").endswith("did you mean 'width'?")
+    assert error_of(capsys, *inspect, "--config.model.width=0").startswith("config.model.width: ")
+    assert error_of(capsys, "inspect", str(tmp_path)).endswith("not a model directory (it has no config.json)")
+    assert error_of(capsys, "inspect").startswith("inspect: give a model directory or --config")
+    assert "invalid choice: 'inspekt'" in error_of(capsys, "inspekt")
+    assert "required: --workdir" in error_of(capsys, "train", "--config", config)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 8)
+    assert "empty.txt: " in error_of(capsys, *train, f"--config.data.path={tmp_path / 'empty.txt'}")
+    assert "binary.txt: " in error_of(capsys, *train, f"--config.data.path={tmp_path / 'binary.txt'}")
+    assert error_of(capsys, *train, "--config.batch_size=9").startswith("batch_size: 9 does not divide over 8")
+
+
+def test_an_unwritable_json_path_is_an_error(config, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["inspect", "--config", config, "--json", str(tmp_path / "file" / "x.json")]) == 2
+    assert "x.json" in capsys.readouterr().err
+
+
+def test_help_and_version(capsys):
+    assert main([]) == 0
+    assert set(COMMANDS) <= set(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.strip() == f"headjax {__version__}"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([name, "--help"])
+    assert stopped.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_importing_headjax_imports_nothing_heavy():
+    code = (
+        "import sys, headjax; print(sorted({'jax', 'orbax', 'matplotlib', 'tensorflow', 'torch'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
