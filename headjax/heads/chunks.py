@@ -49,18 +49,20 @@ def split(heads: Sequence[HeadId], limit: int) -> list[Chunk]:
     return chunks
 
 
-def split_within(heads: Sequence[HeadId], budget: int, compiled: Callable[[int], Any]) -> tuple[list[Chunk], Any]:
-    """The largest chunks whose program keeps its temporaries within the budget, and the program.
+def split_within(
+    heads: Sequence[HeadId], limit: int, budget: int, compiled: Callable[[int], Any]
+) -> tuple[list[Chunk], Any]:
+    """The largest chunks of at most `limit` whose program keeps its temporaries within the budget, and the program.
 
     Args:
         heads: heads of one head stack.
+        limit: largest chunk to consider.
         budget: bytes.
         compiled: from a chunk size to the compiled program (`jax.stages.Compiled`).
 
     Raises:
         HeadjaxError: a single ablation needs more than the budget.
     """
-    limit = len(heads)
     while True:
         chunks = split(heads, limit)
         size = chunks[0].size

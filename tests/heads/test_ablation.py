@@ -94,8 +94,8 @@ def test_temporaries_stay_within_the_budget_whatever_the_number_of_heads(model, 
     seen = []
     within = ablations.split_within
 
-    def spying(heads, budget, compiled):
-        chunks, program = within(heads, budget, compiled)
+    def spying(*given):
+        chunks, program = within(*given)
         seen.append((chunks[0].size, program.memory_analysis().temp_size_in_bytes))
         return chunks, program
 
@@ -117,6 +117,18 @@ def test_batches_sharded_over_a_mesh_give_the_same_effects(model, batches, each)
     sharded = [jax.device_put(dict(given), NamedSharding(mesh, PartitionSpec("data"))) for given in batches]
     got = ablate(replicated, sharded, metrics=METRICS)
     np.testing.assert_allclose(got.ablated["loss"], each.ablated["loss"], rtol=1e-5)
+
+
+def test_every_ablation_is_tested_against_the_model_itself(each):
+    compared = each.compare("confident")
+    assert list(compared) == list(each.heads)
+    for head, effect in each.effects("confident").items():
+        assert compared[head].difference == pytest.approx(effect)
+        assert 0.0 <= compared[head].p_value <= 1.0
+    i, head = 3, each.heads[3]
+    targets = np.array([5, 3, 5, 5, 4])
+    expected = ((each.ablated["loss"][i] - each.baseline["loss"]) / targets).mean()
+    assert each.compare()[head].difference == pytest.approx(expected)
 
 
 def test_chunks_are_equal_cover_every_head_and_waste_little():

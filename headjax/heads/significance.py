@@ -1,0 +1,110 @@
+"""Whether a difference between two models on the same examples is more than chance.
+
+Every test is two-sided and paired: both models saw the same examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from headjax.errors import DataError
+
+
+class Comparison(NamedTuple):
+    """The outcome of a paired test.
+
+    Attributes:
+        difference: the metric of the changed model minus that of the baseline.
+        p_value: probability, if both were equally good, of a difference at least as large.
+        low, high: 95 % confidence interval of the difference; NaN where the test gives none.
+    """
+
+    difference: float
+    p_value: float
+    low: float
+    high: float
+
+
+def t_test(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
+    """Student's paired t-test on per-example values `[examples]` (losses, squared errors).
+
+    Raises:
+        DataError: fewer than two examples, or not the same number of both.
+    """
+    from scipy import stats
+
+    change = _paired(baseline, changed)
+    if not np.ptp(change):
+        # No variance: the statistic is 0/0 or infinite.
+        p_value = 1.0 if change[0] == 0.0 else 0.0
+        return Comparison(float(change[0]), p_value, float(change[0]), float(change[0]))
+    result = stats.ttest_1samp(change, 0.0)
+    interval = result.confidence_interval(0.95)
+    return Comparison(float(change.mean()), float(result.pvalue), float(interval.low), float(interval.high))
+
+
+def mcnemar(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
+    """McNemar's exact test on which examples are answered right, `[examples]` of 0 and 1.
+
+    Only examples that one model gets right and the other wrong speak; if both were equally good, which of the two it is
+    would be a fair coin.
+
+    Raises:
+        DataError: values other than 0 and 1, fewer than two examples, or not the same number of both.
+    """
+    from scipy import stats
+
+    change = _paired(baseline, changed)
+    if not np.isin(baseline, (0, 1)).all() or not np.isin(changed, (0, 1)).all():
+        raise DataError("mcnemar: every value must be 0 (wrong) or 1 (right)")
+    gained, lost = int((change > 0).sum()), int((change < 0).sum())
+    p_value = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    return Comparison(float(change.mean()), float(p_value), np.nan, np.nan)
+
+
+def paired_bootstrap(
+    baseline: np.ndarray,
+    changed: np.ndarray,
+    metric: Callable[[np.ndarray], float] | None = None,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """Paired bootstrap (Koehn 2004) for metrics of a whole corpus (BLEU, F1, correlations).
+
+    The examples are drawn with replacement, the same ones for both models. The p-value is twice the share of resamples
+    whose difference does not have the sign of the full data's, counting the full data as one of them.
+
+    Args:
+        baseline, changed: `[examples, ...]` per-example values, or whatever the metric is computed from.
+        metric: from `[examples, ...]` to a number; None is the mean.
+        resamples: how many times to draw.
+        seed: of the draws.
+
+    Raises:
+        DataError: fewer than two examples, or not the same number of both.
+    """
+    _paired(baseline, changed)
+    measure = metric or (lambda values: float(values.mean()))
+    difference = measure(changed) - measure(baseline)
+    generator = np.random.default_rng(seed)
+    differences = np.empty(resamples)
+    for i in range(resamples):
+        drawn = generator.integers(0, len(baseline), len(baseline))
+        differences[i] = measure(changed[drawn]) - measure(baseline[drawn])
+    against = (differences * np.sign(difference) <= 0.0).sum() if difference else resamples
+    low, high = np.quantile(differences, (0.025, 0.975))
+    p_value = min(1.0, 2.0 * (against + 1) / (resamples + 1))
+    return Comparison(float(difference), float(p_value), float(low), float(high))
+
+
+def _paired(baseline: np.ndarray, changed: np.ndarray) -> np.ndarray:
+    """The change of every example."""
+    if len(baseline) != len(changed):
+        raise DataError(f"significance: {len(baseline)} and {len(changed)} examples are not pairs")
+    if len(baseline) < 2:
+        raise DataError(f"significance: {len(baseline)} examples are too few for a test")
+    return np.asarray(changed, np.float64) - np.asarray(baseline, np.float64)

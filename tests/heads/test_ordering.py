@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headjax.errors import HeadjaxError
+from headjax.heads import gates, ordering
+from headjax.heads.ablation import Ablation
+from headjax.heads.curve import pruning_curve
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.scores import batch_sums, score_heads
+from headjax.heads.selection import most_within, requested_count, select
+from headjax.heads.steps import fraction_steps, percent_steps, tenth_steps
+from tests import tiny
+
+CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(2)))
+HEADS = all_heads(CONFIG)
+VALUES = dict(zip(HEADS, (0.5, 0.1, 0.3, 0.1, 0.9), strict=True))
+
+
+def names(order):
+    return [str(head).removeprefix("decoder/") for head in order]
+
+
+def test_steps_are_those_of_the_original():
+    assert percent_steps(144) == [
+        7, 14, 21, 28, 36, 43, 50, 57, 64, 72, 79, 86, 93, 100, 108, 115, 122, 129, 136, 144,
+    ]  # fmt: skip
+    assert tenth_steps(288) == [0, 29, 58, 87, 116, 144, 173, 202, 231, 260]
+    assert fraction_steps(10, [0.0, 0.25, 1.0]) == [0, 2, 10]
+
+
+def test_score_orders():
+    assert names(ordering.by_score(VALUES)) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
+    assert names(ordering.by_score(VALUES, low_first=False)) == ["1/1", "0/0", "0/2", "0/1", "1/0"]
+
+
+def ablation(mode="each"):
+    baseline = {"loss": np.array([2.0, 4.0]), "accuracy": np.array([1.0, 0.0])}
+    ablated = {
+        "loss": np.array([[5.0, 5.0], [1.0, 4.0], [2.0, 4.0], [2.0, 4.5], [9.0, 9.0]]),
+        "accuracy": np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
+    }
+    weights = {"loss": np.array([3.0, 5.0]), "accuracy": np.ones(2)}
+    return Ablation(mode, HEADS, baseline, ablated, weights)
+
+
+def test_oracle_order_removes_first_what_costs_least():
+    assert names(ordering.by_ablation(ablation())) == ["0/1", "0/2", "1/0", "0/0", "1/1"]
+    assert names(ordering.by_ablation(ablation(), "accuracy")) == ["0/0", "0/2", "1/0", "0/1", "1/1"]
+    with pytest.raises(HeadjaxError, match="each head alone"):
+        ordering.by_ablation(ablation("all-but-one"))
+
+
+def test_random_orders_are_seeded_permutations():
+    orders = {ordering.random_order(CONFIG, seed) for seed in range(5)}
+    assert len(orders) > 1
+    assert all(sorted(order) == sorted(HEADS) for order in orders)
+    assert ordering.random_order(CONFIG, 3) == ordering.random_order(CONFIG, 3)
+
+
+def test_every_layer_keeps_its_minimum():
+    assert names(ordering.keep_minimum(CONFIG, ordering.by_score(VALUES), 1)) == ["0/1", "1/0", "0/2"]
+    assert ordering.keep_minimum(CONFIG, HEADS, 3) == ()
+
+
+def test_stacks_are_chosen_by_name():
+    assert ordering.in_stacks(CONFIG, HEADS, ["decoder"]) == HEADS
+    with pytest.raises(HeadjaxError, match="no head stack 'cross'"):
+        ordering.in_stacks(CONFIG, HEADS, ["cross"])
+
+
+def test_iterative_order_scores_what_is_left():
+    """Scores that rise for the other heads of a layer once one is gone: one-shot order would empty layer 0."""
+    seen = []
+
+    def rescore(at):
+        seen.append(int(sum(array.sum() for array in at.values())))
+        left = np.asarray(at["decoder"]).sum(axis=1)
+        return {head: head.head + (0.0 if left[head.layer] == 3 else 10.0) + 5.0 * head.layer for head in HEADS}
+
+    order = ordering.iterative(CONFIG, [1, 2, 4], rescore)
+    assert seen == [6, 5, 4]
+    assert names(order) == ["0/0", "1/0", "0/1", "0/2"]
+    assert names(ordering.iterative(CONFIG, [1, 2, 4], rescore, minimum=1)) == ["0/0", "1/0", "0/1"]
+    with pytest.raises(HeadjaxError, match="must rise"):
+        ordering.iterative(CONFIG, [2, 1], rescore)
+
+
+def test_iterative_order_by_importance_compiles_once():
+    model, batches = tiny.model(CONFIG), [tiny.tokens(2, 6)]
+    before = batch_sums._cache_size()
+    order = ordering.iterative(
+        CONFIG, [2, 3, 5], lambda at: score_heads(model, batches, gates=at, statistics=()).score("importance")
+    )
+    assert sorted(order) == sorted(HEADS)
+    assert batch_sums._cache_size() == before + 1
+
+
+def test_selection_by_count_percentage_and_name():
+    order = ordering.by_score(VALUES)
+    assert select(CONFIG, "2", order) == order[:2]
+    assert select(CONFIG, "40%", order) == order[:2]
+    assert select(CONFIG, "59.9%", order) == order[:2]
+    assert select(CONFIG, "100%", order) == order
+    assert select(CONFIG, "0", order) == ()
+    assert select(CONFIG, "decoder/1/0, decoder/0/2") == (HeadId("decoder", 1, 0), HeadId("decoder", 0, 2))
+    assert requested_count(tiny.decoder_config(*[tiny.layer(tiny.multi_head(10))] * 100), "28.7%") == 287
+
+
+@pytest.mark.parametrize(
+    "request_, message",
+    [
+        ("6", "asks for 6 heads, the model has 5"),
+        ("120%", "asks for 6 heads"),
+        ("some", "'some' is no number"),
+        ("2.5", "'2.5' is no number"),
+        ("-1", "'-1' is no number"),
+        ("decoder/1/2", "layer 1 of decoder has heads 0, 1"),
+        ("decoder/1", "expected stack/layer/head"),
+        ("4", "only 3 may be removed"),
+    ],
+)
+def test_bad_requests_are_errors(request_, message):
+    with pytest.raises(HeadjaxError, match=message):
+        select(CONFIG, request_, ordering.by_score(VALUES)[:3])
+
+
+def test_a_number_needs_an_order():
+    with pytest.raises(HeadjaxError, match="needs an order"):
+        select(CONFIG, "40%")
+
+
+def test_the_most_heads_within_a_drop():
+    values = [90.0, 90.5, 89.8, 89.1, 80.0, 50.0]
+    got = most_within(HEADS, lambda heads: values[len(heads)], drop=1.0)
+    assert got == (HEADS[:3], 89.1, 90.0)
+    assert most_within(HEADS, lambda heads: 90.0, drop=0.0).heads == HEADS
+    assert most_within(HEADS, lambda heads: 90.0 - len(heads), drop=0.0).heads == ()
+    with pytest.raises(HeadjaxError, match="must not be negative"):
+        most_within(HEADS, lambda heads: 0.0, drop=-1.0)
+
+
+def test_curve_points_are_evaluations_without_the_first_heads():
+    order = ordering.by_score(VALUES)
+    seen = []
+    points = pruning_curve(
+        CONFIG, order, [0, 2, 5, 6], lambda at: {"left": float(at["decoder"].sum())}, lambda n, m: seen.append((n, m))
+    )
+    assert [point.removed for point in points] == [0, 2, 5]
+    assert [point.metrics["left"] for point in points] == [6.0, 4.0, 1.0]
+    assert seen[1] == (2, {"left": 4.0})
+    np.testing.assert_array_equal(gates.only(CONFIG, order[:2])["decoder"].sum(), 2.0)
