@@ -1,0 +1,141 @@
+"""Metrics of predictions against labels. All are computed in float64 with NumPy, on arrays `[examples]`.
+
+Rates are fractions of 1. A metric that its formula leaves undefined (no positive prediction, a constant column) is 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headjax.errors import DataError
+
+
+def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """mean_i [prediction_i = label_i].
+
+    Raises:
+        DataError: no examples, or not the same number of both.
+    """
+    predicted, gold = _columns(predictions, labels)
+    return float((predicted == gold).mean())
+
+
+def top_k_accuracy(ranks: ArrayLike, k: int) -> float:
+    """mean_i [rank_i < k], where rank_i `[examples]` counts the classes that score higher than the right one.
+
+    Raises:
+        DataError: no examples.
+    """
+    ranked, _ = _columns(ranks, ranks)
+    return float((ranked < k).mean())
+
+
+def f1(predictions: ArrayLike, labels: ArrayLike, positive: int = 1) -> float:
+    """2 TP / (2 TP + FP + FN) of the class `positive`: the harmonic mean of its precision and recall.
+
+    Raises:
+        DataError: no examples, or not the same number of both.
+    """
+    predicted, gold = _columns(predictions, labels)
+    hits = 2.0 * ((predicted == positive) & (gold == positive)).sum()
+    return float(_ratio(hits, (predicted == positive).sum() + (gold == positive).sum()))
+
+
+def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """The mean of `f1` over the classes that occur among predictions or labels.
+
+    Raises:
+        DataError: no examples, or not the same number of both.
+    """
+    predicted, gold = _columns(predictions, labels)
+    return float(np.mean([f1(predicted, gold, label) for label in np.union1d(predicted, gold)]))
+
+
+def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Matthews' correlation coefficient for any number of classes (Gorodkin 2004), CoLA's metric.
+
+    With p and l the one-hot predictions and labels `[examples, classes]`: cov(p, l) / sqrt(cov(p, p) cov(l, l)), each
+    covariance summed over classes. For two classes this is
+    (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN)).
+
+    Raises:
+        DataError: no examples, or not the same number of both.
+    """
+    predicted, gold = _columns(predictions, labels)
+    classes = np.union1d(predicted, gold)[None, :]
+    p, l = (column[:, None] == classes for column in (predicted, gold))  # noqa: E741
+    p, l = (hot - hot.mean(axis=0, keepdims=True) for hot in (p, l))  # noqa: E741
+    return float(_ratio((p * l).sum(), math.sqrt((p * p).sum() * (l * l).sum())))
+
+
+def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Pearson's correlation coefficient, cov(p, l) / sqrt(cov(p, p) cov(l, l)).
+
+    Raises:
+        DataError: no examples, not the same number of both, or a prediction that is not finite.
+    """
+    from scipy import stats
+
+    predicted, gold = _varying(predictions, labels)
+    return 0.0 if predicted is None else float(stats.pearsonr(predicted, gold).statistic)
+
+
+def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Spearman's rank correlation: Pearson's coefficient of the ranks, ties having their mean rank.
+
+    Raises:
+        DataError: no examples, not the same number of both, or a prediction that is not finite.
+    """
+    from scipy import stats
+
+    predicted, gold = _varying(predictions, labels)
+    return 0.0 if predicted is None else float(stats.spearmanr(predicted, gold).statistic)
+
+
+def perplexity(loss: float, units_per_target: float = 1.0) -> float:
+    """exp(loss / units_per_target).
+
+    Args:
+        loss: mean loss per target, nats.
+        units_per_target: words or bytes of text that a target stands for, for the perplexity per word or byte; 1 is per
+            token.
+    """
+    return math.exp(min(loss / units_per_target, 700.0))
+
+
+def bits_per_byte(loss: float, bytes_per_target: float) -> float:
+    """The loss over ln 2 * bytes_per_target, the logarithm to base 2 of the perplexity per byte.
+
+    Args:
+        loss: mean loss per target, nats.
+        bytes_per_target: bytes of text that a target stands for.
+    """
+    return loss / math.log(2.0) / bytes_per_target
+
+
+def _columns(predictions: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    predicted, gold = np.asarray(predictions), np.asarray(labels)
+    if predicted.shape != gold.shape or predicted.ndim != 1:
+        shapes = f"{list(predicted.shape)} and {list(gold.shape)}"
+        raise DataError(f"metrics: expected predictions and labels [examples], got {shapes}")
+    if predicted.size == 0:
+        raise DataError("metrics: there are no examples")
+    return predicted, gold
+
+
+def _varying(predictions: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+    """The columns in float64, or None where one of them is constant."""
+    predicted, gold = (column.astype(np.float64) for column in _columns(predictions, labels))
+    for name, column in (("predictions", predicted), ("labels", gold)):
+        if not np.isfinite(column).all():
+            raise DataError(f"metrics: {name}[{int(np.argmin(np.isfinite(column)))}] is not finite")
+    if not np.ptp(predicted) or not np.ptp(gold):
+        return None, None
+    return predicted, gold
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
