@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Collaborative, MultiHead
-from headjax.initializers import Normal
+from headjax.initializers import Constant, Normal, Zeros
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.feed_forward import Dense
@@ -17,6 +18,7 @@ from headjax.models.layer import Layer
 from headjax.models.norms import LayerNorm
 from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
+from headjax.tensors import Tensor, map_tensors
 
 WIDTH = 16
 VOCABULARY = 50
@@ -53,12 +55,22 @@ def decoder_config(*layers: Layer, **fields: Any) -> DecoderModel:
 
 
 def model(config: Any, seed: int = 0) -> Model:
-    """The model with every parameter drawn at random, biases and normalisations included, so that none hides a bug."""
-    params = config.initialize(jax.random.key(seed))
-    leaves, structure = jax.tree.flatten(params)
+    """The model with every parameter drawn at random, biases and normalisations included, so that none hides a bug.
+
+    Drawn by NumPy, because nothing has to be compiled for that.
+    """
     generator = np.random.default_rng(seed)
-    noisy = [leaf + 0.1 * generator.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
-    return Model(config, jax.tree.unflatten(structure, noisy))
+
+    def draw(path: str, tensor: Tensor) -> jax.Array:
+        init = tensor.init or config.initializer
+        noise = generator.standard_normal(tensor.shape).astype(np.float32)
+        if isinstance(init, Normal):
+            return jnp.asarray((init.stddev + 0.1) * noise)
+        if isinstance(init, Zeros | Constant):
+            return jnp.asarray(getattr(init, "value", 0.0) + 0.1 * noise)
+        return init(jax.random.key(seed), tensor, jnp.float32) + 0.1 * noise
+
+    return Model(config, map_tensors(draw, config.tensors()))
 
 
 def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndarray]:

@@ -4,11 +4,13 @@ from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options,
 from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderModel
 from headjax.models.encoder import EncoderModel
+from headjax.models.encoder_decoder import EncoderDecoderModel
 
 __all__ = [
     "Batch",
     "Compute",
     "DecoderModel",
+    "EncoderDecoderModel",
     "EncoderModel",
     "Gates",
     "Loss",

@@ -90,6 +90,10 @@ class Options(NamedTuple):
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
 
+    def gates_of(self, head_stack: str) -> jax.Array | None:
+        """The gates of one head stack; None is all ones."""
+        return None if self.gates is None else self.gates.get(head_stack)
+
 
 class Loss(NamedTuple):
     """Per-example losses.
@@ -149,6 +153,10 @@ class ModelConfig(abc.ABC):
     @abc.abstractmethod
     def flops(self, length: int) -> int:
         """Floating-point operations of one forward of one example of this length."""
+
+    def for_evaluation(self) -> ModelConfig:
+        """The same model with the loss that evaluation reports, where training's differs (label smoothing)."""
+        return self
 
     def initialize(self, key: jax.Array) -> Params:
         """Fresh parameters."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
 from headjax.attention.mask import Mask
 from headjax.errors import require
-from headjax.models.base import Batch, Loss, ModelConfig, Options, Output, by_head_stack
+from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
+from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import batch_positions, batch_present, batch_tokens
@@ -21,7 +23,7 @@ from headjax.tensors import Params, Tensors
 
 @kind("decoder")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecoderModel(ModelConfig):
+class DecoderModel(GenerativeModel):
     """A causal language model: p(x_t | x_<t) = softmax(output(stack(embeddings(x))))_(t-1).
 
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `position_ids`, and
@@ -60,9 +62,8 @@ class DecoderModel(ModelConfig):
         x = self.embeddings(params["embeddings"], tokens, positions=positions, key=fold(options.key, 0))
         segments = batch.get("segment_ids")
         mask = Mask(causal=True, keys=present, query_segments=segments, key_segments=segments)
-        gates = None if options.gates is None else options.gates.get("decoder")
         call = StackCall(
-            attention=Call(mask=mask, gates=gates, positions=positions),
+            attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
             query_mask=present,
             key=fold(options.key, 1),
             probe=options.probe,
@@ -73,6 +74,26 @@ class DecoderModel(ModelConfig):
         probes = None if options.probe is None else by_head_stack("decoder", probed)
         return Output(hidden=hidden, logits=logits, probes=probes)
 
+    def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
+        tokens = batch_tokens(batch)
+        present = batch_present(batch, tokens)
+        slots = tokens.shape[1] + new_tokens
+        self.embeddings.positions.check_length(slots)
+        example = jnp.zeros((tokens.shape[0], 1, self.width), options.compute.type)
+        cache = self.decoder.empty_cache(options.compute.cast(params)["decoder"], example, slots)
+        return Prompt(tokens, jnp.ones(tokens.shape, bool) if present is None else present, DecodingState(cache))
+
+    def decode(
+        self, params: Params, tokens: jax.Array, present: jax.Array, state: DecodingState, options: Options
+    ) -> tuple[jax.Array, DecodingState]:
+        params = options.compute.cast(params)
+        positions = state.cache.next_positions(present)
+        x = self.embeddings(params["embeddings"], tokens, positions=positions)
+        call = StackCall(attention=Call(gates=options.gates_of("decoder")), compute=options.compute)
+        cache = state.cache.admit(positions, present)
+        hidden, cache = self.decoder.decode(params["decoder"], x, call, cache)
+        return self.output(params["output"], hidden, params["embeddings"]["token"]), state._replace(cache=cache)
+
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch["labels"] if "labels" in batch else batch["input_ids"]
         if "attention_mask" in batch:
@@ -81,4 +102,6 @@ class DecoderModel(ModelConfig):
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
     def flops(self, length: int) -> int:
-        return self.decoder.flops(self.width, length) + 2 * length * self.width * self.embeddings.vocab_size
+        embedded = self.embeddings.flops(self.width, length)
+        logits = 2 * length * self.width * self.embeddings.vocab_size
+        return embedded + self.decoder.flops(self.width, length) + logits

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
 from headjax.errors import DataError, require, require_positive, require_rate
-from headjax.initializers import Zeros
+from headjax.initializers import Initializer, Zeros
 from headjax.models.dropout import Dropper
 from headjax.models.norms import Norm
 from headjax.serialize import kind
@@ -141,6 +141,7 @@ class Embeddings:
             section 3.4).
         norm: normalisation of the sum, or None.
         dropout: rate on the result.
+        token_initializer: of token embeddings; None is the model's.
         size: size of all these vectors, mapped to the model's width last (ALBERT); None is the width, without a map.
     """
 
@@ -151,6 +152,7 @@ class Embeddings:
     norm: Norm | None = None
     dropout: float = 0.0
     size: int | None = None
+    token_initializer: Initializer | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size")
@@ -166,7 +168,7 @@ class Embeddings:
     def tensors(self, width: int) -> Tensors:
         """The declared parameters."""
         size = self.token_size(width)
-        tensors: Tensors = {"token": Tensor((self.vocab_size, size), ("vocabulary", "embed"))}
+        tensors: Tensors = {"token": Tensor((self.vocab_size, size), ("vocabulary", "embed"), self.token_initializer)}
         tensors |= self.positions.tensors(size)
         if self.segments:
             tensors["segment"] = Tensor((self.segments, size), (None, "embed"))

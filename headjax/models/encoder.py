@@ -70,9 +70,8 @@ class EncoderModel(ModelConfig):
         )
         packed = batch.get("segment_ids")
         mask = Mask(keys=present, query_segments=packed, key_segments=packed)
-        gates = None if options.gates is None else options.gates.get("encoder")
         call = StackCall(
-            attention=Call(mask=mask, gates=gates, positions=positions),
+            attention=Call(mask=mask, gates=options.gates_of("encoder"), positions=positions),
             query_mask=present,
             key=fold(options.key, 1),
             probe=options.probe,

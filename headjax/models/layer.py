@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.attention.attend import Attended
-from headjax.attention.base import Attention, Call, structure
-from headjax.errors import require_rate
+from headjax.attention.base import Attention, Call, Memory, structure
+from headjax.errors import DataError, require_rate
+from headjax.models.cache import LayerCache, write
 from headjax.models.dropout import Dropper, fold
 from headjax.models.feed_forward import FeedForward
 from headjax.models.residual import PostNorm, Residual
@@ -55,6 +56,8 @@ class LayerCall(NamedTuple):
         key: PRNG key of this layer's dropout, None outside training.
         probe: see `Probe`.
         number: of the layer within its stack, a scalar that may be traced.
+        cache: what the layer has seen before, when decoding.
+        used: how many of the cache's slots are filled.
     """
 
     attention: Call
@@ -64,6 +67,12 @@ class LayerCall(NamedTuple):
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
     number: jax.Array | int = 0
+    cache: LayerCache | None = None
+    used: jax.Array | int = 0
+
+
+CACHE = "cache"
+"""Key under which a decoding layer reports its new self-attention memory, besides what was probed."""
 
 
 @kind("layer")
@@ -106,20 +115,21 @@ class Layer:
         return tensors
 
     def __call__(self, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
-        """The layer's output `[batch, length, width]` and what the probe made of each attention, by slot."""
-        probed: dict[str, Any] = {}
+        """The layer's output `[batch, length, width]` and what it reports: by slot, what the probe made of the call."""
+        reports: dict[str, Any] = {}
 
         def attend(slot: str, attention: Attention, options: Call, index: int) -> Callable[[jax.Array], jax.Array]:
             weights = params[slot]
             dropout = Dropper(self.attention_dropout, fold(call.key, index)).attention()
 
             def sublayer(inputs: jax.Array) -> jax.Array:
-                attended_to = inputs if slot == "attention" or call.memory is None else call.memory
-                memory = attention.memory(weights, attended_to, options.positions)
+                memory = _memory(slot, attention, weights, inputs, call)
+                if call.cache is not None and slot == "attention":
+                    reports[CACHE] = memory
                 attended = attention.attend(weights, inputs, memory, options._replace(dropout=dropout))
                 if call.probe is not None:
                     seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask)
-                    probed[slot] = call.probe(seen)
+                    reports[slot] = call.probe(seen)
                 outputs = attention.combine(weights, attended.context)
                 return Dropper(self.dropout, fold(call.key, index + 1))(outputs)
 
@@ -134,7 +144,7 @@ class Layer:
         if self.cross_attention is not None:
             cross = attend("cross_attention", self.cross_attention, call.cross_attention, 2)
             x = self.residual(params["cross_attention_residual"], x, cross)
-        return self.residual(params["feed_forward_residual"], x, feed_forward), probed
+        return self.residual(params["feed_forward_residual"], x, feed_forward), reports
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Floating-point operations of one forward of one sequence (and its encoder output, with cross-attention)."""
@@ -148,3 +158,17 @@ class Layer:
         return dataclasses.replace(
             self, attention=structure(self.attention), cross_attention=structure(self.cross_attention)
         )
+
+
+def _memory(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> Memory:
+    """What the attention in this slot attends to: computed, or read from the cache and what it has seen before."""
+    if slot == "cross_attention":
+        if call.cache is not None and call.cache.cross_attention is not None:
+            return call.cache.cross_attention
+        if call.memory is None:
+            raise DataError("memory: cross-attention needs an encoder's output to attend to")
+        return attention.memory(params, call.memory, None)
+    new = attention.memory(params, inputs, call.attention.positions)
+    if call.cache is None:
+        return new
+    return {name: write(call.cache.attention[name], array, call.used) for name, array in new.items()}

@@ -33,18 +33,22 @@ class TokenLogits(abc.ABC):
 @kind("tied")
 @dataclasses.dataclass(frozen=True)
 class Tied(TokenLogits):
-    """h E^T (+ b): the token embeddings are the output's weights too (Press and Wolf 2017).
+    """scale * h E^T (+ b): the token embeddings are the output's weights too (Press and Wolf 2017).
 
     Attributes:
         bias: whether there is one bias per token.
+        scale_by_width: whether scale is 1 / sqrt(width) (T5) and not 1.
     """
 
     bias: bool = False
+    scale_by_width: bool = False
 
     def tensors(self, width: int, vocab_size: int) -> Tensors:
         return {"bias": Tensor((vocab_size,), ("vocabulary",), Zeros())} if self.bias else {}
 
     def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
+        if self.scale_by_width:
+            hidden = hidden * jnp.asarray(hidden.shape[-1] ** -0.5, hidden.dtype)
         return into_heads(hidden, embedding.T, params.get("bias")).astype(jnp.float32)
 
 
@@ -69,13 +73,17 @@ class Untied(TokenLogits):
         return into_heads(hidden, params["kernel"], params.get("bias")).astype(jnp.float32)
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy in nats of each label, 0 where the label is `IGNORED`, and which labels count (1.0 or 0.0).
 
     Args:
         logits: `[..., classes]`.
         labels: `[...]` integers.
+        smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016, section 7).
     """
     counted = labels != IGNORED
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, labels, 0))
+    if smoothing > 0.0:
+        even = jax.nn.logsumexp(logits, axis=-1) - logits.mean(axis=-1)
+        losses = (1.0 - smoothing) * losses + smoothing * even
     return jnp.where(counted, losses, 0.0), counted.astype(jnp.float32)

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
+from headjax.models.cache import LayerCache
 from headjax.models.compute import Compute
-from headjax.models.layer import Layer, LayerCall, ProbeFunction
+from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
 from headjax.tensors import Params, Tensors, stack_tensors
 
 
@@ -26,6 +27,9 @@ class StackCall(NamedTuple):
         key: PRNG key of dropout, None outside training.
         probe: statistics to take from each attention call.
         compute: how to compute.
+        columns: `[layers, max_heads]` which heads of the self-attention's bias belong to each layer's heads; None where
+            every layer has all.
+        used: filled slots of the cache, when decoding.
     """
 
     attention: Call
@@ -35,6 +39,27 @@ class StackCall(NamedTuple):
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
+    columns: jax.Array | None = None
+    used: jax.Array | int = 0
+
+
+class Scanned(NamedTuple):
+    """What differs from layer to layer of a run, along a leading axis.
+
+    Attributes:
+        weights: parameters; empty where layers share them.
+        gates, cross_gates: gates of the self- and cross-attention.
+        columns: the layer's heads among those of the self-attention's bias.
+        cache: the layer's cache.
+        number: the layer's number in the stack.
+    """
+
+    weights: Params
+    gates: jax.Array | None
+    cross_gates: jax.Array | None
+    columns: jax.Array | None
+    cache: LayerCache | None
+    number: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,45 +100,82 @@ class Run:
         return (layer,)
 
     def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """The last layer's output, and per layer what the probe made of it."""
-        return self.apply_layers(lambda weights: weights, params, x, call)
-
-    def apply_layers(
-        self, weights_of: Callable[[Any], Params], varying: Any, x: jax.Array, call: StackCall
-    ) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """One layer after another, scanned where `call.compute` says so.
-
-        Args:
-            weights_of: a layer's parameters, from its slice of `varying`.
-            varying: arrays with a leading axis of layers.
-            x: `[batch, length, width]`.
-            call: the stack's call.
-        """
-        gates = (self._gates(call.attention, "attention"), self._gates(call.cross_attention, "cross_attention"))
-        scanned = (varying, gates, jnp.arange(self.start, self.stop))
-
-        def body(x: jax.Array, inputs: Any) -> tuple[jax.Array, dict[str, Any]]:
-            own, (gates, cross_gates), index = inputs
-            layer_call = LayerCall(
-                attention=call.attention._replace(gates=gates, implementation=call.compute.attention),
-                cross_attention=call.cross_attention._replace(gates=cross_gates, implementation=call.compute.attention),
-                memory=call.memory,
-                query_mask=call.query_mask,
-                key=None if call.key is None else jax.random.fold_in(call.key, index),
-                probe=call.probe,
-                number=index,
-            )
-            return self.layer(weights_of(own), x, layer_call)
-
-        body = _rematerialised(body, call.compute.remat)
+        """The last layer's output, and per layer what it reports. One scan, unless `call.compute` says otherwise."""
+        body, scanned = self._body(params, call), self._scanned(params, call)
         if call.compute.scan and self.count > 1:
             x, stacked = jax.lax.scan(body, x, scanned)
             return x, [_slice(stacked, i) for i in range(self.count)]
-        probed = []
+        reports = []
         for i in range(self.count):
-            x, seen = body(x, _slice(scanned, i))
-            probed.append(seen)
-        return x, probed
+            x, report = body(x, _slice(scanned, i))
+            reports.append(report)
+        return x, reports
+
+    def decode(self, params: Params, x: jax.Array, call: StackCall, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
+        """The last layer's output for new tokens, and the cache that has seen them too."""
+        scanned = self._scanned(params, call)._replace(cache=cache)
+        x, stacked = jax.lax.scan(self._body(params, call), x, scanned)
+        return x, cache._replace(attention=stacked[CACHE])
+
+    def empty_cache(self, params: Params, example: jax.Array, slots: int, memory: jax.Array | None) -> LayerCache:
+        """A cache of this many empty slots, with the cross-attention's memory of an encoder output in it.
+
+        Args:
+            params: the run's parameters.
+            example: `[batch, 1, width]`, of the type that hidden states have.
+            slots: number of slots.
+            memory: `[batch, key, memory_width]` encoder output, or None.
+        """
+
+        def of_layer(weights: Params) -> LayerCache:
+            one = self.layer.attention.memory(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
+            empty = {name: jnp.zeros((a.shape[0], slots, *a.shape[2:]), a.dtype) for name, a in one.items()}
+            crossed = self.layer.cross_attention
+            if crossed is None or memory is None:
+                return LayerCache(empty)
+            return LayerCache(empty, crossed.memory(weights["cross_attention"], memory, None))
+
+        layers = [of_layer(weights) for weights in self.unstack(params)]
+        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+
+    def _scanned(self, params: Params, call: StackCall) -> Scanned:
+        heads = self.layer.attention.num_heads
+        return Scanned(
+            weights=self._varying(params),
+            gates=self._gates(call.attention, "attention"),
+            cross_gates=self._gates(call.cross_attention, "cross_attention"),
+            columns=None if call.columns is None else call.columns[self.start : self.stop, :heads],
+            cache=None,
+            number=jnp.arange(self.start, self.stop),
+        )
+
+    def _body(self, params: Params, call: StackCall) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
+        implementation = call.compute.attention
+
+        def body(x: jax.Array, layer: Scanned) -> tuple[jax.Array, dict[str, Any]]:
+            attention = call.attention._replace(gates=layer.gates, implementation=implementation)
+            if layer.columns is not None and attention.bias is not None:
+                attention = attention._replace(bias=jnp.take(attention.bias, layer.columns, axis=1))
+            layer_call = LayerCall(
+                attention=attention,
+                cross_attention=call.cross_attention._replace(gates=layer.cross_gates, implementation=implementation),
+                memory=call.memory,
+                query_mask=call.query_mask,
+                key=None if call.key is None else jax.random.fold_in(call.key, layer.number),
+                probe=call.probe,
+                number=layer.number,
+                cache=layer.cache,
+                used=call.used,
+            )
+            return self.layer(self._weights(params, layer.weights), x, layer_call)
+
+        return _rematerialised(body, call.compute.remat)
+
+    def _varying(self, params: Params) -> Params:
+        return params
+
+    def _weights(self, params: Params, varying: Params) -> Params:
+        return varying
 
     def _gates(self, call: Call, slot: str) -> jax.Array | None:
         attention = getattr(self.layer, slot)
@@ -139,8 +201,11 @@ class SharedRun(Run):
     def tied(self, layer: int) -> tuple[int, ...]:
         return tuple(range(self.start, self.stop))
 
-    def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-        return self.apply_layers(lambda _: params, (), x, call)
+    def _varying(self, params: Params) -> Params:
+        return {}
+
+    def _weights(self, params: Params, varying: Params) -> Params:
+        return params
 
 
 def _slice(tree: Any, index: int) -> Any:

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from headjax.attention.base import Attention
+from headjax.attention.mask import Mask
 from headjax.errors import require
+from headjax.models.cache import Cache
 from headjax.models.layer import Layer
 from headjax.models.norms import Norm
+from headjax.models.position_bias import PositionBias
 from headjax.models.run import Run, SharedRun, StackCall
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
@@ -28,15 +32,24 @@ class Stack:
     Attributes:
         layers: the layers, any formulation each.
         final_norm: normalisation of the output, or None.
+        position_bias: bias of the self-attention's logits, shared by all layers; or None.
     """
 
     layers: tuple[Layer, ...]
     final_norm: Norm | None = None
+    position_bias: PositionBias | None = None
 
     def __post_init__(self) -> None:
         require(len(self.layers) >= 1, "layers", "a stack needs at least one layer")
         crossed = {layer.cross_attention is not None for layer in self.layers}
         require(len(crossed) == 1, "layers", "either all layers have a cross_attention or none has")
+        if self.position_bias is not None:
+            heads, used = self.position_bias.num_heads, {i for a in self.attentions("attention") for i in a.ids}
+            require(
+                max(used, default=0) < heads,
+                "position_bias",
+                f"num_heads is {heads}, but a layer has a head numbered {max(used, default=0)}",
+            )
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -61,17 +74,72 @@ class Stack:
         tensors: Tensors = {run.name: run.tensors(width, memory_width) for run in self.runs}
         if self.final_norm is not None:
             tensors["final_norm"] = self.final_norm.tensors(width)
+        if self.position_bias is not None:
+            tensors["position_bias"] = self.position_bias.tensors()
         return tensors
 
     def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
         """The output `[batch, length, width]`, and per layer what the probe made of it."""
-        probed: list[dict[str, Any]] = []
+        if self.position_bias is not None:
+            positions = call.attention.positions
+            positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
+            call = self._biased(self.position_bias(params["position_bias"], positions, positions), call)
+        reports: list[dict[str, Any]] = []
         for run in self.runs:
             x, per_layer = run(params[run.name], x, call)
-            probed.extend(per_layer)
-        if self.final_norm is not None:
-            x = self.final_norm(params["final_norm"], x)
-        return x, probed
+            reports.extend(per_layer)
+        return self._ended(params, x), reports
+
+    def decode(self, params: Params, x: jax.Array, call: StackCall, cache: Cache) -> tuple[jax.Array, Cache]:
+        """The output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them in it.
+
+        Queries see the slots before them and those of tokens before them among the new: the same function as a forward
+        of all tokens at once.
+
+        Args:
+            params, x, call: as for a forward of the new tokens; the mask of the self-attention is made here.
+            cache: `Cache.admit`'s result for these tokens.
+        """
+        mask = Mask(causal=True, keys=cache.present, query_offset=cache.used)
+        positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, x.shape[1], axis=1)
+        call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
+        if self.position_bias is not None:
+            call = self._biased(self.position_bias(params["position_bias"], positions, cache.positions), call)
+        layers = {}
+        for run in self.runs:
+            x, layers[run.name] = run.decode(params[run.name], x, call, cache.layers[run.name])
+        return self._ended(params, x), cache._replace(layers=layers, used=cache.used + x.shape[1])
+
+    def empty_cache(self, params: Params, example: jax.Array, slots: int, memory: jax.Array | None = None) -> Cache:
+        """A cache of this many empty slots.
+
+        Args:
+            params: the stack's parameters.
+            example: `[batch, 1, width]`, of the type that hidden states have.
+            slots: number of slots.
+            memory: `[batch, key, memory_width]` encoder output, for cross-attention.
+        """
+        batch = example.shape[0]
+        return Cache(
+            layers={run.name: run.empty_cache(params[run.name], example, slots, memory) for run in self.runs},
+            positions=jnp.zeros((batch, slots), jnp.int32),
+            present=jnp.zeros((batch, slots), bool),
+            used=jnp.zeros((), jnp.int32),
+        )
+
+    def _biased(self, bias: jax.Array, call: StackCall) -> StackCall:
+        return call._replace(attention=call.attention._replace(bias=bias), columns=self._columns(bias.shape[1]))
+
+    def _columns(self, heads: int) -> jax.Array | None:
+        """Each layer's original head numbers, or None where every layer has all heads in order."""
+        ids = [attention.ids for attention in self.attentions("attention")]
+        if all(layer == tuple(range(heads)) for layer in ids):
+            return None
+        longest = max(map(len, ids))
+        return jnp.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], jnp.int32)
+
+    def _ended(self, params: Params, x: jax.Array) -> jax.Array:
+        return x if self.final_norm is None else self.final_norm(params["final_norm"], x)
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Floating-point operations of one forward of one sequence (and its encoder output, with cross-attention)."""

@@ -4,8 +4,10 @@ from headjax.models.recipes.base import Recipe, Start, equal_layers, final_norm
 from headjax.models.recipes.bert import Albert, Bert, DistilBert, Roberta
 from headjax.models.recipes.directory import Directory
 from headjax.models.recipes.language_model import LanguageModel
+from headjax.models.recipes.translation import T5, Translation
 
 __all__ = [
+    "T5",
     "Albert",
     "Bert",
     "Directory",
@@ -14,6 +16,7 @@ __all__ = [
     "Recipe",
     "Roberta",
     "Start",
+    "Translation",
     "equal_layers",
     "final_norm",
 ]

@@ -1,0 +1,198 @@
+"""The encoder-decoder: translation Transformers, Marian, BART, T5."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.base import Call
+from headjax.attention.mask import Mask
+from headjax.errors import require, require_rate
+from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
+from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
+from headjax.models.dropout import fold
+from headjax.models.embeddings import Embeddings
+from headjax.models.inputs import batch_array, batch_positions, batch_present, batch_tokens
+from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
+from headjax.models.stack import Stack, StackCall
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensors
+
+
+@kind("encoder_decoder")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderDecoderModel(GenerativeModel):
+    """p(y_t | y_<t, x) = softmax(output(decoder(y_<t, encoder(x)))) (Vaswani et al. 2017).
+
+    Batches hold the source `input_ids [batch, length]` with its `attention_mask` (0 at padding), and either
+    `decoder_input_ids [batch, target length]` or the `labels` they are made of (shifted right by one, after the start
+    token); `decoder_attention_mask` may mark padding among them. `labels` are the target tokens, -100 where no loss is
+    wanted.
+
+    Attributes:
+        embeddings: those of the source.
+        encoder: the encoder's layers.
+        decoder: the decoder's layers, with cross-attention, of any formulations.
+        decoder_embeddings: those of the target; None is the source's.
+        share_tokens: whether both sides use one table of token embeddings.
+        output: how hidden states become logits; `tied` is tied to the target's token embeddings.
+        start_token: first decoder input (`decoder_start_token_id`).
+        padding_token: decoder input in place of a label that is -100 (`pad_token_id`).
+        label_smoothing: share of the target spread evenly over the vocabulary in training, see `for_evaluation`.
+    """
+
+    embeddings: Embeddings
+    encoder: Stack
+    decoder: Stack
+    decoder_embeddings: Embeddings | None = None
+    share_tokens: bool = True
+    output: TokenLogits = Tied()
+    start_token: int = 0
+    padding_token: int = 0
+    label_smoothing: float = 0.0
+
+    def validate(self) -> None:
+        require_rate(self, "label_smoothing")
+        crossed = self.encoder.layers[0].cross_attention is None
+        require(crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder")
+        crossed = self.decoder.layers[0].cross_attention is not None
+        require(crossed, "decoder", "its layers need a cross_attention to read the encoder's output")
+        source, target = self.embeddings, self.target_embeddings
+        for field in ("vocab_size", "size"):
+            equal = getattr(source, field) == getattr(target, field)
+            require(
+                equal or not self.share_tokens,
+                "share_tokens",
+                f"embeddings.{field} is {getattr(source, field)}, decoder_embeddings.{field} "
+                f"{getattr(target, field)}; only equal tables can be one",
+            )
+        for field in ("start_token", "padding_token"):
+            known = 0 <= getattr(self, field) < target.vocab_size
+            require(known, field, f"must be a token of the {target.vocab_size}, got {getattr(self, field)}")
+
+    @property
+    def target_embeddings(self) -> Embeddings:
+        """The embeddings of the target."""
+        return self.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
+
+    def tensors(self) -> Tensors:
+        target = self.target_embeddings.tensors(self.width)
+        if self.share_tokens:
+            target.pop("token")
+        return {
+            "embeddings": self.embeddings.tensors(self.width),
+            "encoder": self.encoder.tensors(self.width, self.width),
+            "decoder_embeddings": target,
+            "decoder": self.decoder.tensors(self.width, self.width),
+            "output": self.output.tensors(self.width, self.target_embeddings.vocab_size),
+        }
+
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
+        tokens = self.decoder_inputs(batch)
+        present = batch_present(batch, tokens, "decoder_attention_mask")
+        positions = batch_positions(batch, self.target_embeddings.positions, tokens, present, "decoder_position_ids")
+        params = options.compute.cast(params)
+        memory, source, encoder_probed = self.encode(params, batch, options)
+        embed = self._target_params(params)
+        x = self.target_embeddings(embed, tokens, positions=positions, key=fold(options.key, 2))
+        call = StackCall(
+            attention=Call(
+                mask=Mask(causal=True, keys=present), gates=options.gates_of("decoder"), positions=positions
+            ),
+            cross_attention=Call(mask=Mask(keys=source), gates=options.gates_of("cross"), positions=positions),
+            memory=memory,
+            query_mask=present,
+            key=fold(options.key, 3),
+            probe=options.probe,
+            compute=options.compute,
+        )
+        hidden, probed = self.decoder(params["decoder"], x, call)
+        probes = None
+        if options.probe is not None:
+            probes = by_head_stack("encoder", encoder_probed) | by_head_stack("decoder", probed)
+        return Output(hidden=hidden, logits=self.output(params["output"], hidden, embed["token"]), probes=probes)
+
+    def encode(
+        self, params: Params, batch: Batch, options: Options
+    ) -> tuple[jax.Array, jax.Array | None, list[dict[str, object]]]:
+        """The encoder's output `[batch, length, width]`, which of it is no padding, and what its layers report."""
+        tokens = batch_tokens(batch)
+        present = batch_present(batch, tokens)
+        positions = batch_positions(batch, self.embeddings.positions, tokens, present)
+        x = self.embeddings(params["embeddings"], tokens, positions=positions, key=fold(options.key, 0))
+        call = StackCall(
+            attention=Call(mask=Mask(keys=present), gates=options.gates_of("encoder"), positions=positions),
+            query_mask=present,
+            key=fold(options.key, 1),
+            probe=options.probe,
+            compute=options.compute,
+        )
+        memory, reports = self.encoder(params["encoder"], x, call)
+        return memory, present, reports
+
+    def decoder_inputs(self, batch: Batch) -> jax.Array:
+        """The batch's `decoder_input_ids`, or its labels after the start token, without the last.
+
+        Raises:
+            DataError: the batch has neither.
+        """
+        if "decoder_input_ids" in batch:
+            return batch_tokens(batch, "decoder_input_ids")
+        labels = batch_tokens(batch, "labels")
+        labels = jnp.where(labels == IGNORED, self.padding_token, labels)
+        return jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.start_token)
+
+    def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
+        params = options.compute.cast(params)
+        memory, source, _ = self.encode(params, batch, options)
+        if "decoder_input_ids" in batch:
+            tokens = batch_tokens(batch, "decoder_input_ids")
+        else:
+            tokens = jnp.full((memory.shape[0], 1), self.start_token, jnp.int32)
+        present = batch_present(batch, tokens, "decoder_attention_mask")
+        slots = tokens.shape[1] + new_tokens
+        self.target_embeddings.positions.check_length(slots)
+        cache = self.decoder.empty_cache(params["decoder"], memory[:, :1], slots, memory)
+        present = jnp.ones(tokens.shape, bool) if present is None else present
+        return Prompt(tokens, present, DecodingState(cache, source))
+
+    def decode(
+        self, params: Params, tokens: jax.Array, present: jax.Array, state: DecodingState, options: Options
+    ) -> tuple[jax.Array, DecodingState]:
+        params = options.compute.cast(params)
+        embed = self._target_params(params)
+        positions = state.cache.next_positions(present)
+        x = self.target_embeddings(embed, tokens, positions=positions)
+        call = StackCall(
+            attention=Call(gates=options.gates_of("decoder")),
+            cross_attention=Call(mask=Mask(keys=state.source), gates=options.gates_of("cross"), positions=positions),
+            compute=options.compute,
+        )
+        cache = state.cache.admit(positions, present)
+        hidden, cache = self.decoder.decode(params["decoder"], x, call, cache)
+        return self.output(params["output"], hidden, embed["token"]), state._replace(cache=cache)
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        labels = batch_array(batch, "labels")
+        losses, counted = cross_entropy(output.require_logits(), labels, self.label_smoothing)
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def for_evaluation(self) -> EncoderDecoderModel:
+        return dataclasses.replace(self, label_smoothing=0.0)
+
+    def flops(self, length: int) -> int:
+        width, target = self.width, self.target_embeddings
+        embedded = self.embeddings.flops(width, length) + target.flops(width, length)
+        stacks = self.encoder.flops(width, length) + self.decoder.flops(width, length, width, length)
+        return embedded + stacks + 2 * length * width * target.vocab_size
+
+    def _target_params(self, params: Params) -> Params:
+        """The target's embeddings with their token table."""
+        if not self.share_tokens:
+            return params["decoder_embeddings"]
+        return params["decoder_embeddings"] | {"token": params["embeddings"]["token"]}

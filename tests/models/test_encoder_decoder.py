@@ -1,0 +1,206 @@
+"""Encoder-decoders: what the decoder may see, how labels become inputs, relative positions, head stacks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax import tensors
+from headjax.attention import Grouped, MultiHead
+from headjax.errors import ConfigError, DataError
+from headjax.heads import gates
+from headjax.heads.head_id import all_heads
+from headjax.heads.pruning import prune
+from headjax.initializers import Normal
+from headjax.models import Compute, EncoderDecoderModel, ModelConfig
+from headjax.models.embeddings import Learned, Sinusoidal
+from headjax.models.feed_forward import Dense, GatedDense
+from headjax.models.position_bias import RelativeBuckets
+from headjax.models.recipes import T5, Translation
+from headjax.models.residual import PreNorm
+from headjax.serialize import from_data, to_data
+from tests import tiny
+
+GENERATOR = np.random.default_rng(1)
+LABELS = GENERATOR.integers(1, tiny.VOCABULARY, (2, 8))
+BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3]), "labels": LABELS}
+GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
+
+
+def translation(**fields) -> EncoderDecoderModel:
+    fields = {
+        "vocab_size": tiny.VOCABULARY,
+        "width": tiny.WIDTH,
+        "num_layers": 2,
+        "attention": tiny.multi_head(),
+        "decoder_attention": tiny.collaborative(),
+        "cross_attention": GROUPED,
+        "feed_forward": Dense(32, "relu"),
+        "residual": PreNorm(),
+        "start_token": 3,
+        "initializer": Normal(0.3),
+    } | fields
+    return Translation(**fields).build()
+
+
+def t5(**fields) -> EncoderDecoderModel:
+    attention = MultiHead(num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
+    sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "buckets": 8, "max_distance": 12}
+    feed_forward = GatedDense(24, "gelu_tanh", bias=False)
+    return T5(attention=attention, feed_forward=feed_forward, initializer=Normal(0.3), **(sizes | fields)).build()
+
+
+CONFIGS = {"translation": translation(), "t5": t5()}
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def model(request):
+    return tiny.model(CONFIGS[request.param])
+
+
+def test_the_decoder_sees_the_past_and_the_whole_source_but_no_padding(model):
+    """By gradient of one target position's hidden state in the token embeddings of both sides."""
+    row = {name: jnp.asarray(array[1:]) for name, array in BATCH.items()}
+    row |= {"input_ids": jnp.arange(10)[None], "decoder_input_ids": jnp.arange(20, 28)[None]}
+    at = 4
+
+    def hidden(tokens):
+        params = model.params | {"embeddings": model.params["embeddings"] | {"token": tokens}}
+        output = model.config.apply(params, row, tiny.OPTIONS)
+        return (output.hidden[0, at] * jnp.arange(1.0, tiny.WIDTH + 1)).sum()
+
+    moved = jnp.abs(jax.jit(jax.grad(hidden))(model.params["embeddings"]["token"])).max(axis=1)
+    assert (moved[:7] > 1e-5).all()
+    assert (moved[7:10] == 0).all()
+    assert (moved[20 : 20 + at + 1] > 1e-5).all()
+    assert (moved[20 + at + 1 : 28] == 0).all()
+
+
+def test_the_config_survives_json(model):
+    assert from_data(ModelConfig, to_data(model.config)) == model.config
+
+
+def test_scanned_is_unrolled(model):
+    scanned, unrolled = (model(BATCH, compute=Compute(scan=scan)).logits for scan in (True, False))
+    np.testing.assert_allclose(scanned, unrolled, atol=2e-5)
+
+
+def test_decoder_inputs_are_the_labels_after_the_start_token():
+    config = translation(padding_token=1)
+    labels = np.array([[5, 6, 7, -100], [8, 9, 10, 11]])
+    inputs = config.decoder_inputs({"labels": labels})
+    np.testing.assert_array_equal(inputs, [[3, 5, 6, 7], [3, 8, 9, 10]])
+    shorter = config.decoder_inputs({"labels": np.array([[5, -100, -100, 4]])})
+    np.testing.assert_array_equal(shorter, [[3, 5, 1, 1]])
+
+
+def test_loss_is_the_smoothed_cross_entropy_of_the_labels():
+    """(1 - s) (-log p_y) + s mean_v(-log p_v), and without s for evaluation."""
+    config = translation(label_smoothing=0.1)
+    labels = LABELS.copy()
+    labels[0, 5:] = -100
+    batch = BATCH | {"labels": labels}
+    model = tiny.model(config)
+    output = model(batch)
+    log = np.asarray(jax.nn.log_softmax(output.logits, axis=-1))
+    nll = -np.take_along_axis(log, np.maximum(labels, 0)[..., None], axis=-1)[..., 0]
+    counted = labels != -100
+    smoothed = 0.9 * nll - 0.1 * log.mean(axis=-1)
+    np.testing.assert_allclose(config.loss(output, batch).mean(), smoothed[counted].mean(), rtol=1e-5)
+    np.testing.assert_allclose(config.for_evaluation().loss(output, batch).mean(), nll[counted].mean(), rtol=1e-5)
+
+
+def test_head_stacks_and_their_gates(model):
+    shapes = dict.fromkeys(("encoder", "decoder", "cross"), (2, 4))
+    assert gates.shapes(model.config) == shapes
+    probes = model(BATCH, attention=True).attention
+    assert {stack: layers[0].shape[2:] for stack, layers in probes.items()} == {
+        "encoder": (10, 10),
+        "decoder": (8, 8),
+        "cross": (8, 10),
+    }
+    np.testing.assert_allclose(model(BATCH, gates.ones(model.config)).logits, model(BATCH).logits, atol=1e-5)
+
+
+def test_raggedly_removed_heads_are_masked_heads(model):
+    """Layers end up with different heads, each with its own columns of the position bias."""
+    removed = [head for head in all_heads(model.config) if str(head) in ("encoder/0/1", "encoder/1/0", "decoder/0/3")]
+    removed += [head for head in all_heads(model.config) if head.stack == "cross" and head.layer == 1]
+    pruned = prune(model, removed)
+    tensors.check(pruned.config.tensors(), pruned.params)
+    expected = model(BATCH, gates.without(model.config, removed)).logits
+    np.testing.assert_allclose(pruned(BATCH).logits, expected, atol=2e-5)
+
+
+def test_t5_buckets():
+    """Buckets 0 to 3 for distances 0 to 3 back, then geometric; the other half for keys after the query."""
+    bias = RelativeBuckets(num_heads=2, buckets=16, max_distance=32)
+    distances = jnp.asarray([0, -1, -3, -4, -6, -8, -15, -31, -100, 1, 3, 4, 100])
+    np.testing.assert_array_equal(bias.bucket(distances), [0, 1, 3, 4, 4, 5, 6, 7, 7, 9, 11, 12, 15])
+    causal = dataclasses.replace(bias, bidirectional=False)
+    np.testing.assert_array_equal(causal.bucket(jnp.asarray([5, 0, -7, -8, -100])), [0, 0, 7, 8, 15])
+
+
+def test_relative_positions_are_relative():
+    """A source moved by padding before it has the same hidden states."""
+    model = tiny.model(CONFIGS["t5"])
+    plain = {"input_ids": np.array([[5, 6, 7, 0, 0]]), "attention_mask": np.array([[1, 1, 1, 0, 0]])}
+    moved = {"input_ids": np.array([[0, 0, 5, 6, 7]]), "attention_mask": np.array([[0, 0, 1, 1, 1]])}
+    target = {"labels": LABELS[:1]}
+    np.testing.assert_allclose(model(plain | target).logits, model(moved | target).logits, atol=1e-5)
+    swapped = plain | target | {"input_ids": np.array([[6, 5, 7, 0, 0]])}
+    assert np.abs(model(plain | target).logits - model(swapped).logits).max() > 1e-3
+
+
+def test_tables_of_their_own():
+    shared, own = translation(), translation(share_tokens=False)
+    assert tensors.count(own.tensors()) - tensors.count(shared.tensors()) == tiny.VOCABULARY * tiny.WIDTH
+    assert "token" not in shared.tensors()["decoder_embeddings"]
+    output = tiny.model(own)(BATCH)
+    assert np.isfinite(output.logits).all()
+
+
+@pytest.mark.parametrize("endpoint, steps", [(False, 4), (True, 3)])
+def test_sinusoidal_positions(endpoint, steps):
+    table = Sinusoidal(endpoint=endpoint)({}, jnp.arange(6)[None], 8)[0]
+    rates = 10000.0 ** (-np.arange(4) / steps)
+    angles = np.arange(6)[:, None] * rates[None]
+    np.testing.assert_allclose(table, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"start_token": 50}, "start_token: must be a token of the 50"),
+        ({"label_smoothing": 1.0}, "label_smoothing: must be"),
+    ],
+)
+def test_impossible_fields_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        translation(**fields)
+
+
+def test_impossible_stacks_are_refused():
+    config = CONFIGS["translation"]
+    with pytest.raises(ConfigError, match="decoder: its layers need a cross_attention"):
+        dataclasses.replace(config, decoder=config.encoder)
+    with pytest.raises(ConfigError, match="encoder: cross_attention needs an encoder"):
+        dataclasses.replace(config, encoder=config.decoder)
+    other = dataclasses.replace(config.embeddings, vocab_size=40)
+    with pytest.raises(ConfigError, match=r"share_tokens: embeddings\.vocab_size is 50, decoder_embeddings"):
+        dataclasses.replace(config, decoder_embeddings=other)
+    bias = RelativeBuckets(num_heads=2)
+    with pytest.raises(ConfigError, match="position_bias: num_heads is 2, but a layer has a head numbered 3"):
+        dataclasses.replace(config.encoder, position_bias=bias)
+
+
+def test_unusable_batches_are_errors():
+    config = translation(positions=Learned(9))
+    with pytest.raises(DataError, match="labels: missing"):
+        config.apply({}, tiny.tokens(), tiny.OPTIONS)
+    with pytest.raises(DataError, match="input_ids: 10 tokens, but the model has 9"):
+        config.apply(tiny.model(config).params, BATCH, tiny.OPTIONS)
