@@ -1,0 +1,116 @@
+"""Choosing heads by Fisher information with the interactions inside a layer (Kwon et al. 2022)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.errors import DataError, HeadjaxError
+from headjax.heads import gates as head_gates
+from headjax.heads.gate_gradient import gate_gradient
+from headjax.heads.head_id import HeadId
+from headjax.heads.ordering import Order, by_score, keep_minimum
+from headjax.heads.streams import one_behind
+from headjax.models.base import Batch, Gates, Model, ModelConfig
+from headjax.models.compute import Compute
+from headjax.tensors import Params
+
+Blocks = Mapping[str, np.ndarray]
+"""By head stack, `[layers, max_heads, max_heads]`."""
+
+
+def fisher_blocks(
+    model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
+) -> dict[str, np.ndarray]:
+    """Empirical Fisher information of the gates of each layer: sum over examples of g g^T, g_h = dL(x) / dxi_h.
+
+    Its diagonal is the score `fisher`. With s_h = 1 for removed heads, s^T F s estimates (up to a factor) the loss that
+    removing them together costs.
+
+    Args:
+        model: the model.
+        batches: examples with labels.
+        gates: `[layers, max_heads]` by head stack, where to differentiate; None is all ones.
+        compute: how to compute.
+
+    Raises:
+        DataError: there are no batches.
+    """
+    at = head_gates.ones(model.config) if gates is None else dict(gates)
+    total: dict[str, np.ndarray] | None = None
+    for blocks in one_behind(_blocks(model.config, model.params, _arrays(batch), at, compute) for batch in batches):
+        fetched = {stack: np.asarray(array, np.float64) for stack, array in blocks.items()}
+        total = fetched if total is None else {stack: total[stack] + fetched[stack] for stack in total}
+    if total is None:
+        raise DataError("batches: there is no example to take Fisher information of")
+    return total
+
+
+def fisher_selection(config: ModelConfig, blocks: Blocks, count: int, minimum: int = 0) -> Order:
+    """Heads to remove: how many of each layer by the diagonal, which of them by the whole block (sections 4.1, 4.2).
+
+    The `count` heads with the least diagonal Fisher information say how many each layer loses. Within a layer removed
+    heads are then exchanged for kept ones, the best exchange first, while that lowers s^T F s.
+
+    Args:
+        config: the architecture.
+        blocks: of `fisher_blocks`.
+        count: number of heads to remove.
+        minimum: heads that every layer keeps.
+
+    Raises:
+        HeadjaxError: fewer heads may be removed than asked for.
+    """
+    diagonal = head_gates.to_values(
+        config, {stack: np.diagonal(array, axis1=1, axis2=2) for stack, array in blocks.items()}
+    )
+    order = keep_minimum(config, by_score(diagonal), minimum)
+    if count > len(order):
+        raise HeadjaxError(f"remove: {count} heads, only {len(order)} may be removed")
+    chosen = set(order[:count])
+    selected: list[HeadId] = []
+    for stack, layers in config.attentions().items():
+        for layer, attention in enumerate(layers):
+            heads = [HeadId(stack, layer, head) for head in attention.ids]
+            removed = np.array([head in chosen for head in heads], bool)
+            block = blocks[stack][layer][: len(heads), : len(heads)]
+            selected.extend(head for head, gone in zip(heads, exchange(block, removed), strict=True) if gone)
+    return tuple(sorted(selected, key=lambda head: (diagonal[head], head)))
+
+
+def exchange(block: np.ndarray, removed: np.ndarray) -> np.ndarray:
+    """Exchanges removed for kept heads while that lowers s^T F s.
+
+    Args:
+        block: F, `[heads, heads]`.
+        removed: s, `[heads]` bool.
+    """
+    removed = removed.copy()
+    while removed.any() and not removed.all():
+        gone, kept = np.flatnonzero(removed), np.flatnonzero(~removed)
+        pull = block @ removed
+        # Change of s^T F s when head i comes back and head j goes: F_ii - 2 (Fs)_i + F_jj + 2 (Fs)_j - 2 F_ij.
+        back = (np.diagonal(block) - 2.0 * pull)[gone]
+        out = (np.diagonal(block) + 2.0 * pull)[kept]
+        change = back[:, None] + out[None, :] - 2.0 * block[np.ix_(gone, kept)]
+        i, j = np.unravel_index(np.argmin(change), change.shape)
+        if change[i, j] >= -1e-9 * max(float(np.trace(block)), 1e-30):
+            break
+        removed[gone[i]], removed[kept[j]] = False, True
+    return removed
+
+
+def _arrays(batch: Batch) -> dict[str, jax.Array]:
+    return {name: jnp.asarray(array) for name, array in batch.items()}
+
+
+@functools.partial(jax.jit, static_argnames=("config", "compute"))
+def _blocks(config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute) -> dict[str, jax.Array]:
+    gradient = gate_gradient(config, params, batch, gates, lambda probe: None, compute).gradient
+    by_example = {stack: array.sum(axis=2) for stack, array in gradient.items()}
+    return {stack: jnp.einsum("lbh,lbg->lhg", array, array) for stack, array in by_example.items()}

@@ -1,0 +1,165 @@
+"""Making kept heads stand in for removed ones: gates by least squares, layer by layer, without training."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax import history
+from headjax.attention.base import Attention
+from headjax.errors import DataError, HeadjaxError
+from headjax.heads import gates as head_gates
+from headjax.heads.head_id import HeadId
+from headjax.heads.statistics import counted_queries, output_matrices
+from headjax.heads.surgery import map_attention
+from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options
+from headjax.models.compute import Compute
+from headjax.models.layer import Probe
+from headjax.report.progress import Update
+from headjax.tensors import Params
+
+
+class Normal(NamedTuple):
+    """The normal equations of one layer's gates.
+
+    Attributes:
+        gram: `[heads, heads]`, sum over tokens of o_g . o_h, with o_h = context_h W_O^h of the pruned model.
+        target: `[heads]`, sum over tokens of o_h . t, with t the layer's output without bias in the whole model.
+    """
+
+    gram: Any
+    target: Any
+
+
+def rescale(
+    model: Model,
+    batches: Sequence[Batch],
+    removed: Iterable[HeadId],
+    *,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> dict[str, jax.Array]:
+    """Gates of the kept heads under which each layer comes closest to its output with all heads.
+
+    This is the mask tuning of Kwon et al. (2022), section 4.3, on the attention output:
+
+        min over xi of sum over tokens || sum_(h kept) xi_h o_h - sum_(all h) o'_h ||^2
+
+    o_h are the heads' outputs in the pruned model, whose earlier layers already have their new gates, o'_h those in the
+    whole model. Layers are solved in order, those alone that lost heads and have some left; each takes one pass.
+
+    Args:
+        model: the whole model.
+        batches: a few examples; labels are not needed.
+        removed: the heads to remove.
+        compute: how to compute.
+        progress: called after every layer with the number of layers done.
+
+    Returns:
+        Gates `[layers, max_heads]` by head stack: 0 for removed heads, for `fold_gates`, forwards or both.
+
+    Raises:
+        HeadjaxError: a head does not exist.
+        DataError: there are no batches.
+    """
+    if not batches:
+        raise DataError("batches: there is no example to rescale heads on")
+    config = model.config
+    gone = set(removed)
+    gates = {stack: np.array(array) for stack, array in head_gates.without(config, gone).items()}
+    doubled = [_doubled(batch) for batch in batches]
+    for done, (stack, layer) in enumerate(_affected(config, gone)):
+        current = {name: jnp.asarray(array) for name, array in gates.items()}
+        equations = [_equations(config, model.params, batch, current, compute)[stack][layer] for batch in doubled]
+        gram = np.sum([np.asarray(entry.gram, np.float64) for entry in equations], axis=0)
+        target = np.sum([np.asarray(entry.target, np.float64) for entry in equations], axis=0)
+        ids = config.attentions()[stack][layer].ids
+        kept = [i for i, head in enumerate(ids) if HeadId(stack, layer, head) not in gone]
+        gates[stack][layer, kept] = np.linalg.lstsq(gram[np.ix_(kept, kept)], target[kept], rcond=1e-6)[0]
+        if progress is not None:
+            progress(done + 1, {})
+    return {stack: jnp.asarray(array) for stack, array in gates.items()}
+
+
+def fold_gates(model: Model, gates: Gates) -> Model:
+    """The model whose output projections carry these gates: W_O^h becomes xi_h W_O^h.
+
+    It computes without gates what the model computes with them. Heads with gate 0 are still there, for `prune`.
+
+    Args:
+        model: the model.
+        gates: `[layers, max_heads]` by head stack.
+
+    Raises:
+        HeadjaxError: a formulation whose `output` tensor has no head axis, or layers that share their parameters but
+            not their gates.
+    """
+    width, stacks = model.config.width, model.config.stacks()
+
+    def fold(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        if not attention.num_heads:
+            return attention, params
+        tensor = attention.tensors(width, width).get("output")
+        if tensor is None or tensor.head_axis is None:
+            raise HeadjaxError(f"{stack} layer {layer}: gates cannot be folded into a {type(attention).__name__} layer")
+        if any(
+            (gates[stack][tied] != gates[stack][layer]).any() for tied in stacks[SLOTS[stack][0]].tied_layers(layer)
+        ):
+            raise HeadjaxError(f"{stack} layer {layer}: shares its parameters with layers that have other gates")
+        shape = [1] * len(tensor.shape)
+        shape[tensor.head_axis] = attention.num_heads
+        own = gates[stack][layer, : attention.num_heads].reshape(shape)
+        return attention, params | {"output": params["output"] * own.astype(params["output"].dtype)}
+
+    folded = map_attention(model, fold, stacks=list(gates))
+    values = {str(head): value for head, value in head_gates.to_values(model.config, gates).items()}
+    return folded.replace(history=(*model.history, history.entry("fold_gates", gates=values)))
+
+
+def _affected(config: ModelConfig, removed: set[HeadId]) -> list[tuple[str, int]]:
+    """(head stack, layer) of layers with both removed and kept heads, in the order in which they compute."""
+    affected = []
+    for name, stack in config.stacks().items():
+        own = [head_stack for head_stack, (home, _) in SLOTS.items() if home == name]
+        for layer in range(len(stack.layers)):
+            for head_stack in own:
+                attention = getattr(stack.layers[layer], SLOTS[head_stack][1])
+                heads = set() if attention is None else {HeadId(head_stack, layer, head) for head in attention.ids}
+                if heads & removed and heads - removed:
+                    affected.append((head_stack, layer))
+    return affected
+
+
+def _doubled(batch: Batch) -> dict[str, jax.Array]:
+    """Every example twice: the first half is computed with all heads, the second without the removed ones."""
+    return {name: jnp.concatenate([jnp.asarray(array)] * 2) for name, array in batch.items()}
+
+
+@functools.partial(jax.jit, static_argnames=("config", "compute"))
+def _equations(
+    config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute
+) -> dict[str, list[Normal]]:
+    """The normal equations of every layer, at the current gates."""
+    half = next(iter(batch.values())).shape[0] // 2
+
+    def both(array: jax.Array) -> jax.Array:
+        whole = jnp.ones((array.shape[0], half, array.shape[1]))
+        return jnp.concatenate([whole, jnp.broadcast_to(array[:, None, :], whole.shape)], axis=1)
+
+    # Contexts are gated. A layer's gates are 1 until it is solved and it is solved once, so o_h is never rescaled; the
+    # zeros of removed heads are never read.
+    options = Options(gates={stack: both(array) for stack, array in gates.items()}, probe=_normal, compute=compute)
+    return config.apply(params, batch, options).probes or {}
+
+
+def _normal(probe: Probe) -> Normal:
+    half = probe.attended.context.shape[0] // 2
+    outputs = jnp.einsum("bqhv,hvw->bqhw", probe.attended.context.astype(jnp.float32), output_matrices(probe))
+    outputs = outputs * counted_queries(probe)[:, :, None, None]
+    target, own = outputs[:half].sum(axis=2), outputs[half:]
+    return Normal(jnp.einsum("bqgw,bqhw->gh", own, own), jnp.einsum("bqhw,bqw->h", own, target))

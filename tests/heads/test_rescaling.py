@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.errors import DataError, HeadjaxError
+from headjax.heads import gates
+from headjax.heads.head_id import HeadId
+from headjax.heads.pruning import prune
+from headjax.heads.rescaling import fold_gates, rescale
+from headjax.heads.surgery import map_attention
+from tests import tiny
+
+BATCHES = [
+    tiny.tokens(3, 8, seed) | {"attention_mask": np.array([[1] * 8, [1] * 5 + [0] * 3, [1] * 8])} for seed in range(2)
+]
+REMOVED = [HeadId("decoder", 0, 3), HeadId("decoder", 1, 0), HeadId("decoder", 1, 2), HeadId("decoder", 2, 1)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = tiny.decoder_config(*[tiny.layer(tiny.multi_head(4))] * 2, tiny.layer(tiny.collaborative(2)))
+    return tiny.model(config)
+
+
+def outputs(probe):
+    """The layer's attention output without bias, `[batch, query, width]`."""
+    context = probe.attended.context
+    return probe.attention.combine(probe.params, context) - probe.attention.combine(probe.params, 0.0 * context)
+
+
+def errors(model, at):
+    """Squared distance of each layer's output to that with all heads, over tokens."""
+    totals = np.zeros(3)
+    for batch in BATCHES:
+        whole, pruned = (model(batch, g, probe=outputs).probes["decoder"] for g in (gates.ones(model.config), at))
+        present = batch["attention_mask"].astype(bool)
+        totals += [float((np.asarray(a - b)[present] ** 2).sum()) for a, b in zip(whole, pruned, strict=True)]
+    return totals
+
+
+def test_a_twin_takes_over_the_removed_heads_part(model):
+    """Head 3 of layer 0 made equal to head 1: without it, head 1 has to count twice, and nothing is lost."""
+
+    def twin(stack, layer, attention, params):
+        twins = {}
+        for name, tensor in attention.tensors(16, 16).items():
+            axis = tensor.head_axis
+            array = params[name]
+            twins[name] = array if axis is None else jax.numpy.take(array, np.array([0, 1, 2, 1]), axis=axis)
+        return attention, twins
+
+    twinned = map_attention(model, twin, layers=[0])
+    got = rescale(twinned, BATCHES, [HeadId("decoder", 0, 3)])
+    np.testing.assert_allclose(got["decoder"][0], [1.0, 2.0, 1.0, 0.0], atol=1e-3)
+    np.testing.assert_array_equal(got["decoder"][1], np.ones(4))
+    np.testing.assert_allclose(twinned(BATCHES[0], got).logits, twinned(BATCHES[0]).logits, atol=1e-2)
+
+
+def test_every_layer_is_at_its_least_squares(model):
+    at = rescale(model, BATCHES, REMOVED)
+    best = errors(model, at)
+    masked = errors(model, gates.without(model.config, REMOVED))
+    assert best[0] < masked[0]
+    for head in [HeadId("decoder", 0, 1), HeadId("decoder", 1, 3), HeadId("decoder", 2, 0)]:
+        for step in (-0.02, 0.02):
+            moved = {"decoder": at["decoder"].at[head.layer, head.head].add(step)}
+            assert errors(model, moved)[head.layer] > best[head.layer]
+    for head in REMOVED:
+        assert at["decoder"][head.layer, head.head] == 0.0
+
+
+def test_folded_and_pruned_computes_the_same(model):
+    at = rescale(model, BATCHES, REMOVED)
+    smaller = prune(fold_gates(model, at), REMOVED)
+    np.testing.assert_allclose(smaller(BATCHES[0]).logits, model(BATCHES[0], at).logits, atol=1e-4)
+    assert [entry["action"] for entry in smaller.history] == ["fold_gates", "prune"]
+
+
+def test_bad_requests_are_errors(model):
+    with pytest.raises(HeadjaxError, match="head decoder/0/7"):
+        rescale(model, BATCHES, [HeadId("decoder", 0, 7)])
+    with pytest.raises(DataError, match="no example"):
+        rescale(model, [], REMOVED)
