@@ -5,6 +5,7 @@ from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderModel
 from headjax.models.encoder import EncoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.vision import VisionModel
 
 __all__ = [
     "Batch",
@@ -18,4 +19,5 @@ __all__ = [
     "ModelConfig",
     "Options",
     "Output",
+    "VisionModel",
 ]

@@ -13,7 +13,7 @@ from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import batch_positions, batch_present, batch_tokens
 from headjax.models.pooler import Pooler
 from headjax.models.stack import Stack, StackCall
-from headjax.models.tasks import Features, NoTask, TaskOutput
+from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
 
@@ -44,6 +44,11 @@ class EncoderModel(ModelConfig):
         pooled = self.pooler is not None or not self.output.needs_pooler
         require(pooled, "pooler", "the output reads the pooled vector, so the model needs a pooler")
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens and the size of their embeddings."""
+        return Vocabulary(self.embeddings.vocab_size, self.embeddings.token_size(self.width))
+
     def tensors(self) -> Tensors:
         tensors: Tensors = {
             "embeddings": self.embeddings.tensors(self.width),
@@ -51,7 +56,7 @@ class EncoderModel(ModelConfig):
         }
         if self.pooler is not None:
             tensors["pooler"] = self.pooler.tensors(self.width)
-        return tensors | {"output": self.output.tensors(self.width, self.embeddings)}
+        return tensors | {"output": self.output.tensors(self.width, self.vocabulary)}
 
     def stacks(self) -> dict[str, Stack]:
         return {"encoder": self.encoder}
@@ -92,8 +97,11 @@ class EncoderModel(ModelConfig):
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)
 
+    def for_evaluation(self) -> EncoderModel:
+        return dataclasses.replace(self, output=self.output.for_evaluation())
+
     def flops(self, length: int) -> int:
         total = self.embeddings.flops(self.width, length) + self.encoder.flops(self.width, length)
         if self.pooler is not None:
             total += self.pooler.flops(self.width)
-        return total + self.output.flops(self.width, self.embeddings, length)
+        return total + self.output.flops(self.width, self.vocabulary, length)

@@ -7,7 +7,6 @@ import pytest
 
 from headjax.errors import DataError
 from headjax.models.base import Output
-from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.tasks import (
     Classification,
     MaskedLanguageModel,
@@ -16,6 +15,7 @@ from headjax.models.tasks import (
     Regression,
     Span,
     TokenClassification,
+    Vocabulary,
 )
 from tests import tiny
 from tests.models.test_encoder import PADDED, config
@@ -116,8 +116,7 @@ def test_masked_logits_are_tied_to_the_token_embeddings():
     moved = model.params | {"output": model.params["output"] | {"bias": model.params["output"]["bias"] + 1.0}}
     np.testing.assert_allclose(model.replace(params=moved)(PADDED).logits, model(PADDED).logits + 1.0, atol=1e-5)
     assert "decoder" not in model.params["output"]
-    embeddings = Embeddings(vocab_size=9, positions=Learned(4))
-    assert MaskedLanguageModel().tensors(8, embeddings)["bias"].shape == (9,)
+    assert MaskedLanguageModel().tensors(8, Vocabulary(tokens=9, size=8))["bias"].shape == (9,)
 
 
 def test_without_a_task_there_is_no_loss():

@@ -5,6 +5,7 @@ from headjax.models.recipes.bert import Albert, Bert, DistilBert, Roberta
 from headjax.models.recipes.directory import Directory
 from headjax.models.recipes.language_model import LanguageModel
 from headjax.models.recipes.translation import T5, Translation
+from headjax.models.recipes.vision import Vit
 
 __all__ = [
     "T5",
@@ -17,6 +18,7 @@ __all__ = [
     "Roberta",
     "Start",
     "Translation",
+    "Vit",
     "equal_layers",
     "final_norm",
 ]

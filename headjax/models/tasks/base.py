@@ -10,9 +10,20 @@ import jax
 
 from headjax.errors import ConfigError, DataError
 from headjax.models.base import Batch, Loss, Output
-from headjax.models.embeddings import Embeddings
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
+
+
+class Vocabulary(NamedTuple):
+    """The tokens that a model's inputs are made of, by which some outputs are sized.
+
+    Attributes:
+        tokens: their number; 0 in models that read none.
+        size: size of their embeddings.
+    """
+
+    tokens: int
+    size: int
 
 
 class Features(NamedTuple):
@@ -21,18 +32,24 @@ class Features(NamedTuple):
     Attributes:
         hidden: `[batch, length, width]`, output of the stack.
         pooled: `[batch, width]`, or None where the model does not pool.
-        embedding: `[vocabulary, size]`, the token embeddings.
+        embedding: `[vocabulary, size]`, the token embeddings; None in models that read no tokens.
     """
 
     hidden: jax.Array
     pooled: jax.Array | None
-    embedding: jax.Array
+    embedding: jax.Array | None
 
     def require_pooled(self) -> jax.Array:
         """The pooled vector; models are built with a pooler where a task reads it."""
         if self.pooled is None:
             raise ConfigError("pooler: the output reads the pooled vector, so the model needs a pooler")
         return self.pooled
+
+    def require_embedding(self) -> jax.Array:
+        """The token embeddings; models without are not built with a task that reads them."""
+        if self.embedding is None:
+            raise ConfigError("output: it reads token embeddings, and the model has none")
+        return self.embedding
 
 
 class Logits(NamedTuple):
@@ -48,8 +65,11 @@ class TaskOutput(abc.ABC):
     needs_pooler: ClassVar[bool] = False
     """Whether it reads `Features.pooled`."""
 
+    needs_tokens: ClassVar[bool] = False
+    """Whether its labels or logits are about single tokens of a text."""
+
     @abc.abstractmethod
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         """The declared parameters."""
 
     @abc.abstractmethod
@@ -65,8 +85,12 @@ class TaskOutput(abc.ABC):
         """
 
     @abc.abstractmethod
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         """Floating-point operations for one example of this length."""
+
+    def for_evaluation(self) -> TaskOutput:
+        """The same output with the loss that evaluation reports, where training's differs (label smoothing)."""
+        return self
 
 
 @kind("no_task")
@@ -74,7 +98,7 @@ class TaskOutput(abc.ABC):
 class NoTask(TaskOutput):
     """Hidden states are the output; there is nothing to train on."""
 
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return {}
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
@@ -83,5 +107,5 @@ class NoTask(TaskOutput):
     def loss(self, output: Output, batch: Batch) -> Loss:
         raise DataError("labels: the model has no task output, so there is no loss")
 
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 0

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from headjax.errors import DataError, require_positive, require_rate
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.dropout import Dropper
-from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.outputs import cross_entropy
-from headjax.models.tasks.base import Features, Logits, TaskOutput
+from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
 
@@ -28,27 +27,32 @@ class Classification(TaskOutput):
     Attributes:
         classes: number of classes.
         dropout: rate on the pooled vector.
+        label_smoothing: share of the target spread evenly over the classes.
     """
 
     needs_pooler: ClassVar[bool] = True
 
     classes: int
     dropout: float = 0.1
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         require_positive(self, "classes")
-        require_rate(self, "dropout")
+        require_rate(self, "dropout", "label_smoothing")
 
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, self.classes)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
         return Logits(linear(params, Dropper(self.dropout, key)(features.require_pooled())))
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        return Loss(*cross_entropy(output.require_logits(), integer_labels(batch, 1)))
+        return Loss(*cross_entropy(output.require_logits(), integer_labels(batch, 1), self.label_smoothing))
 
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+    def for_evaluation(self) -> Classification:
+        return dataclasses.replace(self, label_smoothing=0.0)
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * width * self.classes
 
 
@@ -73,7 +77,7 @@ class Regression(TaskOutput):
         require_positive(self, "outputs")
         require_rate(self, "dropout")
 
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, self.outputs)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
@@ -88,7 +92,7 @@ class Regression(TaskOutput):
         squares = jnp.square(output.require_logits() - jnp.where(counted, labels, 0.0))
         return Loss(jnp.where(counted, squares, 0.0).sum(axis=1), counted.astype(jnp.float32).sum(axis=1))
 
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * width * self.outputs
 
 
@@ -102,6 +106,8 @@ class TokenClassification(TaskOutput):
         dropout: rate on the hidden states.
     """
 
+    needs_tokens: ClassVar[bool] = True
+
     classes: int
     dropout: float = 0.1
 
@@ -109,7 +115,7 @@ class TokenClassification(TaskOutput):
         require_positive(self, "classes")
         require_rate(self, "dropout")
 
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, self.classes)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
@@ -119,7 +125,7 @@ class TokenClassification(TaskOutput):
         losses, counted = cross_entropy(output.require_logits(), integer_labels(batch, 2))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * width * self.classes
 
 

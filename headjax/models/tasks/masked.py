@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from headjax.attention.projections import into_heads
 from headjax.initializers import Zeros
 from headjax.models.base import Batch, Loss, Output
-from headjax.models.embeddings import Embeddings
 from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.inputs import batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.norms import LayerNorm, Norm
 from headjax.models.outputs import Tied, cross_entropy
-from headjax.models.tasks.base import Features, Logits, TaskOutput
+from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensor, Tensors
 
@@ -35,28 +34,30 @@ class MaskedLanguageModel(TaskOutput):
         norm: the normalisation.
     """
 
+    needs_tokens: ClassVar[bool] = True
+
     activation: ActivationName = "gelu"
     norm: Norm = LayerNorm(1e-12)
 
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
-        size = embeddings.token_size(width)
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        size = vocabulary.size
         return {
             "transform": Tensor((width, size), ("embed", None)),
             "transform_bias": Tensor((size,), (None,), Zeros()),
             "norm": self.norm.tensors(size),
-            **Tied(bias=True).tensors(width, embeddings.vocab_size),
+            **Tied(bias=True).tensors(width, vocabulary.tokens),
         }
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
         inner = ACTIVATIONS[self.activation](into_heads(features.hidden, params["transform"], params["transform_bias"]))
-        return Logits(Tied(bias=True)(params, self.norm(params["norm"], inner), features.embedding))
+        return Logits(Tied(bias=True)(params, self.norm(params["norm"], inner), features.require_embedding()))
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         losses, counted = cross_entropy(output.require_logits(), batch_array(batch, "labels"))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
-        return 2 * length * embeddings.token_size(width) * (width + embeddings.vocab_size)
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return 2 * length * vocabulary.size * (width + vocabulary.tokens)
 
 
 @kind("pretraining")
@@ -72,11 +73,12 @@ class Pretraining(TaskOutput):
     """
 
     needs_pooler: ClassVar[bool] = True
+    needs_tokens: ClassVar[bool] = True
 
     masked: MaskedLanguageModel = MaskedLanguageModel()
 
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
-        return {"masked": self.masked.tensors(width, embeddings), "next_sentence": linear_tensors(width, 2)}
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        return {"masked": self.masked.tensors(width, vocabulary), "next_sentence": linear_tensors(width, 2)}
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
         tokens = self.masked(params["masked"], features, key)
@@ -95,5 +97,5 @@ class Pretraining(TaskOutput):
         rate = jnp.maximum(tokens.weight.sum(), 1.0) / jnp.maximum(counted.sum(), 1.0)
         return Loss(tokens.total + rate * losses, tokens.weight)
 
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
-        return self.masked.flops(width, embeddings, length) + 2 * width * 2
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return self.masked.flops(width, vocabulary, length) + 2 * width * 2

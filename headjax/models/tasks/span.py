@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,10 @@ import jax.numpy as jnp
 from headjax.errors import require_rate
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.dropout import Dropper
-from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.outputs import IGNORED, cross_entropy
-from headjax.models.tasks.base import Features, Logits, TaskOutput
+from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
 
@@ -31,12 +31,14 @@ class Span(TaskOutput):
         dropout: rate on the hidden states (DistilBERT has one here, BERT none).
     """
 
+    needs_tokens: ClassVar[bool] = True
+
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
         require_rate(self, "dropout")
 
-    def tensors(self, width: int, embeddings: Embeddings) -> Tensors:
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, 2)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
@@ -51,5 +53,5 @@ class Span(TaskOutput):
         losses, counted = cross_entropy(jnp.swapaxes(logits, 1, 2), jnp.where(inside, positions, IGNORED))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
-    def flops(self, width: int, embeddings: Embeddings, length: int) -> int:
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * width * 2

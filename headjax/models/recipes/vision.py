@@ -1,0 +1,71 @@
+"""The recipe of vision Transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from headjax.attention.base import Attention
+from headjax.errors import require_positive
+from headjax.initializers import Initializer, TruncatedNormal
+from headjax.models.feed_forward import FeedForward
+from headjax.models.layer import Layer
+from headjax.models.norms import LayerNorm
+from headjax.models.patches import Patches
+from headjax.models.recipes.base import Recipe, equal_layers, final_norm
+from headjax.models.residual import PreNorm, Residual
+from headjax.models.stack import Stack
+from headjax.models.tasks import NoTask, TaskOutput
+from headjax.models.vision import VisionModel
+from headjax.serialize import kind
+
+
+@kind("vit")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vit(Recipe):
+    """ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021), which differ in training and in `patches`.
+
+    Attributes:
+        attention: formulation of every layer.
+        feed_forward: feed-forward sub-layer of every layer.
+        patches: how images become vectors.
+        width: size of the residual stream.
+        num_layers: number of layers.
+        residual: how sub-layers join the stream; `pre_norm` adds a final norm.
+        task: the task output.
+        dropout: rate on sub-layer outputs.
+        attention_dropout: rate on attention probabilities.
+        attention_by_layer: formulations that differ from layer to layer, instead of `attention` for all.
+        initializer: of weights.
+    """
+
+    attention: Attention
+    feed_forward: FeedForward
+    patches: Patches = Patches()
+    width: int = 768
+    num_layers: int = 12
+    residual: Residual = PreNorm(LayerNorm(1e-6))
+    task: TaskOutput = NoTask()
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    attention_by_layer: tuple[Attention, ...] = ()
+    initializer: Initializer = TruncatedNormal(0.02)
+
+    def __post_init__(self) -> None:
+        require_positive(self, "width", "num_layers")
+
+    def build(self) -> VisionModel:
+        layer = Layer(
+            attention=self.attention,
+            feed_forward=self.feed_forward,
+            residual=self.residual,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+        )
+        layers = equal_layers(layer, self.num_layers, self.attention_by_layer)
+        return VisionModel(
+            width=self.width,
+            patches=self.patches,
+            encoder=Stack(layers=layers, final_norm=final_norm(self.residual)),
+            output=self.task,
+            initializer=self.initializer,
+        )

@@ -1,0 +1,60 @@
+"""Classification by a class token and a distillation token (DeiT)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from headjax.errors import require_positive, require_rate
+from headjax.models.base import Batch, Loss, Output
+from headjax.models.linear import linear, linear_tensors
+from headjax.models.outputs import cross_entropy
+from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
+from headjax.models.tasks.classification import integer_labels
+from headjax.serialize import kind
+from headjax.tensors import Params, Tensors
+
+
+@kind("distilled_classification")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistilledClassification(TaskOutput):
+    """(h_0 W + b + h_1 V + c) / 2: the mean of two classifiers (Touvron et al. 2021, section 4).
+
+    The first reads the class token and learns `labels [batch]`, the second reads the distillation token and learns
+    `teacher_labels [batch]`, a teacher's answers; without those both learn the labels. Each carries half the loss.
+    Their logits come as `extra_logits["cls_logits"]` and `["distillation_logits"]`.
+
+    Attributes:
+        classes: number of classes.
+        label_smoothing: share of the label's target spread evenly over the classes.
+    """
+
+    classes: int
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_positive(self, "classes")
+        require_rate(self, "label_smoothing")
+
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        return {"class": linear_tensors(width, self.classes), "distillation": linear_tensors(width, self.classes)}
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        first = linear(params["class"], features.hidden[:, 0])
+        second = linear(params["distillation"], features.hidden[:, 1])
+        return Logits((first + second) / 2.0, {"cls_logits": first, "distillation_logits": second})
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        labels = integer_labels(batch, 1)
+        learned, counted = cross_entropy(output.require_logits("cls_logits"), labels, self.label_smoothing)
+        taught = jnp.asarray(batch.get("teacher_labels", labels))
+        distilled, _ = cross_entropy(output.require_logits("distillation_logits"), taught)
+        return Loss((learned + counted * distilled) / 2.0, counted)
+
+    def for_evaluation(self) -> DistilledClassification:
+        return dataclasses.replace(self, label_smoothing=0.0)
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return 4 * width * self.classes
