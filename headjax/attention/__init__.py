@@ -3,6 +3,7 @@
 from headjax.attention.attend import Attended, Dropout, attend
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.collaborative import Collaborative
+from headjax.attention.explain import explain
 from headjax.attention.gated import Gated
 from headjax.attention.grouped import Grouped
 from headjax.attention.latent import Latent
@@ -36,4 +37,5 @@ __all__ = [
     "Talking",
     "Tucker",
     "attend",
+    "explain",
 ]

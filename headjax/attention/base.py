@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax.attention.attend import Attended, Dropout
+from headjax.attention.attend import AcrossHeads, Attended, Dropout, attend
 from headjax.attention.mask import Mask
 from headjax.errors import require, require_positive
 from headjax.tensors import Params, Tensors, take_heads
@@ -27,6 +27,7 @@ class Call(NamedTuple):
         gates: head gates, see `attend`.
         dropout: dropout of the probabilities.
         positions: `[batch or 1, query]` positions of the queries, for rotary embeddings.
+        probabilities: whether somebody may look at the probabilities, see `attend`.
         implementation: name of the attention kernel.
     """
 
@@ -35,7 +36,34 @@ class Call(NamedTuple):
     gates: jax.Array | None = None
     dropout: Dropout | None = None
     positions: jax.Array | None = None
+    probabilities: bool = False
     implementation: str = "auto"
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        *,
+        scale: float,
+        mixing: jax.Array | None = None,
+        across_heads: AcrossHeads | None = None,
+    ) -> Attended:
+        """`headjax.attention.attend` with everything that this call says."""
+        return attend(
+            query,
+            key,
+            value,
+            scale=scale,
+            mask=self.mask,
+            bias=self.bias,
+            gates=self.gates,
+            dropout=self.dropout,
+            mixing=mixing,
+            across_heads=across_heads,
+            probabilities=self.probabilities,
+            implementation=self.implementation,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Attended, attend, default_scale
+from headjax.attention.attend import Attended, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -119,17 +119,7 @@ class Grouped(Attention):
             # Kernels know only equal groups, so unequal ones are read out: one key and value head per query head.
             index = jnp.asarray(self.kv_index)
             key, value = jnp.take(key, index, axis=2), jnp.take(value, index, axis=2)
-        return attend(
-            query,
-            key,
-            value,
-            scale=self.logit_scale,
-            mask=call.mask,
-            bias=call.bias,
-            gates=call.gates,
-            dropout=call.dropout,
-            implementation=call.implementation,
-        )
+        return call.attend(query, key, value, scale=self.logit_scale)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Attended, apply_gates, attend, default_scale
+from headjax.attention.attend import Attended, apply_gates, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -146,17 +146,7 @@ class Latent(Attention):
             shared = jnp.broadcast_to(memory["rotary_key"][:, :, None], (*key.shape[:3], self.rotary_dim))
             query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
         value = into_heads(memory["latent"], params["value"], params.get("value_bias"))
-        return attend(
-            query,
-            key,
-            value,
-            scale=self.logit_scale,
-            mask=call.mask,
-            bias=call.bias,
-            gates=call.gates,
-            dropout=call.dropout,
-            implementation=call.implementation,
-        )
+        return call.attend(query, key, value, scale=self.logit_scale)
 
     def _attend_to_latent(
         self, params: Params, query: jax.Array, turned: jax.Array | None, memory: Memory, call: Call
@@ -166,15 +156,8 @@ class Latent(Attention):
         if turned is not None:
             query = jnp.concatenate([query, turned], axis=-1)
             key = jnp.concatenate([key, memory["rotary_key"]], axis=-1)
-        attended = attend(
-            query,
-            key[:, :, None],
-            memory["latent"][:, :, None],
-            scale=self.logit_scale,
-            mask=call.mask,
-            bias=call.bias,
-            implementation=call.implementation,
-        )
+        ungated = call._replace(gates=None)
+        attended = ungated.attend(query, key[:, :, None], memory["latent"][:, :, None], scale=self.logit_scale)
         context = jnp.einsum("bqhr,rhv->bqhv", attended.context, params["value"])
         if self.projection_bias:
             context = context + params["value_bias"][None, None]

@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 
-from headjax.attention.attend import Attended, attend, default_scale
+from headjax.attention.attend import Attended, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -79,17 +79,7 @@ class MultiHead(Attention):
         query = into_heads(inputs, params["query"], params.get("query_bias"))
         if self.rotary is not None:
             query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
-        return attend(
-            query,
-            memory["key"],
-            memory["value"],
-            scale=self.logit_scale,
-            mask=call.mask,
-            bias=call.bias,
-            gates=call.gates,
-            dropout=call.dropout,
-            implementation=call.implementation,
-        )
+        return call.attend(query, memory["key"], memory["value"], scale=self.logit_scale)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))

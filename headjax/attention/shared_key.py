@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Attended, attend, default_scale
+from headjax.attention.attend import Attended, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.errors import require_positive
@@ -95,22 +95,10 @@ class SharedKey(Attention):
         shared = into_heads(inputs, params["query"], params.get("query_bias"))
         query, mixing = self.mix(params, shared)
         scale = default_scale(self.head_dim)
-        bias = call.bias
         if self.content_bias:
             content = scale * jnp.swapaxes(memory["content"], 1, 2)[:, :, None, :]
-            bias = content if bias is None else content + bias
-        return attend(
-            query,
-            memory["key"][:, :, None, :],
-            memory["value"],
-            scale=scale,
-            mask=call.mask,
-            bias=bias,
-            gates=call.gates,
-            dropout=call.dropout,
-            mixing=mixing,
-            implementation=call.implementation,
-        )
+            call = call._replace(bias=content if call.bias is None else content + call.bias)
+        return call.attend(query, memory["key"][:, :, None, :], memory["value"], scale=scale, mixing=mixing)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))

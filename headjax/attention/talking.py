@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 
-from headjax.attention.attend import AcrossHeads, Attended, attend, default_scale
+from headjax.attention.attend import AcrossHeads, Attended, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.mixing import NearIdentity
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
@@ -86,18 +86,9 @@ class Talking(Attention):
         }
 
     def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
-        return attend(
-            into_heads(inputs, params["query"], params.get("query_bias")),
-            memory["key"],
-            memory["value"],
-            scale=self.logit_scale,
-            mask=call.mask,
-            bias=call.bias,
-            gates=call.gates,
-            dropout=call.dropout,
-            across_heads=AcrossHeads(logits=params["logit_mixing"], weights=params["weight_mixing"]),
-            implementation=call.implementation,
-        )
+        query = into_heads(inputs, params["query"], params.get("query_bias"))
+        across_heads = AcrossHeads(logits=params["logit_mixing"], weights=params["weight_mixing"])
+        return call.attend(query, memory["key"], memory["value"], scale=self.logit_scale, across_heads=across_heads)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))

@@ -18,7 +18,7 @@ class Compute:
 
     Attributes:
         dtype: type of activations and of the parameters as used; normalisations, softmax and losses stay in float32.
-        attention: attention implementation, see `headjax.attention.attend.IMPLEMENTATIONS`.
+        attention: attention implementation, `auto` or a name in `headjax.attention.kernels.KERNELS`.
         remat: what the backward pass recomputes: `none` keeps all activations, `dots` recomputes all but matrix
             products, `full` keeps only each layer's input.
         scan: whether layers of a run are scanned (compile time independent of depth) or unrolled.

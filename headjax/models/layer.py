@@ -126,7 +126,8 @@ class Layer:
                 memory = _memory(slot, attention, weights, inputs, call)
                 if call.cache is not None and slot == "attention":
                     reports[CACHE] = memory
-                attended = attention.attend(weights, inputs, memory, options._replace(dropout=dropout))
+                probed_or_not = options._replace(dropout=dropout, probabilities=call.probe is not None)
+                attended = attention.attend(weights, inputs, memory, probed_or_not)
                 if call.probe is not None:
                     seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask)
                     reports[slot] = call.probe(seen)

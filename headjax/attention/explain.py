@@ -1,0 +1,76 @@
+"""Which kernel a formulation would be computed by, and why, without computing it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.attend import Dropout, watch_choices
+from headjax.attention.base import Attention, Call
+from headjax.attention.kernels.choose import Choice, target
+from headjax.attention.mask import Mask
+from headjax.tensors import abstract
+
+
+def explain(
+    attention: Attention,
+    *,
+    query_length: int,
+    key_length: int | None = None,
+    dtype: str = "float32",
+    causal: bool = False,
+    padding: bool = False,
+    segments: bool = False,
+    bias: bool = False,
+    dropout: float = 0.0,
+    probabilities: bool = False,
+    implementation: str = "auto",
+    platform: str | None = None,
+    devices: int = 1,
+) -> Choice:
+    """The kernel that `attend` takes for a formulation, with the reason.
+
+    Args:
+        attention: the formulation.
+        query_length, key_length: lengths; None takes as many keys as queries.
+        dtype: compute type.
+        causal, padding, segments: what the mask holds.
+        bias: whether a bias for each query and key is added, as relative positions are.
+        dropout: rate of the dropout of probabilities.
+        probabilities: whether somebody may look at the probabilities.
+        implementation: `auto`, or the name of the kernel asked for.
+        platform: `cpu`, `gpu` or `tpu`; None is the machine at hand.
+        devices: number of devices of that platform.
+
+    Raises:
+        KernelError: the named kernel cannot; the message says why.
+    """
+    keys = query_length if key_length is None else key_length
+    width = 1
+    params = abstract(attention.tensors(width, width), jnp.dtype(dtype))
+
+    def trace(params: dict[str, object]) -> jax.Array:
+        x, y = jnp.zeros((1, query_length, width), dtype), jnp.zeros((1, keys, width), dtype)
+        mask = Mask(
+            causal=causal,
+            keys=jnp.ones((1, keys), bool) if padding else None,
+            query_segments=jnp.zeros((1, query_length), jnp.int32) if segments else None,
+            key_segments=jnp.zeros((1, keys), jnp.int32) if segments else None,
+        )
+        call = Call(
+            mask=mask,
+            bias=jnp.zeros((1, 1, query_length, keys)) if bias else None,
+            dropout=Dropout(dropout, jax.random.key(0)) if dropout else None,
+            probabilities=probabilities,
+            implementation=implementation,
+        )
+        return attention.attend(params, x, attention.memory(params, y, None), call).context
+
+    with contextlib.ExitStack() as stack:
+        if platform is not None:
+            stack.enter_context(target(platform, devices))
+        choices = stack.enter_context(watch_choices())
+        jax.eval_shape(trace, params)
+    return choices[0] if choices else Choice("none", "a layer without heads attends to nothing")

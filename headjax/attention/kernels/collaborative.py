@@ -1,0 +1,134 @@
+"""Our Pallas kernel for collaborative attention: flash attention with one key and queries mixed per head inside.
+
+A stock kernel needs every head's own query, `[batch, heads, query, shared_dim]`, and a key per value head, so its
+memory grows with heads x shared_dim x length. Here the shared query and the one key are read block by block and mixed
+as they are used, forward and backward; besides the context, one number per head and query is kept for the backward
+pass.
+
+    logits_h = (s diag(m_h)) k^T + c_h,   context_h = softmax(logits_h) v_h
+
+with the scale inside m. The gradients follow from P_h = exp(logits_h - lse_h), D_h = rowsum(dO_h * O_h) and
+G_h = P_h * (dO_h v_h^T - D_h):
+
+    dv_h = P_h^T dO_h,   dc_h = colsum(G_h),   dk = sum_h G_h^T (s diag(m_h)),
+    ds = sum_h (G_h k) diag(m_h),   dm_h = sum over queries of s * (G_h k).
+
+The online softmax and the recomputation are those of Dao et al. (2022, FlashAttention).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention.attended import AcrossHeads, Attended, Dropout
+from headjax.attention.kernels import collaborative_blocks as blocks
+from headjax.attention.kernels.shapes import BLOCK, pad_axis, round_up, segment_ids
+from headjax.attention.mask import Mask
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    mixing: jax.Array,
+    scale: float,
+    mask: Mask | None,
+    bias: jax.Array | None,
+    dropout: Dropout | None,
+    across_heads: AcrossHeads | None,
+    block: int | None = None,
+    interpret: bool = False,
+) -> Attended:
+    """Contexts of one shared query `[batch, query, 1, shared_dim]` mixed by `[heads, shared_dim]`.
+
+    A query that may see no key at all gets some average of values, not that of all keys as from the reference.
+
+    Args:
+        query, key, value, mixing, scale, mask, bias: as for `headjax.attention.attend`.
+        dropout, across_heads: never given, the capabilities exclude them.
+        block: side of the blocks; None takes 128, or 256 for long sequences.
+        interpret: whether to run the kernel's steps one by one instead of compiling it for a TPU.
+    """
+    batch, queries, _, _ = query.shape
+    keys = key.shape[1]
+    side = block or (2 * BLOCK if min(queries, keys) >= 8 * BLOCK else BLOCK)
+    long_queries, long_keys = round_up(queries, side), round_up(keys, side)
+    of_queries, of_keys = segment_ids(mask or Mask(), batch, queries, keys)
+    # Keys appended to fill the last block are padding; appended queries are computed and cut off.
+    present = jnp.arange(long_keys)[None, :] < keys
+    of_keys = jnp.where(present, pad_axis(of_keys, 1, long_keys), -1)
+    key_bias = jnp.zeros((batch, mixing.shape[0], 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
+    key_bias = jnp.broadcast_to(key_bias, (batch, mixing.shape[0], 1, keys))
+    plan = blocks.Plan(side=side, causal=mask is not None and mask.causal, interpret=interpret)
+    context = _context(
+        plan,
+        Inputs(
+            query=pad_axis(query[:, :, 0], 1, long_queries),
+            key=pad_axis(key[:, :, 0], 1, long_keys),
+            value=pad_axis(jnp.swapaxes(value, 1, 2), 2, long_keys),
+            mixing=(scale * mixing.astype(jnp.float32))[:, None, :],
+            bias=pad_axis(key_bias, 3, long_keys),
+        ),
+        Segments(pad_axis(of_queries, 1, long_queries)[:, None, :], of_keys[:, None, :]),
+    )
+    return Attended(jnp.swapaxes(context[:, :, :queries], 1, 2), None)
+
+
+class Inputs(NamedTuple):
+    """Differentiable inputs, lengths padded to whole blocks.
+
+    Attributes:
+        query: `[batch, query, shared_dim]`, shared by the heads.
+        key: `[batch, key, shared_dim]`.
+        value: `[batch, heads, key, value_dim]`.
+        mixing: `[heads, 1, shared_dim]` float32, the scale included.
+        bias: `[batch, heads, 1, key]` float32.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    mixing: jax.Array
+    bias: jax.Array
+
+
+class Segments(NamedTuple):
+    """Who may attend to whom: equal numbers. `[batch, 1, query]` and `[batch, 1, key]`."""
+
+    query: jax.Array
+    key: jax.Array
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _context(plan: blocks.Plan, inputs: Inputs, segments: Segments) -> jax.Array:
+    """`[batch, heads, query, value_dim]`."""
+    return blocks.forward(plan, inputs, segments)[0]
+
+
+def _context_forward(plan: blocks.Plan, inputs: Inputs, segments: Segments) -> tuple[jax.Array, Any]:
+    context, logsumexp = blocks.forward(plan, inputs, segments)
+    return context, (inputs, segments, context, logsumexp)
+
+
+def _context_backward(plan: blocks.Plan, kept: Any, slope: jax.Array) -> tuple[Inputs, Segments]:
+    inputs, segments, context, logsumexp = kept
+    products = jnp.einsum("bhqv,bhqv->bhq", slope.astype(jnp.float32), context.astype(jnp.float32))[:, :, None, :]
+    saved = (slope.astype(context.dtype), logsumexp, products)
+    query, mixing = blocks.backward_queries(plan, inputs, segments, saved)
+    key, value, bias = blocks.backward_keys(plan, inputs, segments, saved)
+    gradients = Inputs(query=query, key=key, value=value, mixing=mixing.sum(axis=0)[:, None, :], bias=bias)
+    cast = jax.tree.map(lambda gradient, array: gradient.astype(array.dtype), gradients, inputs)
+    return cast, Segments(*(_no_gradient(array) for array in segments))
+
+
+def _no_gradient(integers: jax.Array) -> Any:
+    return np.zeros(integers.shape, dtype=jax.dtypes.float0)
+
+
+_context.defvjp(_context_forward, _context_backward)

@@ -1,0 +1,116 @@
+"""Which kernel is taken, and what is said when none or another would be."""
+
+from __future__ import annotations
+
+import logging
+
+import jax.numpy as jnp
+import pytest
+
+from headjax.attention import Call, Grouped, MultiHead, NoHeads, explain
+from headjax.attention.kernels import KERNELS, Request, choose, refusal, target
+from headjax.attention.kernels.choose import _say_once
+from headjax.errors import KernelError
+from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
+
+MULTI_HEAD = MultiHead(num_heads=4, head_dim=64)
+
+ASKED = Request(
+    platform="tpu",
+    devices=1,
+    dtype="bfloat16",
+    queries=256,
+    keys=256,
+    heads=4,
+    key_heads=4,
+    value_heads=4,
+    qk_dim=64,
+    value_dim=64,
+    masks=frozenset({"causal"}),
+    bias="none",
+    dropout=False,
+    mixing=False,
+    across_heads=False,
+    probabilities=False,
+)
+
+
+@pytest.mark.parametrize(
+    "platform, changes, taken, because",
+    [
+        ("cpu", {}, "einsum", "no kernel is preferred on cpu"),
+        ("tpu", {}, "splash", "preferred on tpu; not collaborative_pallas: it needs one shared query"),
+        ("tpu", {"mixing": True, "key_heads": 1}, "collaborative_pallas", "preferred on tpu"),
+        ("tpu", {"queries": 100}, "einsum", "not splash: the query length is 100, and it needs multiples of 128"),
+        ("tpu", {"bias": "full"}, "einsum", "not splash: it adds no bias to the logits, and this call has one"),
+        ("tpu", {"masks": frozenset({"causal", "offset"})}, "einsum", "not splash: it knows no offset mask"),
+        ("tpu", {"devices": 4}, "einsum", "not splash: XLA does not spread it over the 4 devices"),
+        ("tpu", {"probabilities": True}, "einsum", "not splash: it returns no probabilities, and a probe may look"),
+        ("tpu", {"across_heads": True}, "einsum", "not splash: talking heads mix the weights of all heads"),
+        ("gpu", {}, "cudnn", "preferred on gpu"),
+        ("gpu", {"dtype": "float32"}, "einsum", "not cudnn: it computes in bfloat16 and float16, and the inputs are"),
+        ("gpu", {"qk_dim": 768}, "einsum", "not cudnn: qk_dim is 768, and its largest is 128"),
+        ("gpu", {"dropout": True}, "einsum", "not cudnn: it has no dropout of attention probabilities"),
+    ],
+)
+def test_auto_takes_the_best_that_can_and_says_why(platform, changes, taken, because):
+    choice = choose("auto", ASKED._replace(platform=platform, **changes))
+    assert choice.implementation == taken
+    assert because in choice.reason
+
+
+def test_a_named_kernel_is_taken_or_refused_never_replaced():
+    assert choose("xla", ASKED).implementation == "xla"
+    message = (
+        "attention implementation: splash cannot compute this: the key length is 200, and it needs multiples of 128; "
+        "einsum and xla can"
+    )
+    with pytest.raises(KernelError) as error:
+        choose("splash", ASKED._replace(keys=200))
+    assert str(error.value) == message
+    with pytest.raises(KernelError, match="unknown name 'splas'; did you mean 'splash'"):
+        choose("splas", ASKED)
+
+
+def test_the_reference_can_do_everything():
+    hard = {"dropout": True, "across_heads": True, "bias": "full", "qk_dim": 768, "queries": 7, "dtype": "float16"}
+    assert refusal(KERNELS["einsum"].can, ASKED._replace(**hard)) is None
+
+
+def test_the_choice_is_logged_once(caplog):
+    _say_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger="headjax.attention"):
+        for _ in range(3):
+            choose("auto", ASKED)
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["attention on tpu: splash"]
+
+
+def test_explain_answers_for_other_machines():
+    assert explain(MULTI_HEAD, query_length=100).implementation == "einsum"
+    assert explain(MULTI_HEAD, query_length=256, causal=True, padding=True, platform="tpu").implementation == "splash"
+    assert explain(MULTI_HEAD, query_length=256, platform="tpu", devices=8).implementation == "einsum"
+    assert explain(MULTI_HEAD, query_length=10, dtype="bfloat16", bias=True, platform="gpu").implementation == "cudnn"
+    assert (
+        explain(FORMULATIONS["collaborative"], query_length=9, platform="tpu").implementation == "collaborative_pallas"
+    )
+    assert explain(NoHeads(), query_length=9).implementation == "none"
+    wide = MultiHead(num_heads=1, head_dim=768)
+    with pytest.raises(KernelError, match="qk_dim is 768, and its largest is 128"):
+        explain(wide, query_length=128, dtype="bfloat16", implementation="cudnn", platform="gpu")
+    with pytest.raises(KernelError, match="no dropout"):
+        explain(MULTI_HEAD, query_length=128, dropout=0.1, implementation="xla")
+    with pytest.raises(KernelError, match="it adds no bias to the logits"):
+        explain(MULTI_HEAD, query_length=128, segments=True, bias=True, implementation="splash", platform="tpu")
+
+
+def test_a_target_holds_only_within():
+    with target("tpu"):
+        assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "splash"
+    assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "einsum"
+
+
+def test_talking_heads_refuse_kernels_that_cannot_mix():
+    talking = FORMULATIONS["talking"]
+    params, x = random_params(talking), jnp.asarray(random_inputs())
+    with pytest.raises(KernelError, match="talking heads mix the weights of all heads, and it never holds"):
+        talking.attend(params, x, talking.memory(params, x, None), Call(implementation="xla"))

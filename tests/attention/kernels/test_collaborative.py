@@ -1,0 +1,104 @@
+"""Our collaborative kernel, interpreted, against the reference; test_compile.py compiles it for a TPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Call, Mask, attend
+from headjax.attention.kernels import collaborative
+from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
+
+BATCH, QUERIES, KEYS, HEADS, SHARED, VALUES = 2, 21, 27, 3, 16, 6
+SCALE = 0.3
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(sum(shape)).standard_normal(shape), jnp.float32)
+
+
+def inputs() -> tuple[jax.Array, ...]:
+    """Query, key, value, mixing and content bias; the lengths fill no whole number of blocks."""
+    return (
+        normal(BATCH, QUERIES, 1, SHARED),
+        normal(BATCH, KEYS, 1, SHARED),
+        normal(BATCH, KEYS, HEADS, VALUES),
+        normal(HEADS, SHARED),
+        normal(BATCH, HEADS, 1, KEYS),
+    )
+
+
+def reference(query, key, value, mixing, bias, mask):
+    return attend(query, key, value, scale=SCALE, mask=mask, bias=bias, mixing=mixing, implementation="einsum").context
+
+
+def ours(query, key, value, mixing, bias, mask):
+    options = {"mixing": mixing, "scale": SCALE, "mask": mask, "bias": bias, "dropout": None, "across_heads": None}
+    return collaborative.attend(query, key, value, **options, block=8, interpret=True).context
+
+
+@functools.cache
+def present() -> np.ndarray:
+    keys = np.random.default_rng(0).uniform(size=(BATCH, KEYS)) < 0.7
+    keys[:, 0] = True
+    return keys
+
+
+def packed() -> Mask:
+    of_queries = np.repeat(np.arange(2), (9, 12))[None].repeat(BATCH, axis=0)
+    of_keys = np.repeat(np.arange(2), (9, 18))[None].repeat(BATCH, axis=0)
+    return Mask(causal=True, query_segments=jnp.asarray(of_queries), key_segments=jnp.asarray(of_keys))
+
+
+@pytest.mark.parametrize("name", ["padding", "causal and padding", "causal and packed"])
+def test_context_and_every_gradient_equal_the_references(name):
+    mask = {
+        "padding": Mask(keys=jnp.asarray(present())),
+        "causal and padding": Mask(causal=True, keys=jnp.asarray(present())),
+        "causal and packed": packed(),
+    }[name]
+    weights = normal(BATCH, QUERIES, HEADS, VALUES)
+
+    def with_gradients(compute):
+        def loss(*arrays):
+            context = compute(*arrays, mask)
+            return jnp.sum(weights * context), context
+
+        return jax.jit(jax.grad(loss, argnums=tuple(range(5)), has_aux=True))(*inputs())
+
+    (expected_slopes, expected), (slopes, context) = with_gradients(reference), with_gradients(ours)
+    np.testing.assert_allclose(context, expected, atol=1e-5)
+    for slope, expected_slope in zip(slopes, expected_slopes, strict=True):
+        assert float(jnp.abs(slope - expected_slope).max()) < 1e-4 * float(jnp.abs(expected_slope).max())
+
+
+def test_without_bias_and_mask_in_bfloat16():
+    query, key, value, mixing, _ = (array.astype(jnp.bfloat16) for array in inputs())
+    expected = reference(*(a.astype(jnp.float32) for a in (query, key, value, mixing)), None, None)
+    actual = jax.jit(functools.partial(ours, bias=None, mask=None))(query, key, value, mixing)
+    assert actual.dtype == jnp.bfloat16
+    assert float(jnp.abs(actual.astype(jnp.float32) - expected).max()) < 0.05
+
+
+def test_a_query_that_sees_no_key_is_finite():
+    arrays = inputs()
+    mask = Mask(keys=jnp.zeros((BATCH, KEYS), bool))
+    slopes = jax.jit(jax.grad(lambda *a: jnp.sum(ours(*a, mask)), argnums=tuple(range(5))))(*arrays)
+    assert all(bool(jnp.isfinite(slope).all()) for slope in slopes)
+
+
+def test_the_formulation_reaches_it_by_name():
+    attention = dataclasses.replace(FORMULATIONS["collaborative"], projection_bias=False)
+    params, x = random_params(attention), jnp.asarray(random_inputs())
+    gates = jnp.asarray(np.random.default_rng(0).uniform(size=(2, 6, 4)), jnp.float32)
+    call = Call(mask=Mask(causal=True), gates=gates)
+    memory = attention.memory(params, x, None)
+    expected = attention.attend(params, x, memory, call)
+    actual = attention.attend(params, x, memory, call._replace(implementation="collaborative_pallas"))
+    assert actual.probabilities is None
+    np.testing.assert_allclose(actual.context, expected.context, atol=1e-5)

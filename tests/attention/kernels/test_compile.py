@@ -1,0 +1,50 @@
+"""The Pallas kernels compile for a TPU v5e, which needs libtpu but no TPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+SCRIPT = Path(__file__).with_name("compile_for_tpu.py")
+ROOT = SCRIPT.parents[3]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Any]:
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+    command, environment = [sys.executable, str(SCRIPT)], os.environ | ENVIRONMENT
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_splash_compiles_in_both_types(compiled):
+    assert "splash" in compiled["splash float32"]["kernels"]
+    assert "splash" in compiled["splash bfloat16"]["kernels"]
+
+
+def test_our_kernel_compiles_forward_and_backward(compiled):
+    whole = ["collaborative_forward", "collaborative_backward_queries", "collaborative_backward_keys"]
+    for name in ("ours float32", "ours bfloat16", "ours long"):
+        assert compiled[name]["kernels"] == whole
+
+
+def test_our_kernel_holds_no_query_per_head(compiled):
+    # One query per head would be 2 x 2048 x 12 x 384 numbers of 2 bytes; the reference holds logits besides.
+    queries_per_head = 2 * 2048 * 12 * 384 * 2
+    assert compiled["ours long"]["temporary_bytes"] < queries_per_head
+    assert compiled["einsum long"]["temporary_bytes"] > 4 * queries_per_head

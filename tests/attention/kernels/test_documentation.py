@@ -1,0 +1,37 @@
+"""docs/kernels.md says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.attention import Attention, Call, Mask
+from headjax.attention.kernels.documentation import EXAMPLES, answer, markdown
+from headjax.serialize import kind_of, kinds_of
+from tests.attention.formulations import random_inputs, random_params
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "kernels.md"
+
+
+def test_the_page_is_what_the_table_says():
+    assert PAGE.read_text() == markdown(), "run: python -m headjax.attention.kernels.documentation > docs/kernels.md"
+
+
+def test_every_formulation_is_on_the_page():
+    assert {kind_of(attention) for attention in EXAMPLES.values()} | {"no_heads"} == set(kinds_of(Attention))
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if answer(EXAMPLES[name], "xla") == "yes"])
+def test_xla_computes_what_the_page_promises(name):
+    attention = EXAMPLES[name]
+    params, x = random_params(attention, width=8), jax.numpy.asarray(random_inputs(1, 5, width=8))
+    mask = Mask(causal=True, keys=np.ones((1, 5), bool))
+
+    def context(kernel):
+        call = Call(mask=mask, implementation=kernel)
+        return attention.attend(params, x, attention.memory(params, x, None), call).context
+
+    np.testing.assert_allclose(context("xla"), context("einsum"), rtol=1e-4, atol=1e-4)
