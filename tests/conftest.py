@@ -14,6 +14,9 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+if "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
+    # Tiny models spend their time in the compiler; this halves it.
+    jax.config.update("jax_disable_most_optimizations", True)
 
 # Compilation makes the first example of a property slow, so deadlines would fail by chance. Examples are derandomised
 # so that a run depends on the code alone.

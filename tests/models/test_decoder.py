@@ -1,0 +1,313 @@
+"""The decoder language model: what may depend on what, and that how it is computed changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import NoHeads
+from headjax.errors import ConfigError, DataError
+from headjax.initializers import Normal
+from headjax.models import Compute, DecoderModel, Options
+from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
+from headjax.models.outputs import Tied, Untied
+from headjax.models.residual import PostNorm
+from headjax.tensors import flatten
+from tests import tiny
+
+BATCH, LENGTH = 2, 10
+
+MULTI = tiny.layer(dropout=0.1, attention_dropout=0.1, feed_forward_dropout=0.1)
+MIXED = tiny.decoder_config(
+    MULTI,
+    MULTI,
+    tiny.layer(tiny.collaborative(2)),
+    tiny.layer(NoHeads()),
+    output=Untied(bias=True),
+    embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(tiny.MAX_LENGTH), dropout=0.1),
+)
+"""Two runs of one layer, one of two; every dropout; a layer without heads."""
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return tiny.model(MIXED)
+
+
+def padded_batch() -> dict[str, np.ndarray]:
+    """A batch whose second example has padding in its middle and at its end."""
+    batch = tiny.tokens(BATCH, LENGTH)
+    present = np.ones((BATCH, LENGTH), np.int32)
+    present[1, [2, 8, 9]] = 0
+    return batch | {"attention_mask": present}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def loss_and_gradient(config: DecoderModel, params: Any, batch: Any, compute: Compute, key: Any = None) -> Any:
+    """Mean loss and its gradient with respect to the parameters."""
+
+    def loss(params: Any) -> Any:
+        return config.loss(config.apply(params, batch, Options(key=key, compute=compute)), batch).mean()
+
+    return jax.value_and_grad(loss)(params)
+
+
+@pytest.fixture(scope="module")
+def reference_step(mixed):
+    return loss_and_gradient(MIXED, mixed.params, padded_batch(), Compute(), jax.random.key(7))
+
+
+def assert_same(first: Any, second: Any, tolerance: float) -> None:
+    """Equal trees up to a tolerance relative to each array's largest entry."""
+    first, second = flatten(first), flatten(second)
+    assert first.keys() == second.keys()
+    for path, array in first.items():
+        scale = max(float(np.abs(array).max()), 1e-3)
+        np.testing.assert_allclose(second[path], array, atol=tolerance * scale, err_msg=path)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def position_gradients(config: DecoderModel, params: Any, batch: Any) -> Any:
+    """`[batch, length, length]`: how strongly the output at (b, t) depends on the input at position s."""
+
+    def entry(table: Any, b: Any, t: Any) -> Any:
+        embeddings = params["embeddings"] | {"position": table}
+        logits = config.apply(params | {"embeddings": embeddings}, batch, Options()).logits
+        return jnp.sum(jnp.sin(jnp.arange(logits.shape[-1])) * logits[b, t])
+
+    def row(b: Any) -> Any:
+        gradients = jax.vmap(lambda t: jax.grad(entry)(params["embeddings"]["position"], b, t))(jnp.arange(LENGTH))
+        return jnp.abs(gradients).max(axis=-1)[:, :LENGTH]
+
+    return jax.vmap(row)(jnp.arange(BATCH))
+
+
+def test_causality_and_padding_by_gradient(mixed):
+    batch = padded_batch()
+    depends = np.asarray(position_gradients(MIXED, mixed.params, batch)) > 1e-6
+    causal = np.tril(np.ones((LENGTH, LENGTH), bool))
+    present = batch["attention_mask"].astype(bool)
+    np.testing.assert_array_equal(depends[0], causal)
+    # What is at a padding position reaches no other, and itself only through its residual connection.
+    np.testing.assert_array_equal(depends[1], causal & (present[1][None] | np.eye(LENGTH, dtype=bool)))
+
+
+def test_the_last_padding_changes_neither_loss_nor_gradient(mixed):
+    """An example padded at its end has the loss and the gradient of the shorter example."""
+    short = tiny.tokens(BATCH, 7)
+    tail = np.full((BATCH, 3), 1, np.int32)
+    long = {
+        "input_ids": np.concatenate([short["input_ids"], tail], axis=1),
+        "attention_mask": np.concatenate([np.ones((BATCH, 7), np.int32), 0 * tail], axis=1),
+    }
+    expected, gradients = loss_and_gradient(MIXED, mixed.params, short, Compute())
+    loss, padded = loss_and_gradient(MIXED, mixed.params, long, Compute())
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert_same(gradients, padded, 1e-4)
+
+
+@pytest.mark.parametrize("compute", [Compute(scan=False), Compute(remat="dots"), Compute(remat="full")], ids=str)
+def test_scan_unrolling_and_rematerialisation_compute_the_same(mixed, reference_step, compute):
+    """In training: dropout falls on the same entries however the layers are computed."""
+    loss, gradients = loss_and_gradient(MIXED, mixed.params, padded_batch(), compute, jax.random.key(7))
+    np.testing.assert_allclose(loss, reference_step[0], rtol=1e-6)
+    assert_same(reference_step[1], gradients, 1e-4)
+
+
+def test_rematerialisation_keeps_less():
+    """What the backward pass needs is what is not recomputed: fewer residuals with `dots`, fewest with `full`."""
+    config = tiny.decoder_config(*[tiny.layer()] * 4)
+    params, batch = config.initialize(jax.random.key(0)), tiny.tokens(BATCH, LENGTH)
+
+    def kept(remat: str) -> int:
+        def loss(params: Any) -> Any:
+            return config.loss(config.apply(params, batch, Options(compute=Compute(remat=remat))), batch).mean()
+
+        _, backward = jax.eval_shape(lambda params: jax.vjp(loss, params), params)
+        return sum(leaf.size for leaf in jax.tree.leaves(backward))
+
+    assert kept("full") < kept("dots") < kept("none")
+
+
+def test_dropout_needs_a_key_and_follows_it(mixed):
+    batch = padded_batch()
+
+    def loss(key: Any) -> float:
+        return float(loss_and_gradient(MIXED, mixed.params, batch, Compute(), key)[0])
+
+    assert loss(None) == loss(None)
+    assert loss(jax.random.key(1)) == loss(jax.random.key(1))
+    assert len({loss(None), loss(jax.random.key(1)), loss(jax.random.key(2))}) == 3
+
+
+def test_layers_drop_apart():
+    """In a scan each layer has its own dropout: two layers are not one drawn twice."""
+    config = tiny.decoder_config(*[tiny.layer(attention_dropout=0.5)] * 2)
+    params = config.initialize(jax.random.key(0))
+
+    def contexts(probe: Any) -> Any:
+        # Uniform attention to values of one makes the context the share of kept probabilities.
+        return probe.attended.context
+
+    ones = jax.tree.map(jnp.zeros_like, params["decoder"]["layers_0_1"]["attention"])
+    ones |= {"value_bias": jnp.ones_like(ones["value_bias"])}
+    params["decoder"]["layers_0_1"]["attention"] = ones
+    options = Options(key=jax.random.key(3), probe=contexts)
+    first, second = config.apply(params, tiny.tokens(BATCH, LENGTH), options).probes["decoder"]
+    assert not np.allclose(first, second)
+
+
+def test_golden_first_loss():
+    config = tiny.decoder_config(*[tiny.layer()] * 2, tiny.layer(tiny.collaborative()), initializer=Normal(0.1))
+    loss, _ = loss_and_gradient(
+        config, jax.jit(config.initialize)(jax.random.key(0)), tiny.tokens(BATCH, LENGTH), Compute()
+    )
+    assert float(loss) == pytest.approx(GOLDEN, abs=1e-4), (
+        "The same seed gives another first loss. If initialisation or the architecture was meant to change, "
+        "put the new value into GOLDEN and say so in CHANGELOG.md: runs no longer repeat those of earlier versions."
+    )
+
+
+GOLDEN = 3.94475
+
+
+def test_bfloat16_is_close_to_float32_and_losses_stay_float32(mixed):
+    batch = padded_batch()
+    expected, gradients = loss_and_gradient(MIXED, mixed.params, batch, Compute())
+    loss, half = loss_and_gradient(MIXED, mixed.params, batch, Compute(dtype="bfloat16"))
+    assert loss.dtype == jnp.float32
+    assert float(loss) == pytest.approx(float(expected), rel=0.02)
+    assert loss != expected
+    for path, array in flatten(gradients).items():
+        other = np.asarray(flatten(half)[path])
+        assert other.dtype == np.float32
+        assert np.linalg.norm(other - array) <= 0.1 * np.linalg.norm(array) + 1e-3, path
+
+
+def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
+    batch = padded_batch()
+    labels = batch["input_ids"].copy()
+    labels[0, 4:7] = -100
+    batch["labels"] = labels
+    output = mixed(batch)
+    loss = MIXED.loss(output, {name: jnp.asarray(array) for name, array in batch.items()})
+    logits = np.asarray(output.logits, np.float64)
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    total, weight = np.zeros(BATCH), np.zeros(BATCH)
+    for b in range(BATCH):
+        for t in range(1, LENGTH):
+            if labels[b, t] != -100 and batch["attention_mask"][b, t]:
+                total[b] -= log_probabilities[b, t - 1, labels[b, t]]
+                weight[b] += 1
+    np.testing.assert_allclose(loss.total, total, rtol=1e-5)
+    np.testing.assert_array_equal(loss.weight, weight)
+    np.testing.assert_allclose(loss.mean(), total.sum() / weight.sum(), rtol=1e-5)
+    np.testing.assert_allclose(loss.per_example(), total / weight, rtol=1e-5)
+
+
+def test_without_targets_the_loss_is_zero_and_finite(mixed):
+    batch = tiny.tokens(BATCH, LENGTH) | {"labels": np.full((BATCH, LENGTH), -100, np.int32)}
+    loss, gradients = loss_and_gradient(MIXED, mixed.params, batch, Compute())
+    assert float(loss) == 0.0
+    assert all(float(jnp.abs(leaf).max()) == 0.0 for leaf in jax.tree.leaves(gradients))
+
+
+def test_packed_examples_do_not_see_each_other(mixed):
+    """Two examples in one row, told apart by segment and position ids, compute as two rows."""
+    rows = tiny.tokens(2, 5)["input_ids"]
+    packed = {
+        "input_ids": rows.reshape(1, 10),
+        "segment_ids": np.repeat([[1, 2]], 5, axis=1),
+        "position_ids": np.tile(np.arange(5), 2)[None],
+    }
+    apart = mixed({"input_ids": rows}).logits
+    np.testing.assert_allclose(mixed(packed).logits.reshape(apart.shape), apart, atol=1e-4)
+
+
+def test_a_fresh_model_starts_at_the_uniform_loss():
+    config = tiny.decoder_config(initializer=Normal(0.02))
+    loss, _ = loss_and_gradient(
+        config, jax.jit(config.initialize)(jax.random.key(0)), tiny.tokens(8, LENGTH), Compute()
+    )
+    assert float(loss) == pytest.approx(np.log(tiny.VOCABULARY), rel=0.05)
+
+
+@pytest.mark.parametrize("positions", [Sinusoidal(), NoPositions()])
+def test_order_is_seen_through_positions_alone(positions):
+    """The last output of one layer without positions is the same for every order of the tokens before it."""
+    config = tiny.decoder_config(tiny.layer(), embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=positions))
+    model, batch = tiny.model(config), tiny.tokens(1, LENGTH)
+    order = np.array([3, 1, 0, 2, 4, 8, 7, 6, 5, 9])
+    shuffled = {"input_ids": batch["input_ids"][:, order]}
+    same = np.allclose(model(batch).logits[:, -1], model(shuffled).logits[:, -1], atol=1e-4)
+    assert same == isinstance(positions, NoPositions)
+
+
+def test_post_norm_needs_no_final_norm_and_normalises():
+    config = tiny.decoder_config(
+        *[tiny.layer(residual=PostNorm())] * 2,
+    )
+    config = dataclasses.replace(config, decoder=dataclasses.replace(config.decoder, final_norm=None))
+    hidden = config.apply(config.initialize(jax.random.key(0)), tiny.tokens(), Options()).hidden
+    np.testing.assert_allclose(hidden.mean(axis=-1), 0.0, atol=1e-5)
+    np.testing.assert_allclose(hidden.std(axis=-1), 1.0, atol=1e-3)
+
+
+def test_flops_agree_with_xla():
+    length = 64
+    layers = [tiny.layer(tiny.multi_head(4, 64)), tiny.layer(tiny.collaborative(4, shared_dim=128, value_dim=64))]
+    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Learned(length))
+    config = tiny.decoder_config(*layers, width=256, embeddings=embeddings)
+    params = jax.eval_shape(config.initialize, jax.random.key(0))
+    batch = {"input_ids": jax.ShapeDtypeStruct((1, length), jnp.int32)}
+
+    def logits(params: Any, batch: Any) -> Any:
+        return config.apply(params, batch, Options(compute=Compute(scan=False))).logits
+
+    counted = jax.jit(logits).lower(params, batch).cost_analysis()["flops"]
+    assert config.flops(length) == pytest.approx(counted, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "batch, message",
+    [
+        ({"tokens": np.zeros((1, 3), np.int32)}, "input_ids: missing from the batch, which has tokens"),
+        (
+            {"input_ids": np.zeros((1, 3), np.float32)},
+            "input_ids: expected integers [batch, length], got float32 [1, 3]",
+        ),
+        ({"input_ids": np.zeros(3, np.int32)}, "input_ids: expected integers [batch, length], got int32 [3]"),
+        (
+            {"input_ids": np.zeros((1, 13), np.int32)},
+            "input_ids: 13 tokens, but the model has 12 learned positions",
+        ),
+        (
+            {"input_ids": np.zeros((1, 3), np.int32), "attention_mask": np.ones((1, 4), np.int32)},
+            "attention_mask: has shape [1, 4], the tokens have [1, 3]",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_used_are_refused(mixed, batch, message):
+    with pytest.raises(DataError) as error:
+        mixed(batch)
+    assert str(error.value) == message
+
+
+def test_cross_attention_is_refused():
+    crossed = tiny.layer(cross_attention=tiny.multi_head())
+    with pytest.raises(ConfigError, match=r"^decoder: cross_attention needs an encoder; this model has none$"):
+        tiny.decoder_config(crossed)
+
+
+def test_tied_logits_are_products_with_the_embeddings():
+    config = tiny.decoder_config(output=Tied(bias=True))
+    model = tiny.model(config)
+    output = model(tiny.tokens())
+    table, bias = model.params["embeddings"]["token"], model.params["output"]["bias"]
+    np.testing.assert_allclose(output.logits, output.hidden @ table.T + bias[None, None], rtol=1e-5, atol=1e-4)
