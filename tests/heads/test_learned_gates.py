@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.heads.hard_concrete import HardConcrete
+from headjax.heads.head_id import HeadId
+from headjax.heads.learned_gates import learn_gates
+from headjax.heads.subset_gates import Subset, relaxed_top_k
+from headjax.heads.surgery import map_attention
+from tests import tiny
+
+USEFUL = {HeadId("decoder", 0, 1), HeadId("decoder", 0, 3), HeadId("decoder", 1, 0)}
+
+
+def test_hard_concrete_opens_as_often_as_its_penalty_says():
+    gate, logits = HardConcrete(weight=0.5), {"encoder": jnp.array([[-1.0, 0.0, 2.0]])}
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    samples = jax.vmap(lambda key: gate.sample(logits, key, jnp.float32(0))["encoder"])(keys)
+    expected = gate.open_probability(logits)["encoder"]
+    np.testing.assert_allclose((samples > 0).mean(axis=0), expected, atol=0.015)
+    assert float(gate.penalty(logits)) == pytest.approx(0.5 * float(expected.sum()))
+    shares = [(samples == value).mean() for value in (0.0, 1.0)]
+    assert min(shares) > 0.1
+    np.testing.assert_allclose(gate.final({"encoder": jnp.array([[-9.0, 0.0, 9.0]])})["encoder"], [[0.0, 0.5, 1.0]])
+
+
+def test_subset_gates_sum_to_the_count_at_every_temperature():
+    r = jax.random.normal(jax.random.key(0), (12,)).at[7].set(-jnp.inf)
+    for temperature in (1000.0, 1.0, 0.1, 1e-8):
+        gates = relaxed_top_k(r, 5, temperature)
+        assert float(gates.sum()) == pytest.approx(5.0, rel=1e-5)
+        assert float(gates[7]) == 0.0
+    top = np.zeros(12)
+    top[np.argsort(-np.asarray(r))[:5]] = 1.0
+    np.testing.assert_allclose(relaxed_top_k(r, 5, 1e-8), top, atol=1e-6)
+    np.testing.assert_allclose(relaxed_top_k(r, 11, 1e-3), np.isfinite(r).astype(float), atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [10.0, 0.5])
+def test_subset_gates_are_differentiable(temperature):
+    r = jax.random.normal(jax.random.key(1), (6,))
+    check_grads(lambda r: relaxed_top_k(r, 3, temperature), (r,), order=1, modes=["rev"], atol=1e-2)
+
+
+@pytest.fixture(scope="module")
+def task():
+    """A model five of whose heads add nothing, and batches on which it is right."""
+    ragged = [tiny.layer(tiny.multi_head(4)), tiny.layer(tiny.multi_head(2)), tiny.layer(tiny.multi_head(2))]
+
+    def silence(stack, layer, attention, params):
+        kept = [float(HeadId(stack, layer, h) in USEFUL) for h in range(attention.num_heads)]
+        return attention, params | {"output": 3.0 * params["output"] * np.array(kept)[:, None, None]}
+
+    model = map_attention(tiny.model(tiny.decoder_config(*ragged)), silence)
+    given = tiny.tokens(8, 8)
+    answers = np.asarray(model(given).logits).argmax(axis=-1)
+    labels = np.concatenate([given["input_ids"][:, :1], answers[:, :-1]], axis=1)
+    return model, [given | {"labels": labels.astype(np.int32)}]
+
+
+def test_subset_finds_the_heads_that_matter(task):
+    learned = learn_gates(*task, Subset(count=3, start=5.0, end=0.1), steps=60, learning_rate=0.3)
+    kept = {head for head, value in learned.logits.items() if head not in learned.removed}
+    assert kept == USEFUL
+    assert len(learned.removed) == 5
+    assert learned.losses.shape == (60,)
+
+
+def test_hard_concrete_closes_what_costs_nothing(task):
+    seen = []
+    learned = learn_gates(
+        *task, HardConcrete(weight=0.02), steps=120, learning_rate=0.2, progress=lambda n, values: seen.append(values)
+    )
+    assert set(learned.removed) == set(learned.logits) - USEFUL
+    assert [values["loss"] for values in seen] == learned.losses.tolist()
+
+
+def test_bad_requests_are_errors(task):
+    model, batches = task
+    with pytest.raises(ConfigError, match="weight: must not be negative"):
+        HardConcrete(weight=-1.0)
+    with pytest.raises(ConfigError, match="count: must be an integer of at least 1"):
+        Subset(count=0)
+    with pytest.raises(DataError, match="no example"):
+        learn_gates(model, [], Subset(count=1), steps=1, learning_rate=0.1)
+    with pytest.raises(HeadjaxError, match="count: 9 heads to keep, the model has 8"):
+        learn_gates(model, batches, Subset(count=9), steps=1, learning_rate=0.1)
