@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Attended, Mask, NoHeads
+from headjax.errors import DataError
+from headjax.heads.head_id import HeadId
+from headjax.heads.roles import ROLES, _role_counts, head_roles
+from headjax.heads.surgery import map_attention
+from headjax.models.layer import Probe
+from tests import tiny
+
+
+def counts(weights, **fields):
+    weights = jnp.asarray(weights, jnp.float32)[None]
+    context = jnp.zeros((1, weights.shape[2], weights.shape[1], 1))
+    seen = Probe(
+        "attention", None, {}, context, Attended(context, weights), **({"mask": None, "query_mask": None} | fields)
+    )
+    hits, possible = _role_counts(seen)
+    return dict(zip(ROLES, np.asarray(hits)[:, 0].tolist(), strict=True)), dict(
+        zip(ROLES, possible.tolist(), strict=True)
+    )
+
+
+PREVIOUS = np.eye(4, k=-1)
+PREVIOUS[0, 2] = 1.0
+
+
+def test_counts_of_a_head_that_looks_back():
+    hits, possible = counts(PREVIOUS[None])
+    assert hits == {"previous": 3, "self": 0, "next": 0, "first": 1}
+    assert possible == {"previous": 3, "self": 4, "next": 3, "first": 4}
+
+
+def test_queries_without_a_choice_and_padding_are_left_out():
+    causal = np.eye(4, k=-1)
+    causal[0, 0] = 1.0
+    hits, possible = counts(causal[None], mask=Mask(causal=True), query_mask=jnp.array([[True, True, True, False]]))
+    assert hits == {"previous": 2, "self": 0, "next": 0, "first": 1}
+    assert possible == {"previous": 2, "self": 2, "next": 0, "first": 2}
+
+
+def test_a_head_made_to_look_at_itself_has_that_role():
+    """Keys equal to queries, scaled up: with nearly orthogonal tokens the diagonal wins."""
+    config = tiny.decoder_config(tiny.layer(tiny.multi_head(2, 16)), tiny.layer(NoHeads()))
+
+    def look_at_self(stack, layer, attention, params):
+        query = params["query"].at[:, 1].set(8.0 * jnp.eye(16))
+        key = params["key"].at[:, 1].set(8.0 * jnp.eye(16))
+        biases = {name: params[name].at[1].set(0.0) for name in ("query_bias", "key_bias")}
+        return attention, params | {"query": query, "key": key} | biases
+
+    model = map_attention(tiny.model(config), look_at_self, layers=[0])
+    mask = {"attention_mask": np.ones((4, 10), np.int32)}
+    roles = head_roles(model, [tiny.tokens(4, 10, 0) | mask, tiny.tokens(4, 10, 1) | mask])
+    assert {head.layer for head in roles} == {0}
+    assert roles[HeadId("decoder", 0, 1)].role == "self"
+    assert roles[HeadId("decoder", 0, 0)].role is None
+    assert np.isnan(roles[HeadId("decoder", 0, 0)].shares["next"])
+    with pytest.raises(DataError, match="no example"):
+        head_roles(model, [])
