@@ -1,0 +1,152 @@
+"""The papers' parameter counts, to the unit where they are known to the unit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headjax.configuration import load_config
+from headjax.errors import ConfigError
+from headjax.models.recipes import Recipe
+from headjax.models.summary import summarize
+from headjax.serialize import from_data
+from headjax.tensors import count
+from headjax.training.config import train_config
+
+PAPERS = Path(__file__).parents[2] / "configs" / "papers"
+
+
+def model(spec: str):
+    """The model of `FILE` or `FILE:ARGS`."""
+    name, _, arguments = spec.partition(":")
+    config = load_config(f"{PAPERS / name}.py:{arguments}")
+    return from_data(Recipe, config.model.to_dict()).build()
+
+
+CONCISE_BERT = {
+    "width=1024,heads=8": 336_226_108,
+    "width=1024,heads=16": 336_226_108,
+    "width=1024,heads=32": 336_226_108,
+    "width=512,head_dim=128,heads=8": 167_690_044,
+    "width=512,head_dim=128,heads=12": 192_892_732,
+    "width=512,head_dim=128,heads=16": 218_095_420,
+    "width=512,head_dim=128,heads=32": 318_906_172,
+    "width=512,heads=8,head_dim=32": 129_886_012,
+    "width=512,heads=8,head_dim=64": 142_487_356,
+    "width=512,heads=8,head_dim=256": 218_095_420,
+    "width=768,head_dim=128,feed_forward=3072,heads=8": 214_053_692,
+    "width=768,head_dim=128,feed_forward=3072,heads=12": 251_839_292,
+    "width=768,head_dim=128,feed_forward=3072,heads=16": 289_624_892,
+    "width=768,head_dim=128,feed_forward=3072,heads=20": 327_410_492,
+}
+COUNTS = {f"concise_bert:{arguments}": number for arguments, number in CONCISE_BERT.items()} | {
+    "bert:size=base": 110_106_428,
+    "bert:size=base,deep": 110_714_684,
+    "bert:size=large": 336_226_108,
+    "bert:size=large,deep": 338_437_948,
+    "transformer_base": 60_915_712,
+    "transformer_base:deep": 61_238_272,
+    "collaborative_bert": 108_311_810,
+    "collaborative_bert:shared_dim=768": 108_514_562,
+    "collaborative_bert:shared_dim=384": 101_381_378,
+    "collaborative_bert:shared_dim=256": 99_003_650,
+    "collaborative_bert:shared_dim=128": 96_625_922,
+    "collaborative_bert:model=distilbert": 66_362_880,
+    "collaborative_bert:model=distilbert,shared_dim=384": 62_897_664,
+    "collaborative_bert:model=albert": 11_683_584,
+    "collaborative_bert:model=albert,shared_dim=512": 11_304_192,
+    "collaborative_bert:model=albert,shared_dim=384": 11_106_048,
+    "collaborative_nmt:key_dim=512": 60_915_712,
+    "collaborative_nmt:key_dim=256": 56_187_904,
+    "collaborative_nmt:key_dim=128": 53_824_000,
+    "collaborative_nmt:key_dim=64": 52_642_048,
+    "collaborative_nmt:key_dim=512,collaborative": 60_989_440,
+    "collaborative_nmt:key_dim=256,collaborative": 56_224_768,
+    "collaborative_nmt:key_dim=128,collaborative": 53_842_432,
+    "collaborative_nmt:key_dim=64,collaborative": 52_651_264,
+}
+MILLIONS = {
+    "collaborative_deit": 86.57,
+    "collaborative_deit:key_dim=384,collaborative": 79.64,
+    "collaborative_deit:key_dim=256,collaborative": 77.26,
+    "collaborative_deit:key_dim=128,collaborative": 74.88,
+    "collaborative_deit:layers=3": 22.78,
+    "collaborative_deit:layers=3,key_dim=384": 21.01,
+    "collaborative_deit:layers=3,key_dim=192": 20.12,
+    "collaborative_deit:layers=3,key_dim=96": 19.68,
+    "collaborative_deit:layers=3,key_dim=384,collaborative": 21.04,
+    "collaborative_deit:layers=3,key_dim=192,collaborative": 20.15,
+    "collaborative_deit:layers=3,key_dim=96,collaborative": 19.71,
+}
+LM1B_MILLIONS = {
+    **{f"width={width}": n for width, n in zip((256, 320, 384, 448, 512), (12.9, 16.6, 20.6, 24.7, 29.0), strict=True)},
+    **{
+        f"head_dim=32,heads={heads}": n
+        for heads, n in zip((4, 8, 16, 32, 48, 64, 70), (12.1, 12.9, 14.5, 17.6, 20.8, 23.9, 25.1), strict=True)
+    },
+}
+HEADS = {
+    "bert:size=base,deep": 144,
+    "bert:size=large,deep": 384,
+    "transformer_base": 144,
+    "transformer_base:deep": 144,
+    "sixteen_heads_bert": 144,
+    "sixteen_heads_wmt": 288,
+}
+
+
+@pytest.mark.parametrize("spec, parameters", COUNTS.items())
+def test_parameters_to_the_unit(spec, parameters):
+    assert count(model(spec).tensors()) == parameters
+
+
+@pytest.mark.parametrize("spec, millions", MILLIONS.items())
+def test_parameters_as_printed(spec, millions):
+    assert round(count(model(spec).tensors()) / 1e6, 2) == millions
+
+
+@pytest.mark.parametrize("arguments, millions", LM1B_MILLIONS.items())
+def test_language_models_as_computed_from_the_text(arguments, millions):
+    assert abs(count(model(f"concise_lm1b:{arguments}").tensors()) / 1e6 - millions) < 0.051
+
+
+@pytest.mark.parametrize("spec, heads", HEADS.items())
+def test_heads(spec, heads):
+    assert summarize(model(spec), 8).heads == heads
+
+
+def test_one_head_more_or_less():
+    """What a head is worth in the papers' models."""
+    for spec, stack, parameters in (
+        ("sixteen_heads_bert", "encoder", 196_800),
+        ("sixteen_heads_wmt", "cross", 262_336),
+    ):
+        config = model(spec)
+        attention = config.attentions()[stack][0]
+        fewer = attention.with_heads(range(1, attention.num_heads))
+        width = config.width
+        assert count(attention.tensors(width, width)) - count(fewer.tensors(width, width)) == parameters
+
+
+@pytest.mark.parametrize("path", sorted(PAPERS.glob("*.py")), ids=lambda path: path.stem)
+def test_every_config_is_a_training_run(path):
+    """All but the data, whose kind `task` stands for a prepared task."""
+    config = load_config(str(path)).to_dict()
+    assert config["data"]["kind"] == "task"
+    train_config(config | {"data": {"kind": "language"}})
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        ("concise_bert:widht=3", "unknown argument 'widht'; did you mean 'width'"),
+        ("bert:size=huge", "size: expected base or large"),
+        ("collaborative_nmt:key_dim=100", "key_dim: 100 does not divide among 8 heads"),
+        ("collaborative_bert:model=gpt", "model: expected bert, distilbert or albert"),
+        ("collaborative_bert:task=imdb", "task: expected one of cola"),
+    ],
+)
+def test_impossible_arguments_are_errors(spec, message):
+    with pytest.raises(ConfigError, match=message):
+        model(spec)
