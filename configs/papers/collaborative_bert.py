@@ -1,8 +1,8 @@
 """Cordonnier, Loukas, Jaggi 2020, "Multi-Head Attention: Collaborate Instead of Concatenate" (arXiv 2006.16362): GLUE.
 
 A pre-trained model is fine-tuned, its attention made collaborative with `shared_dim` key and query dimensions for all
-heads together, and fine-tuned again with the same settings. 0 is the original multi-head model. Parameters (of BERT with
-a 2-class output, of the others' encoders) and the mean GLUE score on the development sets:
+heads together, and fine-tuned again with the same settings. 0 is the original multi-head model. Parameters (of BERT
+with a 2-class output, of the others' encoders) and the mean GLUE score on the development sets:
 
     model=bert         0: 108,311,810 (83.0)   768: 108,514,562 (83.2)   384: 101,381,378 (82.5)
                        256: 99,003,650 (81.7)  128: 96,625,922 (77.6)
@@ -43,9 +43,7 @@ def get_config(arg: str = "") -> ConfigDict:
     epochs = 10 if knobs.task in ("sst2", "rte") else 3
     return ConfigDict(
         {
-            "model": {"kind": "directory", "path": knobs.start}
-            if knobs.start
-            else model(knobs.model, knobs.shared_dim),
+            "model": model(knobs.model, knobs.shared_dim, knobs.start),
             "data": {"kind": "task", "task": knobs.task, "length": 128},
             "batch_size": BATCH_SIZE,
             "steps": epochs * -(-EXAMPLES[knobs.task] // BATCH_SIZE),
@@ -60,8 +58,10 @@ def get_config(arg: str = "") -> ConfigDict:
     )
 
 
-def model(name: str, shared_dim: int) -> dict:
-    """The recipe of a pre-trained model's shape, with collaborative attention where shared_dim is not 0."""
+def model(name: str, shared_dim: int, start: str) -> dict:
+    """The model directory `start`, or the recipe of that model, collaborative where shared_dim is not 0."""
+    if start:
+        return {"kind": "directory", "path": start}
     attention = {"kind": "multi_head", "num_heads": 12, "head_dim": 64}
     if shared_dim:
         attention = {

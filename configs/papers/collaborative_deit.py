@@ -1,13 +1,15 @@
-"""Cordonnier, Loukas, Jaggi 2020, "Multi-Head Attention: Collaborate Instead of Concatenate" (arXiv 2006.16362): ImageNet.
+"""Cordonnier, Loukas, Jaggi 2020, "Multi-Head Attention: Collaborate Instead of Concatenate" (arXiv 2006.16362): DeiT.
 
-DeiT-B made collaborative after training, and Base3 (its first 3 layers) trained from scratch with `key_dim` key and
+ImageNet. DeiT-B made collaborative after training, and Base3 (3 layers) trained from scratch with `key_dim` key and
 query dimensions, cut among the heads or shared by them. Parameters in millions:
 
-    layers=12    concatenate 768: 86.57    collaborative 384: 79.64, 256: 77.26, 128: 74.88
-    layers=3     concatenate 768: 22.78, 384: 21.01, 192: 20.12, 96: 19.68    collaborative 384: 21.04, 192: 20.15, 96: 19.71
+    layers=12    concatenate      768: 86.57
+                 collaborative    384: 79.64, 256: 77.26, 128: 74.88
+    layers=3     concatenate      768: 22.78, 384: 21.01, 192: 20.12, 96: 19.68
+                 collaborative    384: 21.04, 192: 20.15, 96: 19.71
 
-DeiT-B without distillation has a top-1 accuracy of 81.8; the paper's tables are not at hand. DeiT's recipe: 300 epochs in
-batches of 1024, AdamW at 0.001 (0.0005 for every 512 images) after 5 epochs of warm-up, weight decay 0.05, label
+DeiT-B without distillation has a top-1 accuracy of 81.8; the paper's tables are not at hand. DeiT's recipe: 300 epochs
+in batches of 1024, AdamW at 0.001 (0.0005 for every 512 images) after 5 epochs of warm-up, weight decay 0.05, label
 smoothing 0.1.
 
     headjax inspect --config configs/papers/collaborative_deit.py:layers=3,key_dim=192,collaborative

@@ -1,4 +1,4 @@
-"""Cordonnier, Loukas, Jaggi 2020, "Multi-Head Attention: Collaborate Instead of Concatenate" (arXiv 2006.16362): translation.
+"""Cordonnier, Loukas, Jaggi 2020, "Multi-Head Attention: Collaborate Instead of Concatenate" (arXiv 2006.16362): NMT.
 
 Transformer-base trained from scratch on WMT16 English-German (the WMT14 test set), with `key_dim` key and query
 dimensions in all heads together, either cut among the heads or shared by them (`collaborative`). Parameters with a
@@ -9,7 +9,7 @@ vocabulary of 32,768, and BLEU:
     collaborative    60,989,440  27.58    56,224,768  27.41    53,842,432  27.40    52,651,264  27.31
 
 Heads that were cut keep the scale 1 / sqrt(64) in the paper's code, whatever their size; `scale=cut` takes 1 / sqrt of
-their own size instead, the fair comparison. 28,672 tokens a step on 4 GPUs.
+their own size instead, the fair comparison. 28,672 tokens a step on 4 GPUs; the number of steps is not stated.
 
     headjax inspect --config configs/papers/collaborative_nmt.py:key_dim=128,collaborative
     headjax train --config configs/papers/collaborative_nmt.py:key_dim=128,collaborative --workdir runs/collaborative

@@ -1,8 +1,8 @@
-"""Bhojanapalli et al. 2020, "Low-Rank Bottleneck in Multi-head Attention Models" (arXiv 2002.07028): BERT, tables 1 to 3.
+"""Bhojanapalli et al. 2020, "Low-Rank Bottleneck in Multi-head Attention Models" (arXiv 2002.07028): BERT.
 
-24 layers, pre-trained on Wikipedia and BooksCorpus in two stages, then fine-tuned. Table 2 has a feed-forward width of
-4096 at every model width (that of BERT-large), table 3 has 4 times the width; the text does not say so, the parameter
-counts do. Parameters, in millions as printed:
+Tables 1 to 3: 24 layers, pre-trained on Wikipedia and BooksCorpus in two stages, then fine-tuned. Table 2 has a
+feed-forward width of 4096 at every model width (that of BERT-large), table 3 has 4 times the width; the text does not
+say so, the parameter counts do. Parameters, in millions as printed:
 
     table 1    width=1024,head_dim=W/heads, heads=8, 16, 32                                  336
     table 2A   width=512,head_dim=128,feed_forward=4096, heads=8, 12, 16, 32                 168, 193, 218, 319
@@ -22,7 +22,7 @@ from headjax.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: width, heads, head_dim (0 is width / heads), feed_forward, layers; stage (1 or 2), start (directory)."""
+    """Arguments: width, heads, head_dim (0 is width / heads), feed_forward, layers, stage (1, 2), start, seed."""
     knobs = parse_arguments(
         arg, width=1024, heads=16, head_dim=0, feed_forward=4096, layers=24, stage=1, start="", seed=0
     )

@@ -1,4 +1,4 @@
-"""Bhojanapalli et al. 2020, "Low-Rank Bottleneck in Multi-head Attention Models" (arXiv 2002.07028): LM1B, figures 1 and 3.
+"""Bhojanapalli et al. 2020, "Low-Rank Bottleneck in Multi-head Attention Models" (arXiv 2002.07028): LM1B.
 
 A 6-layer decoder with a feed-forward width of 1024, 32,000 tokens and no biases; perplexity against parameters when the
 width grows (standard heads) or the number of heads does (fixed head size 32 at width 256). Parameters in millions:
