@@ -24,6 +24,7 @@ COMMANDS = {
     "ablate": "the effect of removing each head",
     "prune": "remove heads for real",
     "convert": "another formulation from the same weights",
+    "bench": "side by side with a peer, ratio and spread",
 }
 """Commands and what they do; each is `COMMAND` in `headjax.commands.<name>`."""
 

@@ -90,7 +90,13 @@ def _layers(layers: Sequence[LayerSummary]) -> Table:
 
 
 def _alike(layer: LayerSummary) -> tuple[Any, ...]:
-    return layer.stack, layer.kind, layer.heads, tuple(sorted(layer.sizes.items())), len(layer.tied_layers) > 1 and layer.tied_layers
+    return (
+        layer.stack,
+        layer.kind,
+        layer.heads,
+        tuple(sorted(layer.sizes.items())),
+        len(layer.tied_layers) > 1 and layer.tied_layers,
+    )
 
 
 def number_list(numbers: Sequence[int]) -> str:

@@ -43,26 +43,25 @@ def cost_table(study: Study) -> Table:
         rows.append(
             (
                 title,
+                perplexity,
                 summary.parameters,
                 summary.heads,
                 summary.flops / length,
                 summary.cache_bytes_per_token,
                 speed,
-                perplexity,
             )
         )
     return Table(
         columns=(
             Column("Model"),
+            Column("Perplexity", numbers.significant, "lower"),
             Column("Parameters", numbers.count),
             Column("Heads", numbers.count),
             Column("Work per token", numbers.flops, "lower"),
             Column("Cache per token", numbers.size, "lower"),
             Column("Forward, tokens/s", numbers.count, "higher"),
-            Column("Perplexity", numbers.significant, "lower"),
         ),
         rows=rows,
-        title="Models",
         notes=(
             f"Work: floating-point operations of one forward at length {length}, per token. Cache: float32.",
             f"Speed: median of {next(iter(study.timings.values())).repeats} forward passes of {study.timed_tokens} tokens, "

@@ -1,0 +1,31 @@
+"""BERT-shaped models for the benchmarks."""
+
+from __future__ import annotations
+
+from headjax.attention.multi_head import MultiHead
+from headjax.models.base import ModelConfig
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Bert
+from headjax.models.tasks import MaskedLanguageModel
+
+
+def bert(num_heads: int, num_layers: int, *, width: int = 768, hidden: int = 3072, dropout: float = 0.0) -> ModelConfig:
+    """BERT with a masked-language-model output, heads of 64.
+
+    Args:
+        num_heads: heads a layer.
+        num_layers: layers.
+        width: size of the residual stream.
+        hidden: inner feed-forward size.
+        dropout: rate everywhere; benchmarks against other libraries leave it at 0, since generators differ.
+    """
+    return Bert(
+        width=width,
+        num_layers=num_layers,
+        attention=MultiHead(num_heads=num_heads, head_dim=64),
+        feed_forward=Dense(hidden),
+        pooler=None,
+        task=MaskedLanguageModel(),
+        dropout=dropout,
+        attention_dropout=dropout,
+    ).build()

@@ -1,0 +1,103 @@
+"""`headjax bench train_step`: a BERT-base train step beside Hugging Face's PyTorch BERT on the same machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from headjax.bench.bert import bert
+from headjax.bench.result import BenchResult
+from headjax.bench.timing import Timing, summarize
+from headjax.errors import HeadjaxError
+from headjax.models.compute import Compute
+from headjax.parallel.mesh import MeshConfig
+from headjax.report import numbers
+from headjax.report.progress import Progress, silent
+from headjax.report.tables import Column, Table
+from headjax.training.optimizer import AdamW, ConstantRate
+from headjax.training.state import initial_state
+from headjax.training.step import put_batch, train_step
+
+BATCH, LENGTH, REPEATS = 8, 128, 7
+
+
+def run(progress: Progress = silent) -> BenchResult:
+    """Times both steps in turns: same shapes, masked-language-model loss on random tokens, AdamW, float32, no dropout.
+
+    Raises:
+        HeadjaxError: PyTorch or transformers is not installed.
+    """
+    steps = {"headjax": _ours(), "transformers (PyTorch)": _peer()}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    with progress("steps", REPEATS + 1, "step") as bar:
+        for repeat in range(REPEATS + 1):
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                if repeat:  # the first is the warm-up and compiles
+                    seconds[name].append(time.perf_counter() - start)
+            bar(repeat + 1, {})
+    timings = {name: summarize(times) for name, times in seconds.items()}
+    ours, peer = timings.values()
+    return BenchResult(ours._asdict(), peer._asdict(), ours.median / peer.median, (_table(timings),))
+
+
+def _table(timings: dict[str, Timing]) -> Table:
+    tokens = BATCH * LENGTH
+    rows = [(name, t.median, t.low, t.high, tokens / t.median) for name, t in timings.items()]
+    columns = (
+        Column("Train step"),
+        Column("Median", numbers.duration, "lower"),
+        Column("First quartile", numbers.duration),
+        Column("Third quartile", numbers.duration),
+        Column("Tokens/s", numbers.count, "higher"),
+    )
+    return Table(
+        columns, rows, notes=(f"BERT-base, batch {BATCH} x {LENGTH}, float32, AdamW, {REPEATS} steps in turns.",)
+    )
+
+
+def _batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1000, 30000, size=(BATCH, LENGTH)).astype(np.int32)
+    labels = np.where(rng.random((BATCH, LENGTH)) < 0.15, tokens, -100).astype(np.int32)
+    return {"input_ids": tokens, "labels": labels}
+
+
+def _ours() -> Callable[[], Any]:
+    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    model = bert(12, 12)
+    optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(model.tensors(), 100)
+    step = train_step(model, optimizer, mesh, compute=Compute(), seed=0)
+    held = {"state": initial_state(model, optimizer, mesh, 0)}
+    batch = put_batch(_batch(), mesh)
+
+    def once() -> None:
+        held["state"], metrics = step(held["state"], batch)
+        jax.block_until_ready((held["state"], metrics))
+
+    return once
+
+
+def _peer() -> Callable[[], Any]:
+    try:
+        import torch
+        from transformers import BertConfig, BertForMaskedLM
+    except ImportError as error:
+        raise HeadjaxError(f"bench train_step: needs the parity extra ({error.name} is not installed)") from None
+    torch.manual_seed(0)
+    config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = BertForMaskedLM(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    batch = {name: torch.from_numpy(array).long() for name, array in _batch().items()}
+
+    def once() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(**batch).loss.backward()
+        optimizer.step()
+
+    return once

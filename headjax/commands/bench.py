@@ -1,0 +1,30 @@
+"""`headjax bench`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from headjax.commands.command import Command, Result
+from headjax.report.progress import Progress
+
+BENCHES = {
+    "depth": "compile time and memory of 144 single-head layers beside 12 layers of 12 heads",
+    "train_step": "a BERT-base train step beside Hugging Face's PyTorch BERT",
+}
+"""Benchmarks and what they compare; each is `run` in `headjax.bench.<name>`."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    names = "; ".join(f"{name}: {text}" for name, text in BENCHES.items())
+    parser.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=names)
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Measures both sides in one run."""
+    result = importlib.import_module(f"headjax.bench.{options.name}").run(progress)
+    return Result(result.to_json(), result.tables, f"ratio: {result.ratio:.2f} (ours over the peer's)")
+
+
+COMMAND = Command("bench", "side by side with a peer, ratio and spread", arguments, run)
