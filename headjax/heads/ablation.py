@@ -178,14 +178,15 @@ def _batches(
     budget: int,
 ) -> Iterator[tuple[_Measured, list[tuple[Chunk, _Measured]]]]:
     """For every batch the model's own values and those of every chunk of ablations, still being computed."""
+    config = model.config.for_evaluation()
     for batch in batches:
         arrays = {name: jnp.asarray(array) for name, array in batch.items()}
-        own, streams = _whole(model.config, model.params, arrays, at, measures, compute)
+        own, streams = _whole(config, model.params, arrays, at, measures, compute)
         results = []
         for stack in dict.fromkeys(head.stack for head in rows):
             heads = [head for head in rows if head.stack == stack]
             arguments = (model.params, arrays, at, streams, jnp.int32(0))
-            chunks, program = _compiled_within(budget, heads, (model.config, stack, measures, compute), arguments)
+            chunks, program = _compiled_within(budget, heads, (config, stack, measures, compute), arguments)
             for chunk in chunks:
                 gates = jnp.asarray(np.stack([rows[head] for head in chunk.padded]))
                 results.append((chunk, program(*arguments[:-1], jnp.int32(chunk.layer), gates)))

@@ -41,9 +41,10 @@ def fisher_blocks(
     Raises:
         DataError: there are no batches.
     """
-    at = head_gates.ones(model.config) if gates is None else dict(gates)
+    config = model.config.for_evaluation()
+    at = head_gates.ones(config) if gates is None else dict(gates)
     total: dict[str, np.ndarray] | None = None
-    for blocks in one_behind(_blocks(model.config, model.params, _arrays(batch), at, compute) for batch in batches):
+    for blocks in one_behind(_blocks(config, model.params, _arrays(batch), at, compute) for batch in batches):
         fetched = {stack: np.asarray(array, np.float64) for stack, array in blocks.items()}
         total = fetched if total is None else {stack: total[stack] + fetched[stack] for stack in total}
     if total is None:

@@ -85,7 +85,7 @@ def learn_gates(
     """Trains the logits of a gate distribution with Adam; the model's parameters stay as they are.
 
     Every step draws one set of gates for its batch and descends the mean loss per target plus the penalty. Batches are
-    used in turn, again and again. Dropout is off.
+    used in turn, again and again. Dropout and label smoothing are off.
 
     Args:
         model: a trained model.
@@ -103,7 +103,7 @@ def learn_gates(
     """
     if not batches:
         raise DataError("batches: there is no example to learn gates on")
-    config = model.config
+    config = model.config.for_evaluation()
     heads = all_heads(config)
     distribution.check(len(heads))
     present = head_gates.from_values(config, dict.fromkeys(heads, 1.0), fill=0.0)

@@ -13,6 +13,7 @@ from headjax.heads import gates as head_gates
 from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId, all_heads, require_stack
+from headjax.heads.scores import SCORES, Scores
 from headjax.models.base import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -32,6 +33,20 @@ def by_score(values: Values, low_first: bool = True) -> Order:
     """
     sign = 1.0 if low_first else -1.0
     return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
+
+
+def by_scores(scores: Scores, name: str, transform: Callable[[Values], Values] = dict) -> Order:
+    """One-shot order by a score of `score_heads`, in the direction that `SCORES` gives for it.
+
+    Args:
+        scores: the scores.
+        name: which of them.
+        transform: of its values, such as `normalize_layers`; by default none.
+
+    Raises:
+        HeadjaxError: there is no score of this name.
+    """
+    return by_score(transform(scores.score(name)), SCORES[name].low_first)
 
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:

@@ -102,9 +102,9 @@ def score_heads(
 
     The loss L(x) of an example is the sum over its targets of their negative log-likelihood, `Loss.total`: then
     -L(x) is the log-likelihood of the example, as Fisher information needs, and a token weighs the same whatever the
-    length of its sequence (for a classifier, which has one target per example, it is simply the loss). Dropout is off.
-    Padding queries count nowhere, and neither do examples without a target (label -100 everywhere), with which a last
-    batch may be filled up. Batches may be sharded over a mesh.
+    length of its sequence (for a classifier, which has one target per example, it is simply the loss). Dropout and
+    label smoothing are off. Padding queries count nowhere, and neither do examples without a target (label -100
+    everywhere), with which a last batch may be filled up. Batches may be sharded over a mesh.
 
     Args:
         model: the model.
@@ -178,13 +178,15 @@ def batch_sums(
 
 def _step(model: Model, gates: Gates, statistics: Sequence[str], compute: Compute, batch: Batch) -> _Sums:
     arrays = {name: jnp.asarray(array) for name, array in batch.items()}
-    return batch_sums(model.config, model.params, arrays, gates, tuple(statistics), compute)
+    return batch_sums(model.config.for_evaluation(), model.params, arrays, gates, tuple(statistics), compute)
 
 
 def _fetch(sums: _Sums, config: ModelConfig, batch: int) -> _Sums:
     """The sums as float64 NumPy arrays, checked to be finite."""
     fetched: _Sums = jax.tree.map(lambda array: np.asarray(array, np.float64), jax.device_get(sums))
     for name, arrays in fetched.heads.items():
+        if all(np.isfinite(array).all() for array in arrays.values()):
+            continue
         for head, value in head_gates.to_values(config, arrays).items():
             if not np.isfinite(value):
                 raise HeadjaxError(f"score: {name} of head {head} is {value} in batch {batch}, counted from 0")

@@ -8,7 +8,8 @@ from headjax.heads import gates, ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.curve import pruning_curve
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.scores import batch_sums, score_heads
+from headjax.heads.normalization import normalize_layers
+from headjax.heads.scores import Scores, batch_sums, score_heads
 from headjax.heads.selection import most_within, requested_count, select
 from headjax.heads.steps import fraction_steps, percent_steps, tenth_steps
 from tests import tiny
@@ -33,6 +34,13 @@ def test_steps_are_those_of_the_original():
 def test_score_orders():
     assert names(ordering.by_score(VALUES)) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
     assert names(ordering.by_score(VALUES, low_first=False)) == ["1/1", "0/0", "0/2", "0/1", "1/0"]
+
+
+def test_named_scores_know_their_direction():
+    scores = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
+    assert names(ordering.by_scores(scores, "importance")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
+    assert names(ordering.by_scores(scores, "entropy")) == ["1/1", "0/0", "0/2", "0/1", "1/0"]
+    assert names(ordering.by_scores(scores, "importance", normalize_layers)) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
 
 
 def ablation(mode="each"):

@@ -1,0 +1,112 @@
+"""Head work on models with several head stacks, shared position biases and shared layers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.evaluation.evaluate import batch_loss
+from headjax.heads import gates
+from headjax.heads.ablation import ablate
+from headjax.heads.fisher import fisher_blocks
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.pruning import prune
+from headjax.heads.rescaling import fold_gates, rescale
+from headjax.heads.scores import SCORES, score_heads
+from headjax.initializers import Normal
+from headjax.models import Compute, Model
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import T5, Albert
+from headjax.models.tasks import MaskedLanguageModel
+from tests import tiny
+
+GENERATOR = np.random.default_rng(1)
+SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": Dense(24)}
+MASK = np.array([[1] * 8, [1] * 5 + [0] * 3])
+
+
+def t5() -> tuple[Model, dict]:
+    """An encoder and a decoder of other lengths, relative positions in both, and padding on both sides."""
+    config = T5(attention=tiny.multi_head(3, scale=1.0), buckets=8, max_distance=12, **SIZES).build()
+    labels = GENERATOR.integers(1, tiny.VOCABULARY, (2, 6))
+    labels[1, 4:] = -100
+    return (
+        tiny.model(dataclasses.replace(config, initializer=Normal(0.3))),
+        tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": labels},
+    )
+
+
+def albert() -> tuple[Model, dict]:
+    """A masked language model of one layer used twice."""
+    recipe = Albert(attention=tiny.multi_head(3), max_length=12, embedding_size=8, task=MaskedLanguageModel(), **SIZES)
+    labels = np.where(GENERATOR.random((2, 8)) < 0.5, GENERATOR.integers(0, tiny.VOCABULARY, (2, 8)), -100)
+    labels[:, 0] = 7
+    return (
+        tiny.model(dataclasses.replace(recipe.build(), initializer=Normal(0.3))),
+        tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": np.where(MASK == 1, labels, -100)},
+    )
+
+
+MODELS = {"t5": t5, "albert": albert}
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def case(request):
+    return MODELS[request.param]()
+
+
+def losses(model, batch, at):
+    return np.asarray(batch_loss(model.config.for_evaluation(), model.params, batch, at, Compute()).total)
+
+
+def test_importance_is_the_finite_difference_in_every_head_stack(case):
+    model, batch = case
+    scores = score_heads(model, [batch])
+    assert set(scores.values) == set(SCORES)
+    assert set(scores.score("importance")) == set(all_heads(model.config))
+    ones, step = gates.ones(model.config), 2e-2
+    for head in all_heads(model.config):
+        off = gates.without(model.config, [head])
+        up, down = (
+            losses(model, batch, {name: array + sign * step * (array - off[name]) for name, array in ones.items()})
+            for sign in (1, -1)
+        )
+        expected = np.abs((up - down) / (2 * step)).mean()
+        assert scores.score("importance")[head] == pytest.approx(expected, rel=3e-2, abs=2e-2), head
+
+
+def test_ablation_of_every_head_stack_equals_whole_forwards(case):
+    model, batch = case
+    got = ablate(model, [batch])
+    assert got.heads == all_heads(model.config)
+    for i, head in enumerate(got.heads):
+        expected = losses(model, batch, gates.without(model.config, [head]))
+        np.testing.assert_allclose(got.ablated["loss"][i], expected, rtol=2e-5, err_msg=str(head))
+
+
+def test_fisher_blocks_of_every_head_stack(case):
+    model, batch = case
+    blocks = fisher_blocks(model, [batch])
+    shapes = {stack: array.shape for stack, array in blocks.items()}
+    assert shapes == dict.fromkeys(model.config.attentions(), (2, 3, 3))
+
+
+def test_what_is_pruned_computes_what_is_masked():
+    model, batch = t5()
+    removed = [HeadId("encoder", 0, h) for h in range(3)] + [
+        HeadId("encoder", 1, 0), HeadId("decoder", 0, 2), HeadId("decoder", 1, 0), HeadId("cross", 1, 1),
+    ]  # fmt: skip
+    expected = model(batch, gates.without(model.config, removed)).logits
+    np.testing.assert_allclose(prune(model, removed)(batch).logits, expected, atol=1e-5)
+    at = rescale(model, [batch], removed)
+    assert all(at[head.stack][head.layer, head.head] == 0.0 for head in removed)
+    rescaled = prune(fold_gates(model, at), removed)
+    np.testing.assert_allclose(rescaled(batch).logits, model(batch, at).logits, atol=1e-4)
+    changed = {stack: np.flatnonzero((np.asarray(array) % 1.0 != 0.0).any(axis=1)) for stack, array in at.items()}
+    assert {stack: layers.tolist() for stack, layers in changed.items()} == {
+        "encoder": [1], "decoder": [0, 1], "cross": [1],
+    }  # fmt: skip
+    assert jnp.isfinite(rescaled(batch).logits).all()
