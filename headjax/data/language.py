@@ -82,6 +82,23 @@ def language_model_data(config: LanguageConfig, tokenizer: Tokenizer | None = No
     return TaskData(tokenizer, blocks["train"], blocks["validation"], info)
 
 
+def whole_text_data(path: str, length: int, tokenizer: Tokenizer) -> TaskData:
+    """All of a text to evaluate on, as blocks of tokens, and nothing to train on.
+
+    Args:
+        path: as that of `LanguageConfig`.
+        length: tokens of one example.
+        tokenizer: the model's; it needs an `eos_token`.
+
+    Raises:
+        DataError: a file that cannot be used, or too little text for a block.
+    """
+    documents = text_files(path)
+    tokens = _join(tokenizer, documents)
+    info = {"text": path, "tokenizer": tokenizer.fingerprint, "validation": count(documents, tokens)}
+    return TaskData(tokenizer, (), _blocks("validation", tokens, length), info)
+
+
 def count(documents: Sequence[Document], tokens: np.ndarray) -> Mapping[str, Any]:
     """What a mean loss per token needs to become one per byte or per word.
 

@@ -118,7 +118,7 @@ def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np
 
     Every batch has `labels` (the `input_ids` where the source names none) and, if it has `input_ids`, an
     `attention_mask`. The last batch is filled up with rows of zeros whose `attention_mask` is 0 and whose labels are
-    -100: they carry no loss, and sums over labels are exact.
+    -100 (NaN where they are real numbers): they carry no loss, and sums over labels are exact.
 
     Args:
         source: anything with `__len__` and `__getitem__`.
@@ -150,7 +150,11 @@ def _complete(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _padding(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A row of the same shapes that counts nothing."""
-    return {name: np.full_like(array, IGNORED if name in LABELS else 0) for name, array in row.items()}
+    return {name: np.full_like(array, _no_label(array) if name in LABELS else 0) for name, array in row.items()}
+
+
+def _no_label(like: np.ndarray) -> float:
+    return np.nan if np.issubdtype(like.dtype, np.floating) else IGNORED
 
 
 def _check_batch(source: Source, batch_size: int) -> None:

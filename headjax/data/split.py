@@ -44,7 +44,7 @@ def split(documents: Sequence[Document], validation_fraction: float) -> Split:
     require(0.0 < validation_fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {validation_fraction}")
     size = min(PIECE, max(SMALLEST_PIECE, sum(len(document.text) for document in documents) // 20))
     cut = [_pieces(units(document.text, size), size) for document in documents]
-    hashes = {text: _hash(text) for text in ("".join(piece) for pieces in cut for piece in pieces)}
+    hashes = {text: text_hash(text) for text in ("".join(piece) for pieces in cut for piece in pieces)}
     if len(hashes) < 2:
         raise DataError(f"{documents[0].name}: too little text to hold some of it out for validation")
     ordered = sorted(hashes.values())
@@ -83,6 +83,6 @@ def _pieces(cut: list[str], size: int) -> list[list[str]]:
     return pieces
 
 
-def _hash(text: str) -> float:
-    """Uniform in [0, 1)."""
+def text_hash(text: str) -> float:
+    """A number in [0, 1), uniform over texts, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

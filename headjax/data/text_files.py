@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import gzip
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,11 +31,17 @@ def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise DataError("path: no text files given")
-    files = dict.fromkeys(file for path in given for file in _find(Path(path).expanduser()))
-    return [Document(str(file), _read(file)) for file in files]
+    files = dict.fromkeys(file for path in given for file in find_files(path))
+    return [Document(str(file), read_text(file)) for file in files]
 
 
-def _find(path: Path) -> list[Path]:
+def find_files(path: str | Path) -> list[Path]:
+    """The files that a path stands for, sorted: a file, the text files of a folder, or what matches a glob pattern.
+
+    Raises:
+        DataError: there is none; the message starts with the path.
+    """
+    path = Path(path).expanduser()
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()]
         files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
@@ -50,11 +58,13 @@ def _find(path: Path) -> list[Path]:
     raise DataError(f"{path}: no such file or folder")
 
 
-def _read(file: Path) -> str:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+def read_text(file: Path) -> str:
+    r"""A file's text as UTF-8, without a byte order mark and with `\r\n` made `\n`; one named `*.gz` is unpacked.
+
+    Raises:
+        DataError: a file that is missing, empty, binary, not UTF-8 or cannot be read; the message starts with it.
+    """
+    data = read_bytes(file)
     if b"\0" in data:
         raise DataError(f"{file}: binary, not text: zero byte at offset {data.index(0)}")
     try:
@@ -66,3 +76,20 @@ def _read(file: Path) -> str:
     if not text.strip():
         raise DataError(f"{file}: empty, there is no text in it")
     return text
+
+
+def read_bytes(file: Path) -> bytes:
+    """A file's bytes; one named `*.gz` is unpacked.
+
+    Raises:
+        DataError: a file that is missing, no whole gzip file or cannot be read; the message starts with it.
+    """
+    try:
+        data = file.read_bytes()
+        return gzip.decompress(data) if file.suffix == ".gz" else data
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{file}: not a whole gzip file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None

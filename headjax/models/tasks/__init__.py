@@ -4,6 +4,7 @@ from headjax.models.tasks.base import Features, Logits, NoTask, TaskOutput, Voca
 from headjax.models.tasks.classification import Classification, Regression, TokenClassification
 from headjax.models.tasks.distilled import DistilledClassification
 from headjax.models.tasks.masked import MaskedLanguageModel, Pretraining
+from headjax.models.tasks.similarity import SentenceSimilarity
 from headjax.models.tasks.span import Span
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "NoTask",
     "Pretraining",
     "Regression",
+    "SentenceSimilarity",
     "Span",
     "TaskOutput",
     "TokenClassification",

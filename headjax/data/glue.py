@@ -1,0 +1,204 @@
+"""GLUE's tasks (Wang et al. 2019): their files, columns, classes and metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, TextSimilarity
+from headjax.data.task import DataConfig, TaskData
+from headjax.data.text_files import find_files
+from headjax.data.tokenizers import Tokenizer
+from headjax.errors import DataError, require, require_positive
+from headjax.serialize import kind, unknown_name
+
+ROOT = "HEADJAX_DATA"
+"""Environment variable with the folder that data sets are looked for in."""
+
+
+class Layout(NamedTuple):
+    """Files of a task as someone distributes them.
+
+    Attributes:
+        train, validation: file names or patterns in the task's folder; `train` alone is split.
+        text, second, label: columns.
+    """
+
+    train: str
+    validation: str
+    text: str
+    second: str
+    label: str
+
+
+class GlueTask(NamedTuple):
+    """A task.
+
+    Attributes:
+        folders: where it is looked for under the root.
+        layouts: how its files may look, in order of preference.
+        metrics: its metrics, names of `headjax.evaluation.measures`; the first is the headline.
+        classes: labels in the files in the order of the class numbers; empty for a regression.
+        class_names: what they mean.
+    """
+
+    folders: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    metrics: tuple[str, ...] = ("accuracy",)
+    classes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_NLI = ("entailment", "neutral", "contradiction")
+
+GLUE: Mapping[str, GlueTask] = {
+    "cola": GlueTask(
+        folders=("glue/CoLA", "CoLA"),
+        layouts=(
+            Layout("train.tsv", "dev.tsv", "3", "", "1"),
+            Layout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
+        ),
+        metrics=("matthews", "accuracy"),
+        classes=("0", "1"),
+        class_names=("unacceptable", "acceptable"),
+    ),
+    "sst2": GlueTask(
+        folders=("glue/SST-2", "SST-2"),
+        layouts=(
+            Layout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
+            Layout("train.tsv", "dev.tsv", "sentence", "", "label"),
+        ),
+        classes=("0", "1"),
+        class_names=("negative", "positive"),
+    ),
+    "mrpc": GlueTask(
+        folders=("glue/MRPC", "MRPC"),
+        layouts=(
+            Layout("train.tsv", "dev.tsv", "#1 String", "#2 String", "Quality"),
+            Layout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "#1 String", "#2 String", "Quality"),
+            Layout("msr_paraphrase_train.txt", "", "#1 String", "#2 String", "Quality"),
+        ),
+        metrics=("f1", "accuracy"),
+        classes=("0", "1"),
+        class_names=("not_equivalent", "equivalent"),
+    ),
+    "stsb": GlueTask(
+        folders=("glue/STS-B", "STS-B"),
+        layouts=(
+            Layout("train.tsv", "dev.tsv", "sentence1", "sentence2", "score"),
+            Layout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2"),
+        ),
+        metrics=("spearman", "pearson"),
+    ),
+    "qqp": GlueTask(
+        folders=("glue/QQP", "QQP"),
+        layouts=(Layout("train.tsv", "dev.tsv", "question1", "question2", "is_duplicate"),),
+        metrics=("accuracy", "f1"),
+        classes=("0", "1"),
+        class_names=("not_duplicate", "duplicate"),
+    ),
+    "mnli": GlueTask(
+        folders=("glue/MNLI", "MNLI", "nli"),
+        layouts=(
+            Layout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
+            Layout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
+        ),
+        classes=_NLI,
+        class_names=_NLI,
+    ),
+    "qnli": GlueTask(
+        folders=("glue/QNLI", "QNLI"),
+        layouts=(Layout("train.tsv", "dev.tsv", "question", "sentence", "label"),),
+        classes=_ENTAILMENT,
+        class_names=_ENTAILMENT,
+    ),
+    "rte": GlueTask(
+        folders=("glue/RTE", "RTE"),
+        layouts=(Layout("train.tsv", "dev.tsv", "sentence1", "sentence2", "label"),),
+        classes=_ENTAILMENT,
+        class_names=_ENTAILMENT,
+    ),
+}
+"""The tasks by name. Class numbers are those of Hugging Face's GLUE, so that published models fit."""
+
+
+@kind("glue")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Glue(DataConfig):
+    """A task of GLUE from local files.
+
+    Attributes:
+        name: a name of `GLUE`.
+        path: the task's folder; empty looks for it under the folder that the environment variable HEADJAX_DATA names.
+        similarity: for `stsb`, whether each sentence is read by itself and labels are divided by 5.
+        max_length: tokens of an example.
+        vocabulary: see `LabelledText`.
+    """
+
+    name: str
+    path: str = ""
+    similarity: bool = False
+    max_length: int = 128
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.name in GLUE, "name", unknown_name("GLUE task", self.name, GLUE))
+        require(not self.similarity or self.name == "stsb", "similarity", "only stsb has similarities as labels")
+        require_positive(self, "max_length")
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        return self.table().load(tokenizer)
+
+    def table(self) -> LabelledText:
+        """The task's files as a table.
+
+        Raises:
+            DataError: they are not there.
+        """
+        task = GLUE[self.name]
+        folder, layout = self._find(task)
+        fields: dict[str, Any] = {
+            "path": str(folder / layout.train),
+            "validation": str(folder / layout.validation) if layout.validation else "",
+            "validation_fraction": 0.2,
+            "text": layout.text,
+            "second": layout.second,
+            "label": layout.label,
+            "max_length": self.max_length,
+            "vocabulary": self.vocabulary,
+        }
+        if self.similarity:
+            return TextSimilarity(**fields, scale=5.0)
+        return TextClassification(**fields, classes=task.classes) if task.classes else TextRegression(**fields)
+
+    def _find(self, task: GlueTask) -> tuple[Path, Layout]:
+        for folder in self._folders(task):
+            for layout in task.layouts:
+                if all(_exists(folder, name) for name in (layout.train, layout.validation) if name):
+                    return folder, layout
+        wanted = " or ".join(" and ".join(filter(None, layout[:2])) for layout in task.layouts)
+        if self.path:
+            raise DataError(f"{self.path}: not a folder of {self.name}: expected {wanted}")
+        if ROOT in os.environ:
+            folders = " or ".join(task.folders)
+            raise DataError(f"{os.environ[ROOT]}: {ROOT} has no folder {folders} with {wanted}")
+        raise DataError(
+            f"{self.name}: set {ROOT} to the folder that holds {task.folders[0]}, or give the task's folder"
+        )
+
+    def _folders(self, task: GlueTask) -> Iterator[Path]:
+        if self.path:
+            yield Path(self.path).expanduser()
+        elif ROOT in os.environ:
+            yield from (Path(os.environ[ROOT]).expanduser() / folder for folder in task.folders)
+
+
+def _exists(folder: Path, pattern: str) -> bool:
+    try:
+        return bool(find_files(folder / pattern))
+    except DataError:
+        return False

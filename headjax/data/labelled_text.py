@@ -1,0 +1,201 @@
+"""Sentences and pairs of sentences with labels, from the user's own tables."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headjax.data.encoding import encode_packed, encode_sequences, padding_id
+from headjax.data.ragged import RaggedRows
+from headjax.data.split import text_hash
+from headjax.data.tables import Row, read_table
+from headjax.data.task import DataConfig, TaskData
+from headjax.data.text_files import find_files
+from headjax.data.tokenizers import Tokenizer
+from headjax.errors import DataError, require, require_positive
+from headjax.serialize import kind, unknown_name
+
+
+class Tables(NamedTuple):
+    """The rows of both splits: (text, second text if there are pairs, label)."""
+
+    train: list[Row]
+    validation: list[Row]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelledText(DataConfig):
+    """Base of the tables of labelled text; formats and columns are those of `headjax.data.tables.read_table`.
+
+    Attributes:
+        path: file with the examples to train on, or a glob pattern; empty for none.
+        validation: file with examples to evaluate on, or a glob pattern; empty holds some of `path` out. Rows whose
+            first text is the same are then held out together.
+        validation_fraction: how much of `path` is held out where there is no `validation`, about.
+        text: column of the text.
+        second: column of the second text of a pair; empty for single texts.
+        label: column of the label.
+        max_length: tokens of an example, special ones included; what is longer is cut.
+        vocabulary: a BERT's `vocab.txt`, to train a model that brings no tokenizer.
+    """
+
+    path: str = ""
+    validation: str = ""
+    validation_fraction: float = 0.1
+    text: str = "sentence"
+    second: str = ""
+    label: str = "label"
+    max_length: int = 128
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "max_length")
+        require(bool(self.path or self.validation), "path", "name a file to train on, one to evaluate on, or both")
+        fraction = self.validation_fraction
+        require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")
+
+    def read(self) -> Tables:
+        """The rows of both splits.
+
+        Raises:
+            DataError: a file that cannot be used, or too few rows to hold some out.
+        """
+        columns = [column for column in (self.text, self.second, self.label) if column]
+        train, validation = (
+            [row for file in (find_files(path) if path else ()) for row in read_table(file, columns)]
+            for path in (self.path, self.validation)
+        )
+        if self.validation:
+            return Tables(train, validation)
+        out = [text_hash(row.values[0]) < self.validation_fraction for row in train]
+        if all(out) or not any(out):
+            raise DataError(f"{self.path}: too few rows to hold some of them out; name a validation file")
+        return Tables(*([row for row, held in zip(train, out, strict=True) if held is side] for side in (False, True)))
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        tables = self.read()
+        tokenizer = self._tokenizer() if tokenizer is None else tokenizer
+        labels = self.targets(tables)
+        train, validation = (
+            RaggedRows(self.encode(tokenizer, rows), {"labels": column}, padding_id(tokenizer))
+            for rows, column in zip(tables, labels, strict=True)
+        )
+        info = {
+            "text": self.path or self.validation,
+            "tokenizer": tokenizer.fingerprint,
+            "data": train.fingerprint,
+            "train": self.counts(train),
+            "validation": self.counts(validation),
+        }
+        return TaskData(tokenizer, train, validation, info)
+
+    @abc.abstractmethod
+    def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+        """Labels `[examples]` of both splits.
+
+        Raises:
+            DataError: a label that cannot be used; the message names file and line.
+        """
+
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> dict[str, list[np.ndarray]]:
+        """The columns of the rows' examples."""
+        first = [row.values[0] for row in rows]
+        second = [row.values[1] for row in rows] if self.second else None
+        encoded = encode_sequences(tokenizer, first, second, max_length=self.max_length)
+        return {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+
+    def counts(self, source: RaggedRows) -> Mapping[str, Any]:
+        """What to report of a split."""
+        return {"examples": len(source), "tokens": int(source.lengths.sum())}
+
+    def _tokenizer(self) -> Tokenizer:
+        from headjax.data.wordpiece import wordpiece_tokenizer
+
+        if not self.vocabulary:
+            raise DataError("vocabulary: the model brings no tokenizer; name a vocab.txt")
+        return wordpiece_tokenizer(self.vocabulary)
+
+
+@kind("text_classification")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextClassification(LabelledText):
+    """Text, or pairs of texts, to sort into classes.
+
+    Attributes:
+        classes: labels as they stand in the files, in the order of the class numbers; empty takes the labels that
+            occur, sorted (as numbers if they all are).
+    """
+
+    classes: tuple[str, ...] = ()
+
+    def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+        names = self.classes or sorted_labels({row.values[-1] for rows in tables for row in rows})
+        numbers = {name: number for number, name in enumerate(names)}
+        for row in (row for rows in tables for row in rows):
+            if row.values[-1] not in numbers:
+                raise DataError(f"{row.place}: {unknown_name('label', row.values[-1], numbers)}")
+        train, validation = (np.asarray([numbers[row.values[-1]] for row in rows], np.int32) for rows in tables)
+        return train, validation
+
+    def counts(self, source: RaggedRows) -> Mapping[str, Any]:
+        return {**super().counts(source), "classes": np.bincount(source.targets["labels"]).tolist()}
+
+
+@kind("text_regression")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextRegression(LabelledText):
+    """Text, or pairs of texts, with a number each.
+
+    Attributes:
+        scale: the label that counts as 1.
+    """
+
+    scale: float = 1.0
+
+    def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+        train, validation = (np.asarray([number(row) / self.scale for row in rows], np.float32) for rows in tables)
+        return train, validation
+
+
+@kind("text_similarity")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextSimilarity(TextRegression):
+    """Pairs of texts with their similarity, for models that embed each text by itself.
+
+    Both texts of a pair stand in one row, kept apart by `segment_ids` (1 and 2, 0 at padding) and each counting its
+    `position_ids` from 0, so that a row is an example. `max_length` is that of one text.
+
+    Attributes:
+        scale: the label that means equal.
+    """
+
+    second: str = "second"
+
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> dict[str, list[np.ndarray]]:
+        first, second = ([row.values[i] for row in rows] for i in (0, 1))
+        return encode_packed(tokenizer, first, second, max_length=self.max_length)
+
+
+def sorted_labels(labels: set[str]) -> tuple[str, ...]:
+    """Labels in the order of their class numbers: as numbers if they all are, else as text."""
+    return tuple(sorted(labels, key=int)) if all(label.isdecimal() for label in labels) else tuple(sorted(labels))
+
+
+def number(row: Row) -> float:
+    """The row's label as a number.
+
+    Raises:
+        DataError: it is none, or not finite.
+    """
+    try:
+        value = float(row.values[-1])
+    except ValueError:
+        raise DataError(f"{row.place}: the label {row.values[-1]!r} is not a number") from None
+    if not math.isfinite(value):
+        raise DataError(f"{row.place}: the label {row.values[-1]!r} is not finite")
+    return value

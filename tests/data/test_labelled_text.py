@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from headjax.data.glue import GLUE, Glue
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
+from headjax.data.records import evaluation_batches
+from headjax.data.task import DataConfig
+from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.errors import ConfigError, DataError
+from headjax.serialize import from_data, to_data
+from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return wordpiece_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
+
+
+@pytest.fixture
+def tables(tmp_path):
+    train = write_lines(
+        tmp_path / "train.tsv", "sentence\tlabel", "good film\tpos", "very very bad film\tneg", "fun\tpos"
+    )
+    write_lines(tmp_path / "dev.tsv", "sentence\tlabel", "not dull\tpos", "dull\tneg")
+    return {"path": str(train), "validation": str(tmp_path / "dev.tsv")}
+
+
+def test_classes_are_numbered_and_rows_padded(tables, tokenizer):
+    data = TextClassification(**tables).load(tokenizer)
+    assert data.train.targets["labels"].tolist() == [1, 0, 1]
+    assert data.validation.targets["labels"].tolist() == [1, 0]
+    row = data.train[0]
+    assert {name: array.shape for name, array in row.items()} == {
+        "input_ids": (8,), "token_type_ids": (8,), "attention_mask": (8,), "labels": ()
+    }  # fmt: skip
+    ids = [WORDS.index(word) for word in ["[CLS]", "good", "film", "[SEP]"]]
+    np.testing.assert_array_equal(row["input_ids"], ids + [0] * 4)
+    np.testing.assert_array_equal(row["attention_mask"], [1] * 4 + [0] * 4)
+    assert data.info["train"] == {"examples": 3, "tokens": 4 + 6 + 3, "classes": [1, 2]}
+    json.dumps(data.info)
+
+
+def test_classes_in_a_given_order(tables, tokenizer):
+    data = TextClassification(**tables, classes=("pos", "neg")).load(tokenizer)
+    assert data.validation.targets["labels"].tolist() == [0, 1]
+    with pytest.raises(DataError, match=r"train.tsv: line 3: unknown label 'neg'; known: pos$"):
+        TextClassification(**tables, classes=("pos",)).load(tokenizer)
+
+
+def test_numeric_labels_are_sorted_as_numbers(tmp_path, tokenizer):
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *(f"film {i}\t{i}" for i in range(11)))
+    data = TextClassification(validation=str(path)).load(tokenizer)
+    assert data.validation.targets["labels"].tolist() == list(range(11))
+    assert len(data.train) == 0
+
+
+def test_rows_with_the_same_first_text_are_held_out_together(tmp_path, tokenizer):
+    rows = [f"film {i}\tfun {j}\t{j}" for i in range(60) for j in range(3)]
+    path = write_lines(tmp_path / "a.tsv", "sentence\tother\tlabel", *rows)
+    config = TextClassification(path=str(path), second="other", validation_fraction=0.3)
+    train, validation = config.read()
+    assert 0.15 < len(validation) / len(rows) < 0.45
+    assert len(train) + len(validation) == len(rows)
+    assert not {row.values[0] for row in train} & {row.values[0] for row in validation}
+    write_lines(path, "sentence\tother\tlabel", *rows[:3])
+    with pytest.raises(DataError, match=r"a.tsv: too few rows to hold some of them out; name a validation file$"):
+        config.read()
+
+
+def test_regression_and_its_padding(tmp_path, tokenizer):
+    path = write_lines(tmp_path / "a.csv", "good film,fun,2.5", "bad,dull,0")
+    data = TextRegression(validation=str(path), text="0", second="1", label="2", scale=5.0).load(tokenizer)
+    (batch,) = evaluation_batches(data.validation, 3)
+    np.testing.assert_array_equal(batch["labels"], np.float32([0.5, 0.0, np.nan]))
+    np.testing.assert_array_equal(batch["attention_mask"][2], 0)
+    assert TextSimilarity(validation=str(path), text="0", second="1", label="2").load(tokenizer).validation[0][
+        "segment_ids"
+    ].tolist() == [1, 1, 1, 1, 2, 2, 2, 0]
+    for text, message in (("x", "'x' is not a number"), ("nan", "'nan' is not finite")):
+        write_lines(path, "good,fun,1", f"bad,dull,{text}")
+        with pytest.raises(DataError, match=rf"a.csv: line 2: the label {message}$"):
+            TextRegression(validation=str(path), text="0", second="1", label="2").load(tokenizer)
+
+
+def test_buckets_hold_every_example_once(tmp_path, tokenizer):
+    generator = np.random.default_rng(0)
+    rows = [f"{'film ' * generator.integers(1, 40)}\t{i % 2}" for i in range(50)]
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *rows)
+    source = TextClassification(validation=str(path), max_length=30).load(tokenizer).validation
+    assert source.length == 32
+    parts = source.buckets([8, 16, 64])
+    assert [part.length for part in parts] == [8, 16, 32]
+    assert sorted(length for part in parts for length in part.lengths) == sorted(source.lengths)
+    assert all((part.lengths <= part.length).all() for part in parts)
+    assert source.buckets([])[0].length == 32
+
+
+def test_the_fingerprint_follows_the_training_examples(tables, tokenizer):
+    first = TextClassification(**tables).load(tokenizer).info["data"]
+    assert TextClassification(**tables).load(tokenizer).info["data"] == first
+    assert TextClassification(**tables, classes=("pos", "neg")).load(tokenizer).info["data"] != first
+
+
+def test_config_serialises_and_brings_its_vocabulary(tables, tmp_path):
+    config = TextClassification(**tables, classes=("neg", "pos"), vocabulary=str(write_vocabulary(tmp_path)))
+    assert from_data(DataConfig, json.loads(json.dumps(to_data(config)))) == config
+    assert config.load().tokenizer.vocab_size == len(WORDS)
+    with pytest.raises(DataError, match=r"^vocabulary: the model brings no tokenizer; name a vocab.txt$"):
+        TextClassification(**tables).load()
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({}, "path: name a file to train on, one to evaluate on, or both"),
+        ({"path": "a", "max_length": 0}, "max_length: must be"),
+        ({"path": "a", "validation_fraction": 0.0}, "validation_fraction: must be within"),
+    ],
+)
+def test_bad_fields(fields, message):
+    with pytest.raises(ConfigError) as caught:
+        TextClassification(**fields)
+    assert str(caught.value).startswith(message)
+
+
+def test_glue_layouts(tmp_path, tokenizer, monkeypatch):
+    folder = tmp_path / "glue" / "RTE"
+    folder.mkdir(parents=True)
+    for name in ("train", "dev"):
+        write_lines(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", "0\ta film\tfun\tnot_entailment")
+    monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
+    data = Glue(name="rte").load(tokenizer)
+    assert data.validation.targets["labels"].tolist() == [1]
+    assert Glue(name="rte", path=str(folder)).load(tokenizer).info == data.info
+    with pytest.raises(DataError, match=r"HEADJAX_DATA has no folder glue/CoLA or CoLA with train.tsv and dev.tsv or "):
+        Glue(name="cola").load(tokenizer)
+    with pytest.raises(
+        DataError, match=rf"^{folder}: not a folder of mnli: expected train.tsv and dev_matched.tsv or "
+    ):
+        Glue(name="mnli", path=str(folder)).load(tokenizer)
+    monkeypatch.delenv("HEADJAX_DATA")
+    with pytest.raises(DataError, match=r"^mnli: set HEADJAX_DATA to the folder that holds glue/MNLI"):
+        Glue(name="mnli").load(tokenizer)
+    with pytest.raises(ConfigError, match=r"^name: unknown GLUE task 'sst-2'; did you mean 'sst2'\?"):
+        Glue(name="sst-2")
+
+
+REAL = {
+    "cola": (8551, 527 + 516, 2),
+    "sst2": (60614, 872, 2),
+    "mrpc": (4076, None, 2),
+    "stsb": (5749, 1500, 0),
+    "rte": (2490, 277, 2),
+    "mnli": (9815, None, 3),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_glue_files(data_dir, monkeypatch, name):
+    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
+    trained, evaluated, classes = REAL[name]
+    table = Glue(name=name).table()
+    train, validation = table.read()
+    if evaluated is None:
+        assert 0.1 < len(validation) / trained < 0.3
+        evaluated = len(validation)
+        trained -= evaluated
+    assert (len(train), len(validation)) == (trained, evaluated)
+    labels = table.targets((train, validation))[1]
+    if classes:
+        assert sorted(set(labels.tolist())) == list(range(classes)) == list(range(len(GLUE[name].class_names)))
+    else:
+        assert (labels.min(), labels.max()) == (0.0, 5.0)

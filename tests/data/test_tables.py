@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headjax.data.tables import header, read_table
+from headjax.errors import DataError
+
+
+def lines(path, *rows):
+    path.write_bytes("".join(f"{row}\n" for row in rows).encode())
+    return path
+
+
+def test_columns_by_name_and_number(tmp_path):
+    named = lines(tmp_path / "a.tsv", "id\ttext\tlabel", '0\tthe "film\tbad', "1\tfun\tgood")
+    assert [row.values for row in read_table(named, ["label", "text"])] == [("bad", 'the "film'), ("good", "fun")]
+    assert read_table(named, ["text"])[1].place == f"{named}: line 3"
+    assert header(named) == ("id", "text", "label")
+    numbered = lines(tmp_path / "b.csv", '"one, two",1\r', '"a ""quote""",0\r')
+    assert [row.values for row in read_table(numbered, ["1", "0"])] == [("1", "one, two"), ("0", 'a "quote"')]
+
+
+def test_places_count_lines_inside_quotes(tmp_path):
+    path = lines(tmp_path / "a.csv", "text,label", '"two\nlines",1', "one,0")
+    assert [row.place.rpartition(" ")[2] for row in read_table(path, ["text"])] == ["2", "4"]
+    assert read_table(path, ["text"])[0].values == ("two\nlines",)
+
+
+def test_json_and_gzip(tmp_path):
+    rows = [{"text": "a\tb", "label": 1}, {"text": "ü", "label": 0.5}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n\n".join(map(json.dumps, rows)).encode()))
+    for name in ("a.json", "b.jsonl.gz"):
+        assert [row.values for row in read_table(tmp_path / name, ["text", "label"])] == [("a\tb", "1"), ("ü", "0.5")]
+        assert header(tmp_path / name) == ("text", "label")
+    assert read_table(tmp_path / "b.jsonl.gz", ["text"])[1].place.endswith("b.jsonl.gz: line 3")
+
+
+cells = st.text(st.characters(blacklist_characters="\0\r\n\t\ufeff", blacklist_categories=["Cs"]), min_size=1)
+
+
+@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=5))
+def test_any_tsv_cell_survives(tmp_path_factory, rows):
+    path = lines(tmp_path_factory.mktemp("tsv") / "a.tsv", "first\tsecond", *("\t".join(row) for row in rows))
+    assert [row.values for row in read_table(path, ["first", "second"])] == rows
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.tsv", b"text\tlabel\na\t1\nb\n", "line 3: 1 columns where the first line has 2"),
+        ("a.tsv", b"text\tlabel\na\t1\tx\n", "line 2: 3 columns where the first line has 2"),
+        ("a.tsv", b"text\tlabels\na\t1\n", "unknown column 'label'; did you mean 'labels'?"),
+        ("a.tsv", b"text\tlabel\n", "no rows"),
+        ("a.tsv", b"text\tlabel\na\t1\n\xff\t1\n", "line 3, byte offset 15: not UTF-8 (invalid start byte)"),
+        ("a.tsv", b"  \n", "empty, there is no text in it"),
+        ("a.csv", b'text,label\n"a,1\n', "line 2: unexpected end of data"),
+        ("a.json", b'[{"text": "a"},\n {"text": }]', "line 2: not JSON (Expecting value)"),
+        ("a.json", b'{"text": "a"}', "expected an array of objects"),
+        ("a.json", b'[{"text": "a", "label": 1}, 3]', "entry 1: expected an object, got int"),
+        ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2: unknown key 'label'; known: text"),
+        ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "line 2: not JSON (Expecting ':' delimiter)"),
+        ("a.tsv.gz", b"text", "not a whole gzip file"),
+        ("a.tsv.gz", gzip.compress(b"text\tlabel\n" * 50)[:-12], "not a whole gzip file"),
+        ("a.xlsx", b"text", "a table's name ends in one of .csv, .tsv, .txt, .json, .jsonl, also with .gz"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_table(path, ["text", "label"])
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_columns_by_number(tmp_path):
+    path = lines(tmp_path / "a.tsv", "a\tb")
+    with pytest.raises(DataError, match=r"line 1: no column 2, there are 2, counted from 0$"):
+        read_table(path, ["0", "2"])
+    with pytest.raises(DataError, match=r"missing.tsv: no such file$"):
+        read_table(tmp_path / "missing.tsv", ["0"])
