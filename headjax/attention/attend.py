@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attended import AcrossHeads, Attended, Dropout
 from headjax.attention.kernels.choose import Choice, choose, current_target
+from headjax.attention.kernels.partition import current_mesh, spread
 from headjax.attention.kernels.request import request_of
 from headjax.attention.kernels.table import KERNELS
 from headjax.attention.mask import Mask
@@ -67,7 +68,8 @@ def attend(
     Raises:
         KernelError: the named implementation is unknown or cannot do what is asked; the message says why.
     """
-    platform, devices = current_target()
+    platform, devices, generation = current_target()
+    mesh = current_mesh()
     asked = request_of(
         query,
         key,
@@ -79,7 +81,8 @@ def attend(
         across_heads=across_heads,
         probabilities=probabilities,
         platform=platform,
-        devices=devices,
+        devices=devices if mesh is None else 1,
+        generation=generation,
     )
     if across_heads is None:
         for what, heads in (("key", asked.key_heads), ("value", asked.value_heads)):
@@ -96,7 +99,10 @@ def attend(
         options |= {"mixing": mixing, "interpret": platform == "cpu"}
     elif mixing is not None:
         query = query * mixing[None, None]
-    attended = kernel.load()(query, key, value, **options)
+    compute = kernel.load()
+    if mesh is not None and not kernel.can.partitioned:
+        compute = spread(compute, mesh, asked)
+    attended = compute(query, key, value, **options)
     return apply_gates(attended, gates)
 
 

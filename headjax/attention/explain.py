@@ -29,6 +29,7 @@ def explain(
     implementation: str = "auto",
     platform: str | None = None,
     devices: int = 1,
+    generation: int | None = None,
 ) -> Choice:
     """The kernel that `attend` takes for a formulation, with the reason.
 
@@ -42,7 +43,8 @@ def explain(
         probabilities: whether somebody may look at the probabilities.
         implementation: `auto`, or the name of the kernel asked for.
         platform: `cpu`, `gpu` or `tpu`; None is the machine at hand.
-        devices: number of devices of that platform.
+        devices: number of devices of that platform, without a mesh that says how to spread over them.
+        generation: of the TPU; None is one that can do everything.
 
     Raises:
         KernelError: the named kernel cannot; the message says why.
@@ -70,7 +72,7 @@ def explain(
 
     with contextlib.ExitStack() as stack:
         if platform is not None:
-            stack.enter_context(target(platform, devices))
+            stack.enter_context(target(platform, devices, generation))
         choices = stack.enter_context(watch_choices())
         jax.eval_shape(trace, params)
     return choices[0] if choices else Choice("none", "a layer without heads attends to nothing")

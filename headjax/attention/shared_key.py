@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Attended, default_scale
 from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.mixing import Concatenate
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.errors import require_positive
-from headjax.initializers import Zeros
+from headjax.initializers import Normal, Zeros
 from headjax.tensors import Params, Tensor, Tensors
 
 
@@ -102,6 +104,13 @@ class SharedKey(Attention):
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        kept = super().with_heads(heads)
+        if not isinstance(getattr(self, "mixing_init", None), Concatenate):
+            return kept
+        # Equal blocks initialise a whole layer; what is left of one need not divide into any.
+        return dataclasses.replace(kept, mixing_init=Normal(0.2))  # type: ignore[call-arg]
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         heads, values = self.num_heads, self.num_heads * self.value_dim

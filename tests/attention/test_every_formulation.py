@@ -12,6 +12,7 @@ import pytest
 
 from headjax import tensors as declared
 from headjax.attention import Attention, Call, Mask, NoHeads
+from headjax.parallel.rules import RULES
 from headjax.serialize import from_data, kind_of, kinds_of, to_data
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 
@@ -46,6 +47,13 @@ def everything(attention: Attention) -> tuple[Any, Any]:
 def test_every_registered_kind_has_an_example():
     shown = {kind_of(attention) for attention in FORMULATIONS.values()} | {"no_heads"}
     assert set(kinds_of(Attention)) == shown
+
+
+@every
+def test_every_axis_has_a_sharding_rule(name):
+    tensors = declared.flatten(FORMULATIONS[name].tensors(WIDTH, WIDTH)).values()
+    axes = {axis for tensor in tensors for axis in tensor.axes}
+    assert axes - {None} <= set(RULES)
 
 
 @every

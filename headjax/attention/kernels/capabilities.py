@@ -27,6 +27,7 @@ class Capabilities(NamedTuple):
             differ, the fewer are repeated, which is exact), or `shared` (one key head, a value head per head).
         max_dim: largest qk_dim and value_dim; None is any.
         length_multiple: lengths must be multiples of it.
+        bfloat16_generation: first TPU generation on which it computes in bfloat16.
         partitioned: whether XLA spreads it over several devices by itself.
     """
 
@@ -42,6 +43,7 @@ class Capabilities(NamedTuple):
     kv_heads: str = "grouped"
     max_dim: int | None = None
     length_multiple: int = 1
+    bfloat16_generation: int = 0
     partitioned: bool = True
 
 
@@ -49,17 +51,14 @@ def refusal(can: Capabilities, asked: Request) -> str | None:
     """Why a kernel with these capabilities cannot compute the request, in words; None when it can."""
     if asked.platform not in can.platforms:
         return f"it runs on {' and '.join(can.platforms)}, and this is {asked.platform}"
-    return static_refusal(can, asked)
-
-
-def static_refusal(can: Capabilities, asked: Request) -> str | None:
-    """The same, whatever the platform: what can be said of a config before it meets a machine."""
     if can.needs_mixing and not asked.mixing:
         return "it needs one shared query that heads mix, and this formulation has a query per head"
     if asked.across_heads and not can.across_heads:
         return "talking heads mix the weights of all heads, and it never holds more than one head's"
     if asked.dtype not in can.dtypes:
         return f"it computes in {' and '.join(can.dtypes)}, and the inputs are {asked.dtype}"
+    if asked.dtype == "bfloat16" and (asked.generation or can.bfloat16_generation) < can.bfloat16_generation:
+        return f"it computes in bfloat16 from TPU v{can.bfloat16_generation} on, and this is v{asked.generation}"
     missing = sorted(asked.masks - can.masks)
     if missing:
         return f"it knows no {' and no '.join(missing)} mask"

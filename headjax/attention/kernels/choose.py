@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import logging
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,7 +28,23 @@ PREFERRED: dict[str, tuple[str, ...]] = {
 """The kernels that `auto` tries before the reference, best first, by platform."""
 
 _log = logging.getLogger("headjax.attention")
-_target: contextvars.ContextVar[tuple[str, int] | None] = contextvars.ContextVar("target", default=None)
+
+
+class Target(NamedTuple):
+    """What kernels are chosen for.
+
+    Attributes:
+        platform: `cpu`, `gpu` or `tpu`.
+        devices: how many of them the program may be spread over.
+        generation: of a TPU, where it is known.
+    """
+
+    platform: str
+    devices: int = 1
+    generation: int | None = None
+
+
+_target: contextvars.ContextVar[Target | None] = contextvars.ContextVar("target", default=None)
 
 
 class Choice(NamedTuple):
@@ -43,21 +60,29 @@ class Choice(NamedTuple):
 
 
 @contextlib.contextmanager
-def target(platform: str, devices: int = 1) -> Iterator[None]:
-    """Within it, kernels are chosen for this platform and number of devices, and not for the machine at hand.
+def target(platform: str, devices: int = 1, generation: int | None = None) -> Iterator[None]:
+    """Within it, kernels are chosen for this `Target`, and not for the machine at hand.
 
     For compiling ahead of time. Functions that were traced before keep the kernels they were traced with.
     """
-    token = _target.set((platform, devices))
+    token = _target.set(Target(platform, devices, generation))
     try:
         yield
     finally:
         _target.reset(token)
 
 
-def current_target() -> tuple[str, int]:
-    """Platform (`cpu`, `gpu`, `tpu`) and number of devices that kernels are chosen for."""
-    return _target.get() or (jax.default_backend(), jax.device_count())
+def current_target() -> Target:
+    """What kernels are chosen for: the machine at hand outside of `target`."""
+    return _target.get() or Target(
+        jax.default_backend(), jax.device_count(), tpu_generation(jax.devices()[0].device_kind)
+    )
+
+
+def tpu_generation(device_kind: str) -> int | None:
+    """5 of `TPU v5 lite`, 7 of `TPU7x`; None of what is no TPU."""
+    found = re.match(r"TPU ?v?(\d+)", device_kind)
+    return int(found[1]) if found else None
 
 
 def choose(implementation: str, asked: Request) -> Choice:

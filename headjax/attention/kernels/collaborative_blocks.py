@@ -130,7 +130,7 @@ def _forward_block(plan: Plan, key_blocks: int, *refs: Any) -> None:
 
     @pl.when(_is_visible(plan, query_block, key_block))
     def accumulate() -> None:
-        logits, _ = _logits(plan, tile, query_block, key_block)
+        logits, _, _ = _logits(plan, tile, query_block, key_block)
         now = jnp.maximum(highest[...], logits.max(axis=1, keepdims=True))
         shrink, weights = jnp.exp(highest[...] - now), jnp.exp(logits - now)
         highest[...] = now
@@ -140,7 +140,7 @@ def _forward_block(plan: Plan, key_blocks: int, *refs: Any) -> None:
     @pl.when(key_block == key_blocks - 1)
     def finish() -> None:
         context[0, 0] = (weighted[...] / total[...]).astype(context.dtype)
-        logsumexp[0, 0, 0] = (highest[...] + jnp.log(total[...]))[:, 0]
+        logsumexp[0, 0] = _row(highest[...] + jnp.log(total[...]), plan.side)
 
 
 def _backward_queries_block(plan: Plan, size: _Sizes, *refs: Any) -> None:
@@ -195,17 +195,19 @@ def _backward_keys_block(plan: Plan, *refs: Any) -> None:
         bias_slope[0, 0] += slope.sum(axis=0, keepdims=True)
 
 
-def _logits(plan: Plan, tile: _Tile, query_block: jax.Array, key_block: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A block of one head's logits `[query, key]`, and its mixed queries `[query, shared_dim]`."""
+def _logits(
+    plan: Plan, tile: _Tile, query_block: jax.Array, key_block: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A block of one head's logits, its mixed queries `[query, shared_dim]`, and which of its pairs may attend."""
     mixed = (tile.query[0].astype(jnp.float32) * tile.mixing[0]).astype(tile.query.dtype)
     logits = _dot(mixed, tile.key[0], 1, 1) + tile.bias[0, 0]
     allowed = _allowed(plan, tile, query_block, key_block)
-    return jnp.where(allowed, logits, _MASKED), mixed
+    return jnp.where(allowed, logits, _MASKED), mixed, allowed
 
 
 def _allowed(plan: Plan, tile: _Tile, query_block: jax.Array, key_block: jax.Array) -> jax.Array:
     """Which pairs of a block may attend, `[query, key]` bool."""
-    allowed = tile.query_segments[0, 0][:, None] == tile.key_segments[0]
+    allowed = _column(tile.query_segments[0], plan.side) == tile.key_segments[0]
     if not plan.causal:
         return allowed
     rows = query_block * plan.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 0)
@@ -218,11 +220,21 @@ def _slopes(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A block's mixed queries, its probabilities P and its gradient G with respect to the logits."""
     context_slope, logsumexp, products = saved
-    logits, mixed = _logits(plan, tile, query_block, key_block)
-    weights = jnp.exp(logits - logsumexp[0, 0, 0][:, None])
+    logits, mixed, allowed = _logits(plan, tile, query_block, key_block)
+    weights = jnp.exp(logits - _column(logsumexp[0, 0], plan.side))
     weights_slope = _dot(context_slope[0, 0], value[0, 0], 1, 1)
-    slope = weights * (weights_slope - products[0, 0, 0][:, None])
-    return mixed, weights, jnp.where(_allowed(plan, tile, query_block, key_block), slope, 0.0)
+    slope = weights * (weights_slope - _column(products[0, 0], plan.side))
+    return mixed, weights, jnp.where(allowed, slope, 0.0)
+
+
+def _column(row: jax.Array, side: int) -> jax.Array:
+    """`[1, side]` as a column, repeated to `[side, side]`: whole tiles transpose on every TPU, single rows do not."""
+    return jnp.transpose(jnp.broadcast_to(row, (side, side)))
+
+
+def _row(column: jax.Array, side: int) -> jax.Array:
+    """The inverse: `[side, 1]` as `[1, side]`."""
+    return jnp.transpose(jnp.broadcast_to(column, (side, side)))[:1]
 
 
 def _is_visible(plan: Plan, query_block: jax.Array, key_block: jax.Array) -> Any:

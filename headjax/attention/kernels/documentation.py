@@ -108,8 +108,10 @@ def _capabilities(can: Capabilities) -> Sequence[str]:
         limits.append(f"lengths in multiples of {can.length_multiple}")
     if can.needs_mixing:
         limits.append("collaborative attention only")
+    if can.bfloat16_generation:
+        limits.append(f"bfloat16 from TPU v{can.bfloat16_generation} on")
     if not can.partitioned:
-        limits.append("`auto` takes it on one device only")
+        limits.append("several devices need `jax.set_mesh`")
     kv_heads = {
         "free": "yes",
         "grouped": "yes; repeated where their numbers differ",

@@ -18,7 +18,7 @@ class Request(NamedTuple):
 
     Attributes:
         platform: `cpu`, `gpu` or `tpu`.
-        devices: how many devices the program may be spread over.
+        devices: how many devices XLA may have to spread the call over by itself.
         dtype: type of queries, keys and values.
         queries, keys: lengths.
         heads, key_heads, value_heads: numbers of heads.
@@ -29,6 +29,7 @@ class Request(NamedTuple):
         mixing: whether heads share one query, which each mixes (collaborative attention).
         across_heads: whether logits or weights are mapped across heads (talking heads).
         probabilities: whether somebody may look at the probabilities.
+        generation: of the TPU, where it is known.
     """
 
     platform: str
@@ -47,6 +48,7 @@ class Request(NamedTuple):
     mixing: bool
     across_heads: bool
     probabilities: bool
+    generation: int | None = None
 
 
 def request_of(
@@ -62,6 +64,7 @@ def request_of(
     probabilities: bool,
     platform: str,
     devices: int,
+    generation: int | None,
 ) -> Request:
     """The facts of a call to `attend`, whose arguments these are."""
     return Request(
@@ -81,6 +84,7 @@ def request_of(
         mixing=mixing is not None,
         across_heads=across_heads is not None,
         probabilities=probabilities,
+        generation=generation,
     )
 
 

@@ -8,17 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from headjax.attention import Mask, attend
 from headjax.attention.kernels import target
+from headjax.parallel.mesh import MeshConfig
 
-DEVICE = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
+DEVICES = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
 
 
 def spec(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
     """An array on the TPU, by shape and type."""
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(DEVICE))
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(DEVICES[0]))
 
 
 def compiled(implementation: str, arrays: tuple[Any, ...], present: Any) -> dict[str, Any]:
@@ -46,6 +47,20 @@ def compiled(implementation: str, arrays: tuple[Any, ...], present: Any) -> dict
     }
 
 
+def spread() -> dict[str, Any]:
+    """The same for four TPUs, the batch over two and the heads over two."""
+    mesh = MeshConfig(data=2, model=2).build(DEVICES)
+    everywhere = NamedSharding(mesh, PartitionSpec("data"))
+
+    def place(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        of_batch = array.shape[0] == 2
+        sharding = everywhere if of_batch else NamedSharding(mesh, PartitionSpec())
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+    with jax.set_mesh(mesh):
+        return compiled("collaborative_pallas", *jax.tree.map(place, collaborative(200, 12, "bfloat16")))
+
+
 def multi_head(length: int, qk_dim: int, value_dim: int, dtype: str) -> tuple[tuple[Any, ...], Any]:
     """Query, key and value of four heads; presence of keys."""
     sizes = (qk_dim, qk_dim, value_dim)
@@ -65,6 +80,7 @@ if __name__ == "__main__":
         "splash bfloat16": compiled("splash", *multi_head(384, 96, 32, "bfloat16")),
         "ours float32": compiled("collaborative_pallas", *collaborative(200, 12, "float32")),
         "ours bfloat16": compiled("collaborative_pallas", *collaborative(200, 12, "bfloat16")),
+        "ours spread": spread(),
         "ours long": compiled("collaborative_pallas", *collaborative(2048, 12, "bfloat16")),
         "einsum long": compiled("einsum", *collaborative(2048, 12, "bfloat16")),
     }

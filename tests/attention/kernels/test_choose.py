@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 
-import jax.numpy as jnp
 import pytest
 
-from headjax.attention import Call, Grouped, MultiHead, NoHeads, explain
+from headjax.attention import Grouped, MultiHead, NoHeads, explain
 from headjax.attention.kernels import KERNELS, Request, choose, refusal, target
 from headjax.attention.kernels.choose import _say_once
 from headjax.errors import KernelError
-from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS
 
 MULTI_HEAD = MultiHead(num_heads=4, head_dim=64)
 
@@ -45,6 +44,9 @@ ASKED = Request(
         ("tpu", {"bias": "full"}, "einsum", "not splash: it adds no bias to the logits, and this call has one"),
         ("tpu", {"masks": frozenset({"causal", "offset"})}, "einsum", "not splash: it knows no offset mask"),
         ("tpu", {"devices": 4}, "einsum", "not splash: XLA does not spread it over the 4 devices"),
+        ("tpu", {"generation": 3}, "einsum", "not splash: it computes in bfloat16 from TPU v4 on, and this is v3"),
+        ("tpu", {"generation": 3, "dtype": "float32"}, "splash", "preferred on tpu"),
+        ("tpu", {"generation": 5}, "splash", "preferred on tpu"),
         ("tpu", {"probabilities": True}, "einsum", "not splash: it returns no probabilities, and a probe may look"),
         ("tpu", {"across_heads": True}, "einsum", "not splash: talking heads mix the weights of all heads"),
         ("gpu", {}, "cudnn", "preferred on gpu"),
@@ -111,6 +113,5 @@ def test_a_target_holds_only_within():
 
 def test_talking_heads_refuse_kernels_that_cannot_mix():
     talking = FORMULATIONS["talking"]
-    params, x = random_params(talking), jnp.asarray(random_inputs())
     with pytest.raises(KernelError, match="talking heads mix the weights of all heads, and it never holds"):
-        talking.attend(params, x, talking.memory(params, x, None), Call(implementation="xla"))
+        explain(talking, query_length=6, implementation="xla")

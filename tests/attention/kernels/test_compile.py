@@ -39,7 +39,7 @@ def test_splash_compiles_in_both_types(compiled):
 
 def test_our_kernel_compiles_forward_and_backward(compiled):
     whole = ["collaborative_forward", "collaborative_backward_queries", "collaborative_backward_keys"]
-    for name in ("ours float32", "ours bfloat16", "ours long"):
+    for name in ("ours float32", "ours bfloat16", "ours long", "ours spread"):
         assert compiled[name]["kernels"] == whole
 
 

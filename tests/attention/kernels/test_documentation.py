@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import jax
@@ -27,11 +28,15 @@ def test_every_formulation_is_on_the_page():
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if answer(EXAMPLES[name], "xla") == "yes"])
 def test_xla_computes_what_the_page_promises(name):
     attention = EXAMPLES[name]
-    params, x = random_params(attention, width=8), jax.numpy.asarray(random_inputs(1, 5, width=8))
-    mask = Mask(causal=True, keys=np.ones((1, 5), bool))
+    params, x = random_params(attention, width=8), random_inputs(1, 5, width=8)
+    present = np.asarray([[True, True, False, True, True]])
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def compute(kernel, params, x, present):
+        call = Call(mask=Mask(causal=True, keys=present), implementation=kernel)
+        return attention.attend(params, x, attention.memory(params, x, None), call).context
 
     def context(kernel):
-        call = Call(mask=mask, implementation=kernel)
-        return attention.attend(params, x, attention.memory(params, x, None), call).context
+        return compute(kernel, params, x, present)
 
     np.testing.assert_allclose(context("xla"), context("einsum"), rtol=1e-4, atol=1e-4)
