@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from headjax import history
 from headjax.attention.base import Attention
 from headjax.heads.head_id import HeadId, position, tied_heads
+from headjax.heads.shared_dimensions import drop_unused
 from headjax.heads.surgery import map_attention
 from headjax.models.base import Model
 from headjax.tensors import Params
@@ -16,10 +17,11 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """The model without these heads.
 
     Their slices of every tensor with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are gone; output
-    biases stay, and a layer that loses its last head becomes `NoHeads`. The result computes what the model computes
-    with these heads' gates at 0, up to the rounding of a shorter sum. Kept heads keep their original numbers, also when
-    pruning is repeated. The removal is added to the history. In layers that share their parameters (ALBERT) a head is
-    one head at every depth, so that naming it at one of them removes it from all.
+    biases stay, and a layer that loses its last head becomes `NoHeads`. Shared query and key dimensions (collaborative,
+    Tucker) that no other head reads go with them. The result computes what the model computes with these heads' gates
+    at 0, up to the rounding of a shorter sum. Kept heads keep their original numbers, also when pruning is repeated.
+    The removal is added to the history. In layers that share their parameters (ALBERT) a head is one head at every
+    depth, so that naming it at one of them removes it from all.
 
     Args:
         model: the model.
@@ -40,7 +42,7 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
         kept = [p for p, head in enumerate(attention.ids) if HeadId(stack, layer, head) not in removed]
         if len(kept) == attention.num_heads:
             return attention, params
-        return attention.keep_heads(params, kept, width, width)
+        return drop_unused(*attention.keep_heads(params, kept, width, width))
 
     pruned = map_attention(model, keep, stacks={head.stack for head in removed})
     entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])

@@ -21,7 +21,7 @@ from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.layer import Probe
 from headjax.report.progress import Update
-from headjax.tensors import Params
+from headjax.tensors import Params, Tensor, flatten, map_tensors
 
 
 class Normal(NamedTuple):
@@ -104,21 +104,31 @@ def fold_gates(model: Model, gates: Gates) -> Model:
     def fold(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         if not attention.num_heads:
             return attention, params
-        tensor = attention.tensors(width, width).get("output")
-        if tensor is None or tensor.head_axis is None:
-            raise HeadjaxError(f"{stack} layer {layer}: gates cannot be folded into a {type(attention).__name__} layer")
-        if any(
-            (gates[stack][tied] != gates[stack][layer]).any() for tied in stacks[SLOTS[stack][0]].tied_layers(layer)
-        ):
+        tied = np.asarray(gates[stack])[list(stacks[SLOTS[stack][0]].tied_layers(layer))]
+        if (tied != tied[:1]).any():
             raise HeadjaxError(f"{stack} layer {layer}: shares its parameters with layers that have other gates")
-        shape = [1] * len(tensor.shape)
-        shape[tensor.head_axis] = attention.num_heads
-        own = gates[stack][layer, : attention.num_heads].reshape(shape)
-        return attention, params | {"output": params["output"] * own.astype(params["output"].dtype)}
+        return attention, _scale_outputs(attention, params, gates[stack][layer, : attention.num_heads], width)
 
     folded = map_attention(model, fold, stacks=list(gates))
     values = {str(head): value for head, value in head_gates.to_values(model.config, gates).items()}
     return folded.replace(history=(*model.history, history.entry("fold_gates", gates=values)))
+
+
+def _scale_outputs(attention: Attention, params: Params, gates: jax.Array, width: int) -> Params:
+    """The parameters with every head's slice of `output` times its gate, also where a formulation wraps another."""
+    given = flatten(params)
+
+    def scale(path: str, tensor: Tensor) -> jax.Array:
+        array = given[path]
+        if path.rpartition("/")[2] != "output":
+            return array
+        if tensor.head_axis is None:
+            raise HeadjaxError(f"gates: cannot be folded into {type(attention).__name__}, whose output knows no heads")
+        shape = [1] * array.ndim
+        shape[tensor.head_axis] = len(gates)
+        return array * gates.reshape(shape).astype(array.dtype)
+
+    return map_tensors(scale, attention.tensors(width, width))
 
 
 def _affected(config: ModelConfig, removed: set[HeadId]) -> list[tuple[str, int]]:

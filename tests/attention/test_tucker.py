@@ -77,3 +77,11 @@ def test_blocks_that_do_not_tile_are_refused_with_both_fields():
         Tucker(num_heads=4, query_rank=8, key_rank=0, value_dim=4, head_dim=4)
     even = Collaborative(num_heads=4, shared_dim=8, value_dim=4, head_dim=4, mixing_init=Concatenate())
     assert even.with_heads([0, 1, 2]).num_heads == 3
+
+
+@pytest.mark.parametrize("kind", [Collaborative, Tucker])
+def test_concatenated_blocks_do_not_keep_heads_from_being_removed(kind):
+    """Eight dimensions divide among four heads, but not among the three that are left."""
+    sizes = {"shared_dim": 8} if kind is Collaborative else {"query_rank": 8, "key_rank": 8}
+    left = kind(num_heads=4, value_dim=4, head_dim=4, mixing_init=Concatenate(), **sizes).with_heads([0, 1, 3])
+    assert left.structure().num_heads == 3

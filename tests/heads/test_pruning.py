@@ -30,7 +30,7 @@ def logits(model, removed=()):
 
 
 @hypothesis.given(st.sets(st.sampled_from([HeadId("decoder", i, h) for i in range(2) for h in range(3)])))
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=8)
 def test_removing_heads_is_masking_them(model, removed):
     pruned = prune(model, removed)
     tensors.check(pruned.config.tensors(), pruned.params)

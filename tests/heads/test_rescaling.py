@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from headjax.attention import Gated
 from headjax.errors import DataError, HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
@@ -76,6 +77,12 @@ def test_folded_and_pruned_computes_the_same(model):
     smaller = prune(fold_gates(model, at), REMOVED)
     np.testing.assert_allclose(smaller(BATCHES[0]).logits, model(BATCHES[0], at).logits, atol=1e-4)
     assert [entry["action"] for entry in smaller.history] == ["fold_gates", "prune"]
+
+
+def test_gates_fold_into_wrapped_formulations():
+    gated = tiny.model(tiny.decoder_config(tiny.layer(Gated(inner=tiny.multi_head(2)))))
+    at = {"decoder": jax.numpy.array([[0.5, -2.0]])}
+    np.testing.assert_allclose(fold_gates(gated, at)(BATCHES[0]).logits, gated(BATCHES[0], at).logits, atol=1e-5)
 
 
 def test_bad_requests_are_errors(model):
