@@ -56,6 +56,24 @@ class Cache(NamedTuple):
             present=write(self.present, present, self.used),
         )
 
+    def take(self, rows: jax.Array) -> Cache:
+        """The cache of these examples, in this order; one may be taken several times."""
+        return Cache(
+            layers=jax.tree.map(lambda array: jnp.take(array, rows, axis=1), self.layers),
+            positions=jnp.take(self.positions, rows, axis=0),
+            present=jnp.take(self.present, rows, axis=0),
+            used=self.used,
+        )
+
+    def reorder(self, rows: jax.Array) -> Cache:
+        """The cache of these examples, each with the same source as the one whose row it takes."""
+        taken = self.take(rows)
+        kept = {
+            name: taken.layers[name]._replace(cross_attention=self.layers[name].cross_attention)
+            for name in taken.layers
+        }
+        return taken._replace(layers=kept)
+
 
 def write(slots: jax.Array, new: jax.Array, used: jax.Array | int) -> jax.Array:
     """`slots [batch, slots, ...]` with `new [batch, new, ...]` in place from slot `used` on."""

@@ -24,6 +24,14 @@ class DecodingState(NamedTuple):
     cache: Cache
     source: jax.Array | None = None
 
+    def take(self, rows: jax.Array) -> DecodingState:
+        """The state of these examples, in this order; one may be taken several times."""
+        return DecodingState(self.cache.take(rows), None if self.source is None else self.source[rows])
+
+    def reorder(self, rows: jax.Array) -> DecodingState:
+        """The state of these examples, each with the same source as the one whose row it takes."""
+        return self._replace(cache=self.cache.reorder(rows))
+
 
 class Prompt(NamedTuple):
     """What generation continues.

@@ -1,0 +1,152 @@
+"""Token by token generation with a cache, compiled as one loop."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from headjax.errors import DataError
+from headjax.models.base import Batch, Gates, Model, ModelConfig, Options
+from headjax.models.compute import Compute
+from headjax.models.decoding import DecodingState, GenerativeModel
+from headjax.models.generation.sampling import Greedy, Sampler
+from headjax.tensors import Params
+
+
+class Generated(NamedTuple):
+    """What was generated.
+
+    Attributes:
+        tokens: `[batch, new tokens]`, the end token included; padding after it.
+        lengths: `[batch]` tokens generated, the end token included.
+        log_probability: `[batch]` sum of the tokens' log probabilities under the model, in nats.
+    """
+
+    tokens: jax.Array
+    lengths: jax.Array
+    log_probability: jax.Array
+
+
+def generate(
+    model: Model,
+    batch: Batch,
+    *,
+    max_new_tokens: int,
+    end_token: int | None = None,
+    padding_token: int = 0,
+    sampler: Sampler = Greedy(),
+    seed: int = 0,
+    gates: Gates | None = None,
+    compute: Compute = Compute(),
+) -> Generated:
+    """Continues every prompt, or translates every source, until its end token or `max_new_tokens`.
+
+    Prompts may differ in length, with padding on either side.
+
+    Args:
+        model: a decoder or an encoder-decoder.
+        batch: arrays by Hugging Face's names; `attention_mask` marks padding.
+        max_new_tokens: longest continuation.
+        end_token: ends a continuation; None never ends one.
+        padding_token: what follows an end token in the result.
+        sampler: how tokens are chosen.
+        seed: of the sampler.
+        gates: head gates, `[layers, max_heads]` each.
+        compute: how to compute.
+
+    Raises:
+        DataError: the model does not generate, or has not enough positions.
+    """
+    config = check_generative(model.config, max_new_tokens, gates)
+    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    request = _Request(config, max_new_tokens, end_token, padding_token, sampler, compute)
+    return _generate(request, model.params, arrays, gates, jax.random.key(seed))
+
+
+def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | None) -> GenerativeModel:
+    """The config, if it can generate with these gates.
+
+    Raises:
+        DataError: it cannot.
+    """
+    if not isinstance(config, GenerativeModel):
+        raise DataError("model: it has no decoder, so it does not generate")
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise DataError(f"max_new_tokens: must be an integer of at least 1, got {max_new_tokens!r}")
+    for name, array in (gates or {}).items():
+        if array.ndim != 2:
+            raise DataError(f"gates: {name} has shape {list(array.shape)}; generation takes [layers, max_heads]")
+    return config
+
+
+def start(
+    config: GenerativeModel, params: Params, batch: Batch, options: Options, new_tokens: int
+) -> tuple[jax.Array, DecodingState]:
+    """Logits `[batch, vocabulary]` after each prompt's last token that is no padding, and the state after it."""
+    prompt = config.prompt(params, batch, options, new_tokens)
+    logits, state = config.decode(params, prompt.tokens, prompt.present, prompt.state, options)
+    length = prompt.tokens.shape[1]
+    last = length - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
+    return jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], state
+
+
+class _Request(NamedTuple):
+    config: GenerativeModel
+    max_new_tokens: int
+    end_token: int | None
+    padding_token: int
+    sampler: Sampler
+    compute: Compute
+
+
+class _Loop(NamedTuple):
+    step: jax.Array
+    logits: jax.Array
+    state: DecodingState
+    tokens: jax.Array
+    lengths: jax.Array
+    log_probability: jax.Array
+    finished: jax.Array
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(request: _Request, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> Generated:
+    config, limit, padding_token = request.config, request.max_new_tokens, request.padding_token
+    options = Options(gates=gates, compute=request.compute)
+    logits, state = start(config, params, batch, options, limit)
+    count = logits.shape[0]
+    first = _Loop(
+        step=jnp.zeros((), jnp.int32),
+        logits=logits,
+        state=state,
+        tokens=jnp.full((count, limit), padding_token, jnp.int32),
+        lengths=jnp.zeros(count, jnp.int32),
+        log_probability=jnp.zeros(count),
+        finished=jnp.zeros(count, bool),
+    )
+
+    def unfinished(loop: _Loop) -> jax.Array:
+        return (loop.step < limit) & ~loop.finished.all()
+
+    def advance(loop: _Loop) -> _Loop:
+        token = request.sampler(loop.logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(loop.logits, axis=-1), token[:, None], axis=1)[:, 0]
+        running = ~loop.finished
+        token = jnp.where(running, token, padding_token)
+        logits, state = config.decode(params, token[:, None], running[:, None], loop.state, options)
+        ended = jnp.zeros_like(running) if request.end_token is None else token == request.end_token
+        return _Loop(
+            step=loop.step + 1,
+            logits=logits[:, 0],
+            state=state,
+            tokens=jax.lax.dynamic_update_slice_in_dim(loop.tokens, token[:, None], loop.step, axis=1),
+            lengths=loop.lengths + running,
+            log_probability=loop.log_probability + jnp.where(running, chosen, 0.0),
+            finished=loop.finished | ended,
+        )
+
+    last = jax.lax.while_loop(unfinished, advance, first)
+    return Generated(last.tokens, last.lengths, last.log_probability)

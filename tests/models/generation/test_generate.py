@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.errors import ConfigError, DataError
+from headjax.models.generation import Greedy, Sample, generate
+from tests import tiny
+from tests.models.test_encoder import config as encoder_config
+from tests.models.test_encoder_decoder import BATCH, CONFIGS
+
+PROMPTS = {
+    "input_ids": np.array([[5, 6, 7, 8, 9], [11, 12, 13, 0, 0]]),
+    "attention_mask": np.array([[1] * 5, [1, 1, 1, 0, 0]]),
+}
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return tiny.model(tiny.decoder_config())
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return tiny.model(CONFIGS["translation"])
+
+
+def continued(model, tokens, count):
+    """Greedy continuation of one prompt by a whole forward per token."""
+    total = 0.0
+    for _ in range(count):
+        padded = np.array([[*tokens, *[0] * (tiny.MAX_LENGTH - len(tokens))]])
+        log = jax.nn.log_softmax(model({"input_ids": padded}).logits[0, len(tokens) - 1])
+        tokens = [*tokens, int(jnp.argmax(log))]
+        total += float(log.max())
+    return tokens[-count:], total
+
+
+def test_greedy_is_a_forward_per_token(decoder):
+    generated = generate(decoder, PROMPTS, max_new_tokens=4)
+    for row, prompt in enumerate(([5, 6, 7, 8, 9], [11, 12, 13])):
+        tokens, total = continued(decoder, prompt, 4)
+        np.testing.assert_array_equal(generated.tokens[row], tokens)
+        np.testing.assert_allclose(generated.log_probability[row], total, rtol=1e-4)
+    np.testing.assert_array_equal(generated.lengths, [4, 4])
+
+
+def test_the_end_token_ends_one_example_and_not_the_other(decoder):
+    free = np.asarray(generate(decoder, PROMPTS, max_new_tokens=6).tokens)
+    end = next(token for token in free[0] if token not in free[1])
+    first = int(np.argmax(free[0] == end))
+    generated = generate(decoder, PROMPTS, max_new_tokens=6, end_token=int(end), padding_token=49)
+    np.testing.assert_array_equal(generated.tokens[0], [*free[0][: first + 1], *[49] * (5 - first)])
+    np.testing.assert_array_equal(generated.tokens[1], free[1])
+    np.testing.assert_array_equal(generated.lengths, [first + 1, 6])
+
+
+def test_translation_starts_from_the_start_token(translator):
+    source = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
+    generated = np.asarray(generate(translator, source, max_new_tokens=4).tokens)
+    inputs = np.concatenate([np.full((2, 1), 3), generated[:, :3]], axis=1)
+    logits = translator(source | {"decoder_input_ids": inputs}).logits
+    np.testing.assert_array_equal(generated, np.argmax(logits, axis=-1))
+
+
+def test_gates_change_what_is_generated(decoder):
+    gates = {"decoder": jnp.zeros((2, 4))}
+    gated = generate(decoder, PROMPTS, max_new_tokens=4, gates=gates)
+    assert not np.array_equal(gated.tokens, generate(decoder, PROMPTS, max_new_tokens=4).tokens)
+    with pytest.raises(DataError, match=r"gates: decoder has shape \[2, 2, 4\]"):
+        generate(decoder, PROMPTS, max_new_tokens=4, gates={"decoder": jnp.zeros((2, 2, 4))})
+
+
+def test_sampling_repeats_with_its_seed(decoder):
+    sampler = Sample(temperature=2.0, top_k=20)
+    first, again, other = (generate(decoder, PROMPTS, max_new_tokens=6, sampler=sampler, seed=s) for s in (0, 0, 1))
+    np.testing.assert_array_equal(first.tokens, again.tokens)
+    assert not np.array_equal(first.tokens, other.tokens)
+
+
+LOGITS = jnp.log(jnp.asarray([[0.1, 0.5, 0.15, 0.25], [0.4, 0.2, 0.3, 0.1]]))
+
+
+@pytest.mark.parametrize(
+    "sampler, expected",
+    [
+        (Sample(), [[0.1, 0.5, 0.15, 0.25], [0.4, 0.2, 0.3, 0.1]]),
+        (Sample(top_k=2), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
+        (Sample(top_p=0.7), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
+        (Sample(top_p=0.3), [[0, 1, 0, 0], [1, 0, 0, 0]]),
+        (Sample(top_k=3, top_p=0.75), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
+        (Sample(temperature=0.5), [[0.01, 0.25, 0.0225, 0.0625], [0.16, 0.04, 0.09, 0.01]]),
+    ],
+)
+def test_distributions_that_are_drawn_from(sampler, expected):
+    expected = np.asarray(expected) / np.sum(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(jax.nn.softmax(sampler.cut(LOGITS)), expected, atol=1e-5)
+    key = jax.random.key(0)
+    drawn = jax.vmap(lambda i: sampler(LOGITS, jax.random.fold_in(key, i)))(jnp.arange(2000))
+    counts = np.stack([np.bincount(np.asarray(drawn[:, row]), minlength=4) for row in range(2)])
+    np.testing.assert_allclose(counts / 2000, expected, atol=0.05)
+
+
+def test_greedy_takes_the_likeliest():
+    np.testing.assert_array_equal(Greedy()(LOGITS, jax.random.key(0)), [1, 0])
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_impossible_samplers_are_refused(fields):
+    with pytest.raises(ConfigError, match=next(iter(fields))):
+        Sample(**fields)
+
+
+def test_what_cannot_generate_says_so(decoder):
+    encoder = tiny.model(encoder_config(num_layers=1))
+    with pytest.raises(DataError, match="model: it has no decoder"):
+        generate(encoder, PROMPTS, max_new_tokens=1)
+    with pytest.raises(DataError, match="max_new_tokens: must be"):
+        generate(decoder, PROMPTS, max_new_tokens=0)
+    with pytest.raises(DataError, match="input_ids: 13 tokens"):
+        generate(decoder, PROMPTS, max_new_tokens=8)

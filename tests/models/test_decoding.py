@@ -1,0 +1,115 @@
+"""Decoding with a cache is the forward of all tokens at once, for every formulation and stack."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import NoHeads
+from headjax.errors import DataError
+from headjax.heads.pruning import prune
+from headjax.models import Compute, Options
+from headjax.models.stack import SharedStack
+from tests import tiny
+from tests.attention.formulations import FORMULATIONS
+from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation
+
+TOKENS = tiny.tokens()["input_ids"]
+
+
+def decoder(*attentions):
+    return tiny.model(tiny.decoder_config(*(tiny.layer(attention) for attention in attentions)))
+
+
+def piecewise(model, batch, pieces, options=tiny.OPTIONS):
+    """Logits of the batch's decoder tokens, fed in pieces of these lengths."""
+    config, params = model.config, model.params
+    prompt = config.prompt(params, batch, options, 0)
+    logits, state, start = [], prompt.state, 0
+    step = jax.jit(lambda tokens, present, state: config.decode(params, tokens, present, state, options))
+    for length in pieces:
+        piece = slice(start, start + length)
+        out, state = step(prompt.tokens[:, piece], prompt.present[:, piece], state)
+        logits.append(out)
+        start += length
+    return np.concatenate(logits, axis=1)
+
+
+@pytest.mark.parametrize("name", list(FORMULATIONS))
+def test_every_formulation_decodes_as_it_computes(name):
+    model = decoder(FORMULATIONS[name], FORMULATIONS[name])
+    whole = model({"input_ids": TOKENS}).logits
+    np.testing.assert_allclose(piecewise(model, {"input_ids": TOKENS}, (4, 3, 3)), whole, atol=1e-5)
+
+
+def test_runs_of_different_layers_and_layers_without_heads():
+    model = decoder(tiny.multi_head(), tiny.collaborative(), NoHeads(), tiny.multi_head(2))
+    whole = model({"input_ids": TOKENS}).logits
+    np.testing.assert_allclose(piecewise(model, {"input_ids": TOKENS}, (9, 1)), whole, atol=1e-5)
+
+
+def test_shared_layers_keep_a_cache_each():
+    config = tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer())
+    config = dataclasses.replace(config, decoder=SharedStack(layers=config.decoder.layers))
+    model = tiny.model(config)
+    whole = model({"input_ids": TOKENS}).logits
+    np.testing.assert_allclose(piecewise(model, {"input_ids": TOKENS}, (4, 6)), whole, atol=1e-5)
+
+
+def test_padding_on_either_side_of_a_prompt():
+    """Every example's logits are those it has alone."""
+    model = decoder(FORMULATIONS["rotary_halves"], tiny.collaborative())
+    alone = model({"input_ids": TOKENS[:1, :6]}).logits[0]
+    for before, after in ((4, 0), (0, 4), (2, 2)):
+        row = np.concatenate([TOKENS[1, :before], TOKENS[0, :6], TOKENS[1, :after]])[None]
+        mask = np.array([[0] * before + [1] * 6 + [0] * after])
+        logits = piecewise(model, {"input_ids": row, "attention_mask": mask}, (5, 5))
+        np.testing.assert_allclose(logits[0, before : before + 6], alone, atol=1e-5)
+
+
+def test_gates():
+    model = decoder(tiny.multi_head(), tiny.multi_head())
+    gates = {"decoder": jnp.asarray([[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 2.0]])}
+    whole = model({"input_ids": TOKENS}, gates).logits
+    decoded = piecewise(model, {"input_ids": TOKENS}, (4, 6), Options(gates=gates))
+    np.testing.assert_allclose(decoded, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_encoder_decoders(name):
+    """With padding in the source; T5 also with heads removed, each other keeping its columns of the position bias."""
+    model = tiny.model(CONFIGS[name])
+    if name == "t5":
+        model = prune(model, ["decoder/0/1", "decoder/1/0", "decoder/1/3", "cross/0/2", "encoder/1/1"])
+    batch = BATCH | {"decoder_input_ids": np.asarray(model.config.decoder_inputs(BATCH))}
+    np.testing.assert_allclose(piecewise(model, batch, (1, 4, 3)), model(batch).logits, atol=2e-5)
+
+
+@pytest.mark.parametrize("cross", ["latent", "talking", "tucker", "gated"])
+def test_formulations_in_cross_attention(cross):
+    model = tiny.model(translation(cross_attention=FORMULATIONS[cross], num_layers=1))
+    batch = BATCH | {"decoder_input_ids": np.asarray(model.config.decoder_inputs(BATCH))}
+    np.testing.assert_allclose(piecewise(model, batch, (3, 5)), model(batch).logits, atol=2e-5)
+
+
+def test_a_cache_in_bfloat16_is_half_the_size():
+    model = decoder(tiny.multi_head())
+    options = Options(compute=Compute(dtype="bfloat16"))
+    cache = model.config.prompt(model.params, {"input_ids": TOKENS}, options, 2).state.cache
+    memory = cache.layers["layers_0_0"].attention
+    assert {name: (array.shape, str(array.dtype)) for name, array in memory.items()} == {
+        "key": ((1, 2, 12, 4, 4), "bfloat16"),
+        "value": ((1, 2, 12, 4, 4), "bfloat16"),
+    }
+    decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), options)
+    np.testing.assert_allclose(decoded, model({"input_ids": TOKENS}).logits, atol=0.3)
+
+
+def test_more_tokens_than_positions_are_an_error():
+    model = decoder(tiny.multi_head())
+    with pytest.raises(DataError, match="13 tokens, but the model has 12"):
+        model.config.prompt(model.params, {"input_ids": TOKENS}, tiny.OPTIONS, 3)
