@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.report.progress import Progress
 from headjax.report.tables import Table
+
+if TYPE_CHECKING:
+    from headjax.evaluation.task import Task
+    from headjax.models.base import Model
 
 
 class Result(NamedTuple):
@@ -40,6 +44,16 @@ class Command:
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Progress], Result]
+
+
+def open_model_and_task(options: argparse.Namespace) -> tuple[Model, Task]:
+    """The model directory and the task that the arguments name; the model has an output that fits the task."""
+    from headjax.evaluation.specs import load_task
+    from headjax.models.directory import load
+
+    model = load(options.model)
+    task = load_task(options.task, model)
+    return task.fit(model), task
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from headjax.bench.forward import time_forward
 from headjax.bench.timing import Timing
-from headjax.convert import convert  # type: ignore[attr-defined]
+from headjax.convert import convert
 from headjax.data.records import evaluation_batches
 from headjax.data.task import TaskData
 from headjax.errors import CheckpointError

@@ -1,0 +1,107 @@
+"""`headjax ablate`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.errors import HeadjaxError
+from headjax.report import numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+from headjax.serialize import unknown_name
+
+if TYPE_CHECKING:
+    from headjax.evaluation.head_effects import HeadEffects
+    from headjax.evaluation.task import Task
+    from headjax.models.base import Model
+
+MODES = ("each", "all-but-one")
+SHOWN = 5
+"""Heads printed at either end."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="model directory")
+    add_task_arguments(parser)
+    parser.add_argument("--mode", default="each", metavar="MODES", help="each, all-but-one, or each,all-but-one")
+    parser.add_argument("--budget", default="1GB", metavar="SIZE", help="memory for temporaries (%(default)s)")
+    parser.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the bootstrap (%(default)s)")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
+    modes = options.mode.split(",")
+    for mode in modes:
+        if mode not in MODES:
+            raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
+    if options.resamples < 1:
+        raise HeadjaxError(f"--resamples: must be at least 1, got {options.resamples}")
+    budget = parse_size("--budget", options.budget)
+    model, task = open_model_and_task(options)
+    found = {mode: _effects(model, task, mode, budget, options, progress) for mode in modes}
+    by_mode = {mode: _to_json(effects) for mode, effects in found.items()}
+    tables = [_table(effects, mode) for mode, effects in found.items()]
+    return Result({**by_mode[modes[0]], "modes": by_mode}, tables)
+
+
+def _effects(
+    model: Model, task: Task, mode: Any, budget: int, options: argparse.Namespace, progress: Progress
+) -> HeadEffects:
+    from headjax.evaluation.head_effects import head_effects
+    from headjax.heads.ablation import ablate
+    from headjax.heads.head_id import all_heads
+
+    batches = task.batches(options.batch_size, limit=options.limit)
+    with progress(f"ablating, {mode}", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
+        ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), budget=budget, progress=bar)
+    with progress("testing", len(all_heads(model.config)), "head") as bar:
+        return head_effects(ablation, task.measure, resamples=options.resamples, progress=bar)
+
+
+def parse_size(field: str, text: str) -> int:
+    """`512MB` or `2GB` in bytes, in powers of 1000.
+
+    Raises:
+        HeadjaxError: it is no size.
+    """
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
+    unit = next((unit for unit in units if text.upper().endswith(unit)), "")
+    try:
+        size = int(float(text[: len(text) - len(unit)]) * units.get(unit, 1))
+    except (ValueError, OverflowError):
+        raise HeadjaxError(f"{field}: expected a size such as 512MB, got {text!r}") from None
+    if size < 1:
+        raise HeadjaxError(f"{field}: must be positive, got {text!r}")
+    return size
+
+
+def _to_json(found: HeadEffects) -> dict[str, Any]:
+    return {
+        "metric": found.metric,
+        "baseline": found.baseline,
+        "effect": {str(head): value for head, value in found.effects().items()},
+        "effects": {name: {str(h): v for h, v in found.effects(name).items()} for name in found.baseline},
+        "p_value": {str(head): comparison.p_value for head, comparison in found.comparisons.items()},
+        "test": found.test,
+    }
+
+
+def _table(found: HeadEffects, mode: str) -> Table:
+    effects = found.effects()
+    title = "without the head" if mode == "each" else "with only this head in its layer"
+    heads = sorted(effects, key=lambda head: effects[head])
+    picked = heads if len(heads) <= 2 * SHOWN else [*heads[:SHOWN], *heads[-SHOWN:]]
+    columns = (
+        Column("Head"),
+        Column(f"Change of {found.metric} {title}", numbers.significant),
+        Column("p", numbers.significant),
+    )
+    rows = [(str(head), effects[head], found.comparisons[head].p_value) for head in picked]
+    note = f"Extremes of {len(heads)} heads; {found.metric} with all: {found.baseline[found.metric]:.4g}. {found.test}."
+    return Table(columns, rows, notes=(note,))
+
+
+COMMAND = Command("ablate", "the effect of removing each head", arguments, run)

@@ -1,0 +1,53 @@
+"""`headjax score`."""
+
+from __future__ import annotations
+
+import argparse
+
+from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.report import numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="model directory")
+    add_task_arguments(parser)
+    parser.add_argument("--normalize", action="store_true", help="divide scores by the l2 norm of their layer's")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Every head score in one pass; the five least and most important heads are printed."""
+    from headjax.heads.normalization import normalize_layers
+    from headjax.heads.ordering import by_score
+    from headjax.heads.scores import SCORES, score_heads
+
+    model, task = open_model_and_task(options)
+    with progress("scoring", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
+        scores = score_heads(model, task.batches(options.batch_size, limit=options.limit), progress=bar)
+    values = {
+        name: normalize_layers(by_head) if options.normalize else by_head for name, by_head in scores.values.items()
+    }
+    data = {
+        "scores": {name: {str(head): value for head, value in by_head.items()} for name, by_head in values.items()},
+        "examples": scores.examples,
+        "seconds": scores.seconds,
+        "loss": scores.loss,
+        "normalized": options.normalize,
+        "definitions": {name: SCORES[name].description for name in values},
+    }
+    shown = ("importance", "importance_token", "fisher", "normalized_entropy", "output_norm")
+    order = by_score(values["importance"])
+    picked = order if len(order) <= 2 * SHOWN else (*order[:SHOWN], *order[-SHOWN:])
+    columns = (Column("Head"), *(Column(name, numbers.significant) for name in shown))
+    rows = [(str(head), *(values[name][head] for name in shown)) for head in picked]
+    note = f"Least and most important heads of {len(order)}, by {scores.examples:,} examples in {scores.seconds:.1f} s."
+    return Result(data, [Table(columns, rows, notes=(note,))])
+
+
+SHOWN = 5
+"""Heads printed at either end."""
+
+
+COMMAND = Command("score", "every head score in one pass over a task", arguments, run)

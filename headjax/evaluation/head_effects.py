@@ -1,0 +1,95 @@
+"""What ablations do to a task's metrics, with the paired test that suits each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from headjax.evaluation.measures import Measure, Outcomes
+from headjax.heads.ablation import Ablation
+from headjax.heads.head_id import HeadId
+from headjax.heads.significance import Comparison, mcnemar, paired_bootstrap, t_test
+from headjax.report.progress import Update
+
+RESAMPLES = 1000
+"""Bootstrap resamples, as many as the paper's compare-mt draws."""
+
+
+class HeadEffects(NamedTuple):
+    """The effect of every ablation on a task.
+
+    Attributes:
+        metric: the task's headline.
+        baseline: metrics of the model itself, by name.
+        metrics: by head, the metrics under its ablation.
+        comparisons: by head, the test of the headline: McNemar's for accuracy, a t-test on the examples' losses where
+            the headline follows from the loss, a paired bootstrap for metrics of the whole corpus.
+        test: name of that test.
+    """
+
+    metric: str
+    baseline: dict[str, float]
+    metrics: dict[HeadId, dict[str, float]]
+    comparisons: dict[HeadId, Comparison]
+    test: str
+
+    def effects(self, metric: str | None = None) -> dict[HeadId, float]:
+        """By head, the change of a metric, by default of the headline."""
+        name = self.metric if metric is None else metric
+        return {head: metrics[name] - self.baseline[name] for head, metrics in self.metrics.items()}
+
+
+def head_effects(
+    ablation: Ablation, measure: Measure, *, resamples: int = RESAMPLES, progress: Update | None = None
+) -> HeadEffects:
+    """The task's metrics under every ablation.
+
+    Args:
+        ablation: made with `metrics=measure.outcomes()`, so that it holds what the metrics are made of.
+        measure: the task's measure.
+        resamples: bootstrap resamples, for metrics of the whole corpus.
+        progress: called after every head with the number of heads done.
+    """
+    own = _outcomes(ablation, ablation.baseline)
+    baseline = _metrics(own, measure)
+    by_head: dict[HeadId, dict[str, float]] = {}
+    comparisons: dict[HeadId, Comparison] = {}
+    test, compare = _test(own, measure, resamples)
+    for i, head in enumerate(ablation.heads):
+        outcomes = _outcomes(ablation, {name: rows[i] for name, rows in ablation.ablated.items()})
+        by_head[head] = _metrics(outcomes, measure)
+        comparisons[head] = compare(outcomes)
+        if progress is not None:
+            progress(i + 1, {})
+    return HeadEffects(measure.headline, baseline, by_head, comparisons, test)
+
+
+def _metrics(outcomes: Outcomes, measure: Measure) -> dict[str, float]:
+    loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
+    return {"loss": loss, **measure.metrics(outcomes)}
+
+
+def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {**values, "targets": ablation.weights["loss"]}
+
+
+def _test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
+    values = measure.values(own)
+    if values is not None:
+        return "McNemar's exact test", lambda changed: mcnemar(values, np.asarray(measure.values(changed)))
+    if not measure.higher_is_better:
+        targets = own["targets"]
+        return "paired t-test on losses", lambda changed: t_test(own["loss"] / targets, changed["loss"] / targets)
+    names = sorted(own)
+
+    def stacked(outcomes: Outcomes) -> np.ndarray:
+        return np.stack([np.asarray(outcomes[name], np.float64) for name in names], axis=-1)
+
+    def metric(rows: np.ndarray) -> float:
+        return measure.metrics({name: rows[:, i] for i, name in enumerate(names)})[measure.headline]
+
+    base = stacked(own)
+    name = f"paired bootstrap, {resamples} resamples"
+    return name, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)
