@@ -1,0 +1,222 @@
+"""What is read off a model's outputs for a task: numbers per example, and the metrics made of them.
+
+Per-example outcomes are traceable functions, so that they are computed on the device, batched over head gates
+(`headjax.heads.ablation`) and sharded. Metrics are NumPy functions of the outcomes of all examples, so that the metric
+of any ablation, resample or pruned model follows from outcomes that were computed once.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.errors import HeadjaxError
+from headjax.evaluation import metrics as formulas
+from headjax.models.base import Batch, Model, ModelConfig, Output
+from headjax.models.encoder import EncoderModel
+from headjax.models.inputs import batch_array
+from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity, TaskOutput
+from headjax.models.tasks.similarity import cosines
+from headjax.serialize import kind_of
+
+Outcomes = Mapping[str, np.ndarray]
+"""By name `[examples]`: those of `Measure.outcomes`, `loss` (an example's summed loss, nats) and `targets`."""
+
+Outcome = Callable[[Output, Batch], jax.Array]
+"""A model's output and the batch to one number per example, `[batch]`, traceable by JAX."""
+
+SHOWN_RANKS = 5
+"""Tasks of more classes than this report top-5 accuracy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure(abc.ABC):
+    """Base of the measures.
+
+    Attributes:
+        headline: name of the metric that stands for the task.
+    """
+
+    headline: str = "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a higher headline is better."""
+        return self.headline not in ("loss", "perplexity")
+
+    def fit(self, model: Model) -> Model:
+        """The model with an output for the task: itself, or with one that has no parameters where it had none.
+
+        Raises:
+            HeadjaxError: its output is for another task; one line says which.
+        """
+        return model
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """Per-example outcomes by name."""
+        return {}
+
+    @abc.abstractmethod
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        """Metrics by name, the headline among them."""
+
+    def values(self, outcomes: Outcomes) -> np.ndarray | None:
+        """`[examples]` numbers whose mean is the headline; None where it is not a mean over examples."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelling(Measure):
+    """Perplexity per token, word and byte.
+
+    Attributes:
+        words_per_token, bytes_per_token: of the text (`headjax.data.language.count`).
+    """
+
+    headline: str = "perplexity"
+    words_per_token: float = 1.0
+    bytes_per_token: float = 1.0
+
+    def fit(self, model: Model) -> Model:
+        output = getattr(model.config, "output", None)
+        if isinstance(output, TaskOutput):
+            raise misfit(model.config, "a language model's, logits of the next token")
+        return model
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
+        return {
+            "perplexity": formulas.perplexity(loss),
+            "word_perplexity": formulas.perplexity(loss, self.words_per_token),
+            "bits_per_byte": formulas.bits_per_byte(loss, self.bytes_per_token),
+        }
+
+
+CLASSIFICATION_METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": formulas.accuracy,
+    "f1": formulas.f1,
+    "macro_f1": formulas.macro_f1,
+    "matthews": formulas.matthews,
+}
+"""Metrics of predicted and right classes; `f1` is that of class 1."""
+
+REGRESSION_METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "spearman": formulas.spearman,
+    "pearson": formulas.pearson,
+}
+"""Metrics of predicted and right numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes(Measure):
+    """Metrics of a classification.
+
+    Outcomes: `prediction` (the class of the largest logit), `label`, and `rank`, how many classes have a larger logit
+    than the right one.
+
+    Attributes:
+        names: the classes in the order of their numbers.
+        chosen: metrics, names of `CLASSIFICATION_METRICS`.
+    """
+
+    headline: str = "accuracy"
+    names: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ("accuracy",)
+
+    def fit(self, model: Model) -> Model:
+        output = getattr(model.config, "output", None)
+        wanted = f"{len(self.names)} classes ({', '.join(self.names[:4])}{', ...' if len(self.names) > 4 else ''})"
+        classes = getattr(output, "classes", None)
+        if not isinstance(output, Classification) or classes != len(self.names):
+            raise misfit(model.config, f"a classification into {wanted}")
+        return model
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        return {"prediction": predicted_class, "label": given_label, "rank": rank_of_label}
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        predicted, gold = outcomes["prediction"], outcomes["label"]
+        found = {name: CLASSIFICATION_METRICS[name](predicted, gold) for name in self.chosen}
+        if len(self.names) > SHOWN_RANKS:
+            found["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
+        return found
+
+    def values(self, outcomes: Outcomes) -> np.ndarray | None:
+        if self.headline != "accuracy":
+            return None
+        return (outcomes["prediction"] == outcomes["label"]).astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers(Measure):
+    """Correlations of predicted with right numbers. Outcomes: `prediction` and `label`.
+
+    Attributes:
+        chosen: metrics, names of `REGRESSION_METRICS`.
+    """
+
+    headline: str = "spearman"
+    chosen: tuple[str, ...] = ("spearman", "pearson")
+
+    def fit(self, model: Model) -> Model:
+        output = getattr(model.config, "output", None)
+        if not isinstance(output, Regression) or output.outputs != 1:
+            raise misfit(model.config, "a regression of one number")
+        return model
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        return {"prediction": predicted_number, "label": given_label}
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        return {name: REGRESSION_METRICS[name](outcomes["prediction"], outcomes["label"]) for name in self.chosen}
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarities(Numbers):
+    """Correlations of the cosines of sentence embeddings with right similarities."""
+
+    def fit(self, model: Model) -> Model:
+        output = getattr(model.config, "output", None)
+        if not isinstance(model.config, EncoderModel) or not isinstance(output, NoTask | SentenceSimilarity):
+            raise misfit(model.config, "none, or a sentence_similarity, of an encoder")
+        return model.replace(config=dataclasses.replace(model.config, output=SentenceSimilarity()))
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        return {"prediction": cosines, "label": given_label}
+
+
+def predicted_class(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` class of the largest logit."""
+    return jnp.argmax(output.require_logits(), axis=-1).astype(jnp.float32)
+
+
+def rank_of_label(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` how many classes have a larger logit than the right one."""
+    logits = output.require_logits()
+    right = jnp.take_along_axis(logits, jnp.maximum(batch_array(batch, "labels"), 0)[:, None], axis=1)
+    return (logits > right).sum(axis=1).astype(jnp.float32)
+
+
+def predicted_number(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` the only logit."""
+    return output.require_logits()[:, 0].astype(jnp.float32)
+
+
+def given_label(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` the label."""
+    return batch_array(batch, "labels").astype(jnp.float32)
+
+
+def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
+    """The error of a model whose output is for another task."""
+    output: Any = getattr(config, "output", None)
+    has = f"{kind_of(config)} with the output {kind_of(output)}" if hasattr(output, "_kind") else kind_of(config)
+    classes = getattr(output, "classes", None)
+    has += f" of {classes} classes" if classes is not None else ""
+    return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}")

@@ -1,0 +1,139 @@
+"""What `--task` takes: names of tasks, and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headjax.data.glue import GLUE, Glue
+from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, sorted_labels
+from headjax.data.language import LanguageConfig, language_model_data, whole_text_data
+from headjax.data.tables import header, read_table
+from headjax.data.tokenizers import Tokenizer
+from headjax.errors import DataError, HeadjaxError
+from headjax.evaluation.measures import Classes, LanguageModelling, Numbers, Similarities
+from headjax.evaluation.task import Task
+from headjax.models.base import Model
+from headjax.serialize import unknown_name
+
+LENGTH = 128
+"""Tokens of an example where the model reaches as far."""
+
+SIMILARITY = "sentence_similarity"
+TABLES = (".csv", ".tsv", ".json", ".jsonl")
+
+
+def load_task(spec: str, model: Model, length: int = 0) -> Task:
+    """A task for a model, read with the model's own tokenizer.
+
+    Args:
+        spec: one of
+            * `python`: held-out text that ships with Python, language modelling;
+            * a GLUE task (`sst2`, `cola`, `mrpc`, `stsb`, `rte`, `mnli`, `qnli`, `qqp`), found under the folder that
+              the environment variable HEADJAX_DATA names, or `NAME:FOLDER`;
+            * `sentence_similarity`: STS-B for models that embed sentences, likewise;
+            * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
+              all of it is evaluated on. Labels with a decimal point in them make it a regression;
+            * any other file, a folder or a pattern: language modelling on the part that training on it
+              (`LanguageConfig.path`) holds out; `all:PATH` on the whole text.
+        model: the model that is asked; only its config and tokenizer are read.
+        length: tokens of an example; 0 is `LENGTH`, or what the model's positions allow.
+
+    Raises:
+        HeadjaxError: an unknown name, the model has no tokenizer, or its output does not fit the task.
+        DataError: a file that cannot be used.
+    """
+    name, _, path = spec.partition(":")
+    length = length or _length(model)
+    tokenizer = _tokenizer(model)
+    if name in NAMED:
+        task = NAMED[name](path, length, tokenizer)
+    elif path and name == "all":
+        task = _language(path, length, tokenizer, whole=True)
+    elif Path(spec).name.removesuffix(".gz").endswith(TABLES):
+        task = _table(spec, length, tokenizer)
+    elif Path(spec).expanduser().exists() or set(spec) & set("/*.?"):
+        task = _language(spec, length, tokenizer)
+    else:
+        raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}")
+    task.fit(model)
+    return task
+
+
+def _language(path: str, length: int, tokenizer: Tokenizer, *, whole: bool = False) -> Task:
+    if whole:
+        data = whole_text_data(path, length, tokenizer)
+    else:
+        data = language_model_data(LanguageConfig(path=path, length=length), tokenizer)
+    counts = data.info["validation"]
+    ratios = {name: counts[name] for name in ("words_per_token", "bytes_per_token")}
+    return Task(path or "python", data, LanguageModelling(**ratios))
+
+
+def _glue(name: str) -> Callable[[str, int, Tokenizer], Task]:
+    task = GLUE[name]
+
+    def load(path: str, length: int, tokenizer: Tokenizer) -> Task:
+        data = Glue(name=name, path=path, max_length=length).load(tokenizer)
+        if not task.classes:
+            return Task(name, data, Numbers(task.metrics[0], task.metrics))
+        return Task(name, data, Classes(task.metrics[0], task.class_names, task.metrics))
+
+    return load
+
+
+def _similarity(path: str, length: int, tokenizer: Tokenizer) -> Task:
+    data = Glue(name="stsb", path=path, similarity=True, max_length=length // 2).load(tokenizer)
+    return Task(SIMILARITY, data, Similarities())
+
+
+def _table(path: str, length: int, tokenizer: Tokenizer) -> Task:
+    names = header(path)
+    fields: dict[str, Any] = {"validation": path, "max_length": length}
+    if "sentence2" in names:
+        fields |= {"text": "sentence" if "sentence" in names else "sentence1", "second": "sentence2"}
+    for column in (fields.get("text", "sentence"), "label"):
+        if column not in names:
+            raise DataError(
+                f"{path}: expected columns sentence, maybe sentence2, and label; it has {_listed(names)}"
+            )
+    labels = {row.values[0] for row in read_table(path, ["label"])}
+    if all(_is_real(label) for label in labels) and any("." in label for label in labels):
+        return Task(path, TextRegression(**fields).load(tokenizer), Numbers())
+    classes = sorted_labels(labels)
+    table: LabelledText = TextClassification(**fields, classes=classes)
+    return Task(path, table.load(tokenizer), Classes("accuracy", classes, ("accuracy", "macro_f1", "matthews")))
+
+
+NAMED: Mapping[str, Callable[[str, int, Tokenizer], Task]] = {
+    "python": lambda path, length, tokenizer: _language("", length, tokenizer),
+    **{name: _glue(name) for name in GLUE},
+    SIMILARITY: _similarity,
+}
+"""Tasks by name: from (path or "", tokens of an example, tokenizer)."""
+
+
+def _length(model: Model) -> int:
+    embeddings: Any = getattr(model.config, "embeddings", None)
+    reach = getattr(getattr(embeddings, "positions", None), "max_length", LENGTH)
+    return min(LENGTH, int(reach))
+
+
+def _tokenizer(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise HeadjaxError("task: the model has no tokenizer, so it cannot read text")
+    tokenizer: Tokenizer = model.tokenizer
+    return tokenizer
+
+
+def _is_real(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:8])

@@ -1,0 +1,207 @@
+"""Tasks by name or by file, and a model's metrics on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.data.ragged import RaggedRows
+from headjax.data.records import evaluation_batches, train_iterator
+from headjax.data.task import Source, TaskData
+from headjax.errors import DataError, require
+from headjax.evaluation.measures import Measure, Outcomes
+from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
+from headjax.models.compute import Compute
+from headjax.report.progress import Update
+from headjax.tensors import Params
+
+if TYPE_CHECKING:
+    import grain
+
+BATCH_SIZE = 16
+"""Examples of a batch where nothing else is asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task: examples, and what is measured on them.
+
+    Attributes:
+        name: as asked for.
+        data: its examples.
+        measure: which metrics there are and how they come from a model's outputs.
+    """
+
+    name: str
+    data: TaskData
+    measure: Measure
+
+    @property
+    def headline(self) -> str:
+        """Name of the metric that stands for the task."""
+        return self.measure.headline
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a higher headline is better."""
+        return self.measure.higher_is_better
+
+    def fit(self, model: Model) -> Model:
+        """The model with an output for the task, see `Measure.fit`.
+
+        Raises:
+            HeadjaxError: its output is for another task.
+        """
+        return self.measure.fit(model)
+
+    def batches(
+        self, batch_size: int = BATCH_SIZE, *, limit: int = 0, buckets: Sequence[int] = ()
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The examples to evaluate on, see `evaluation_batches`.
+
+        Args:
+            batch_size: examples of one batch.
+            limit: only the first so many examples; 0 is all.
+            buckets: lengths to sort examples of different lengths into, so that short ones are padded less. One
+                compilation each; the order of the examples is then by bucket.
+
+        Raises:
+            ConfigError: a batch size or limit that cannot be.
+        """
+        require(limit >= 0, "limit", f"must not be negative, got {limit}")
+        source = self.data.validation
+        if isinstance(source, RaggedRows):
+            require(all(bound >= 1 for bound in buckets), "buckets", f"must be positive lengths, got {list(buckets)}")
+            some = source.select(np.arange(min(limit or len(source), len(source))), source.length)
+            return itertools.chain.from_iterable(evaluation_batches(part, batch_size) for part in some.buckets(buckets))
+        return evaluation_batches(First(source, limit) if limit else source, batch_size)
+
+    def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0) -> int:
+        """How many batches `batches` gives without buckets."""
+        require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
+        examples = len(self.data.validation)
+        return -(-(min(limit, examples) if limit else examples) // batch_size)
+
+    def train_batches(self, batch_size: int = BATCH_SIZE, *, seed: int = 0) -> grain.DatasetIterator:
+        """Endless training batches, see `train_iterator`.
+
+        Raises:
+            DataError: the task has no examples to train on.
+        """
+        if len(self.data.train) == 0:
+            raise DataError(f"{self.name}: it has no examples to train on")
+        return train_iterator(self.data.train, batch_size, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class First:
+    """The first examples of a source.
+
+    Attributes:
+        source: the source.
+        limit: how many at most.
+    """
+
+    source: Source
+    limit: int
+
+    def __len__(self) -> int:
+        return min(self.limit, len(self.source))
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        return self.source[index]
+
+
+class Evaluation(NamedTuple):
+    """A model on a task.
+
+    Attributes:
+        metrics: by name, `loss` among them (mean per target, nats).
+        examples: number of examples.
+        outcomes: `[examples]` what the metrics were made of, in the order of the batches.
+    """
+
+    metrics: dict[str, float]
+    examples: int
+    outcomes: Outcomes
+
+
+def evaluate_task(
+    model: Model,
+    task: Task,
+    gates: Gates | None = None,
+    limit: int = 0,
+    *,
+    batch_size: int = BATCH_SIZE,
+    buckets: Sequence[int] = (),
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> dict[str, float]:
+    """The model's loss and the task's metrics, see `measure_task`."""
+    options: dict[str, Any] = {"batch_size": batch_size, "buckets": buckets, "compute": compute, "progress": progress}
+    return measure_task(model, task, gates, limit, **options).metrics
+
+
+def measure_task(
+    model: Model,
+    task: Task,
+    gates: Gates | None = None,
+    limit: int = 0,
+    *,
+    batch_size: int = BATCH_SIZE,
+    buckets: Sequence[int] = (),
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Evaluation:
+    """The model on every example of the task, one compilation for batches of equal shapes.
+
+    Args:
+        model: the model.
+        task: the task.
+        gates: head gates; any values reuse one compilation.
+        limit: only the first so many examples; 0 is all.
+        batch_size: examples of one batch.
+        buckets: see `Task.batches`.
+        compute: how to compute.
+        progress: called after every batch with the number of batches done.
+
+    Raises:
+        HeadjaxError: the model's output is for another task.
+        DataError: there is no target at all.
+    """
+    model = task.fit(model)
+    config = model.config.for_evaluation()
+    found: list[tuple[Any, Any]] = []
+    for number, batch in enumerate(task.batches(batch_size, limit=limit, buckets=buckets), start=1):
+        arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+        found.append(_measured(config, task.measure, compute, model.params, arrays, gates))
+        if progress is not None:
+            progress(number, {})
+    outcomes = _collect(jax.device_get(found))
+    loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
+    return Evaluation({"loss": loss, **task.measure.metrics(outcomes)}, len(outcomes["loss"]), outcomes)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _measured(
+    config: ModelConfig, measure: Measure, compute: Compute, params: Params, batch: Batch, gates: Gates | None
+) -> tuple[Loss, dict[str, jax.Array]]:
+    output = config.apply(params, batch, Options(gates=gates, compute=compute))
+    return config.loss(output, batch), {name: outcome(output, batch) for name, outcome in measure.outcomes().items()}
+
+
+def _collect(batches: Sequence[tuple[Loss, dict[str, np.ndarray]]]) -> dict[str, np.ndarray]:
+    """The outcomes of all examples that have a target."""
+    named = [{"loss": loss.total, "targets": loss.weight, **found} for loss, found in batches]
+    joined = {name: np.concatenate([batch[name] for batch in named]).astype(np.float64) for name in named[0]}
+    present = joined["targets"] > 0
+    if not present.any():
+        raise DataError("evaluation: the data holds no targets")
+    return {name: column[present] for name, column in joined.items()}

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.data.labelled_text import TextClassification
+from headjax.data.records import evaluation_batches
+from headjax.data.tokenizers import byte_tokenizer
+from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.evaluation.measures import Classes, Numbers, Similarities
+from headjax.evaluation.specs import load_task
+from headjax.evaluation.task import Task, evaluate_task, measure_task
+from headjax.heads import gates
+from headjax.heads.ablation import ablate
+from headjax.heads.scores import score_heads
+from headjax.models.base import Model, Options
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Bert
+from headjax.models.tasks import Classification, NoTask, Regression, TaskOutput
+from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
+from tests.tiny import MAX_LENGTH, decoder_config, model, multi_head
+
+
+def config_of(task: TaskOutput):
+    recipe = Bert(
+        attention=multi_head(), feed_forward=Dense(16), vocab_size=len(WORDS), max_length=64, width=16, num_layers=2,
+        task=task,
+    )  # fmt: skip
+    return recipe.build()
+
+
+def encoder(task: TaskOutput, tokenizer):
+    return model(config_of(task)).replace(tokenizer=tokenizer)
+
+
+def without_params(task: TaskOutput, tokenizer):
+    """Enough of a model to see which tasks it fits."""
+    return Model(config_of(task), {}, (), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("task")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return wordpiece_tokenizer(write_vocabulary(folder))
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    generator = np.random.default_rng(0)
+    return [" ".join(generator.choice(TEXT, generator.integers(1, 14))) for _ in range(22)]
+
+
+@pytest.fixture(scope="module")
+def table(folder, sentences):
+    rows = [f"{sentence}\t{sentences[-i - 1]}\t{i % 3}" for i, sentence in enumerate(sentences[:11])]
+    return str(write_lines(folder / "classes.tsv", "sentence\tsentence2\tlabel", *rows))
+
+
+@pytest.fixture(scope="module")
+def similarities(folder, sentences, tokenizer):
+    """Pairs with similarities under STS-B's names."""
+    (folder / "sts").mkdir()
+    rows = [f"{sentence}\t{sentences[-i - 1]}\t{i % 6}" for i, sentence in enumerate(sentences[:11])]
+    for name in ("train", "dev"):
+        write_lines(folder / "sts" / f"{name}.tsv", "sentence1\tsentence2\tscore", *rows)
+    return f"{folder}/sts"
+
+
+@pytest.fixture(scope="module")
+def plain(tokenizer):
+    return encoder(NoTask(), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def classifier(tokenizer):
+    return encoder(Classification(classes=3), tokenizer)
+
+
+def test_classification_counts_every_example_once_and_no_padding(classifier, table):
+    task = load_task(table, classifier)
+    found = measure_task(classifier, task, batch_size=4)
+    source = task.data.validation
+    logits = np.concatenate([classifier(batch).logits for batch in task.batches(4)])[:11]
+    row = source[2]
+    size = int(row["attention_mask"].sum())
+    alone = {name: array[None, :size] for name, array in row.items() if name != "labels"}
+    np.testing.assert_allclose(classifier(alone).logits[0], logits[2], rtol=1e-4, atol=1e-5)
+    labels = np.arange(11) % 3
+    right = logits.argmax(axis=1) == labels
+    losses = -np.asarray(jax.nn.log_softmax(logits))[np.arange(11), labels]
+    assert found.examples == 11  # and not the 12 rows of three batches
+    assert found.metrics["accuracy"] == np.mean(right)
+    assert found.metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert 0 < np.mean(right) < 1
+    np.testing.assert_array_equal(task.measure.values(found.outcomes), np.float64(right))
+    np.testing.assert_array_equal(found.outcomes["rank"] == 0, right)
+    assert set(found.metrics) == {"loss", "accuracy", "macro_f1", "matthews"}
+    assert (task.headline, task.higher_is_better) == ("accuracy", True)
+
+
+def test_buckets_and_limits(classifier, table):
+    task = load_task(table, classifier)
+    plain = evaluate_task(classifier, task, batch_size=4)
+    bucketed = evaluate_task(classifier, task, batch_size=4, buckets=(8, 16))
+    assert bucketed == pytest.approx(plain, rel=1e-5)
+    lengths = [batch["input_ids"].shape[1] for batch in task.batches(4, buckets=(8, 16))]
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) > 1
+    some = measure_task(classifier, task, limit=5, batch_size=4)
+    whole = measure_task(classifier, task, batch_size=4)
+    assert some.examples == 5
+    np.testing.assert_allclose(some.outcomes["loss"], whole.outcomes["loss"][:5], rtol=1e-5)
+    with pytest.raises(ConfigError, match=r"^limit: must not be negative, got -1$"):
+        task.batches(4, limit=-1)
+    assert task.count_batches(4) == 3
+    assert task.count_batches(4, limit=5) == 2
+
+
+def test_outcomes_serve_ablation(classifier, table):
+    """Any metric after removing any head follows from per-example outcomes of one sweep."""
+    task = load_task(table, classifier)
+    found = ablate(classifier, task.batches(4), metrics=task.measure.outcomes())
+    for number in (1, 6):
+        head = found.heads[number]
+        names = task.measure.outcomes()
+        metrics = task.measure.metrics({name: found.ablated[name][number] for name in names})
+        masked = evaluate_task(classifier, task, gates.without(classifier.config, [head]), batch_size=4)
+        assert metrics == pytest.approx({name: masked[name] for name in metrics})
+
+
+def test_labels_that_do_not_fit(classifier, table, folder, tokenizer, similarities):
+    two = without_params(Classification(classes=2), tokenizer)
+    with pytest.raises(HeadjaxError, match=r"^task: .* into 3 classes \(0, 1, 2\); the model is: .* of 2 classes$"):
+        load_task(table, two)
+    with pytest.raises(HeadjaxError, match=r"output no_task$"):
+        load_task(table, without_params(NoTask(), tokenizer))
+    with pytest.raises(HeadjaxError, match=r"a regression of one number; .* classification of 3 classes$"):
+        load_task(f"stsb:{similarities}", classifier)
+    with pytest.raises(HeadjaxError, match=r"^task: .* none, or a sentence_similarity, of an encoder"):
+        load_task(f"sentence_similarity:{similarities}", classifier)
+    with pytest.raises(HeadjaxError, match=r"^task: .* a language model's"):
+        load_task(f"all:{table}", classifier.replace(tokenizer=byte_tokenizer()))
+    with pytest.raises(HeadjaxError, match=r"^task: the model has no tokenizer"):
+        load_task(table, classifier.replace(tokenizer=None))
+
+
+def test_unknown_specs(classifier, folder):
+    with pytest.raises(HeadjaxError, match=r"^task: unknown task or file 'sst'; did you mean 'sst2'\?$"):
+        load_task("sst", classifier)
+    with pytest.raises(DataError, match=r"missing.tsv: no such file$"):
+        load_task(str(folder / "missing.tsv"), classifier)
+    path = write_lines(folder / "odd.csv", "text,label", "a,b")
+    with pytest.raises(DataError, match=r"odd.csv: expected columns sentence, maybe sentence2, and label; it has text"):
+        load_task(str(path), classifier)
+
+
+def test_regression(tokenizer, similarities):
+    regression = encoder(Regression(), tokenizer)
+    task = load_task(f"stsb:{similarities}", regression)
+    found = measure_task(regression, task, batch_size=4)
+    logits = np.concatenate([regression(batch).logits[:, 0] for batch in task.batches(4)])[:11]
+    labels = np.arange(11) % 6
+    assert found.metrics["pearson"] == pytest.approx(np.corrcoef(logits, labels)[0, 1], rel=1e-4)
+    assert found.metrics["loss"] == pytest.approx(np.square(logits - labels).mean(), rel=1e-5)
+    assert isinstance(task.measure, Numbers)
+    batch = next(task.train_batches(4, seed=1))
+    assert batch["labels"].dtype == np.float32
+    assert batch["input_ids"].shape == (4, task.data.train.length)
+
+
+def test_a_table_with_real_labels_is_a_regression(tokenizer, folder):
+    path = write_lines(folder / "numbers.csv", "sentence,label", "good,0.5", "bad,1", "fun,2.25")
+    task = load_task(str(path), without_params(Regression(), tokenizer))
+    assert isinstance(task.measure, Numbers)
+    np.testing.assert_array_equal(task.data.validation.targets["labels"], np.float32([0.5, 1, 2.25]))
+    with pytest.raises(DataError, match=r"numbers.csv: it has no examples to train on$"):
+        task.train_batches()
+
+
+def test_similarity_is_that_of_sentences_read_alone(plain, tokenizer, similarities, sentences):
+    task = load_task(f"sentence_similarity:{similarities}", plain)
+    assert isinstance(task.measure, Similarities)
+    found = measure_task(plain, task, batch_size=4)
+
+    def embedding(text):
+        (ids,) = tokenizer.encode([text])
+        ids = np.concatenate([[tokenizer.special_id("cls_token")], ids, [tokenizer.special_id("sep_token")]])
+        mean = np.asarray(plain({"input_ids": ids[None].astype(np.int32)}).hidden[0]).mean(axis=0)
+        return mean / np.linalg.norm(mean)
+
+    assert found.outcomes["prediction"][5] == pytest.approx(
+        embedding(sentences[5]) @ embedding(sentences[-6]), rel=1e-4
+    )
+    labels = np.arange(11) % 6 / 5
+    np.testing.assert_allclose(found.outcomes["label"], labels, rtol=1e-6)
+    assert found.metrics["loss"] == pytest.approx(np.square(found.outcomes["prediction"] - labels).mean(), rel=1e-5)
+
+
+def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, similarities):
+    task = load_task(f"sentence_similarity:{similarities}", plain)
+    fitted = task.fit(plain)
+    assert fitted.num_parameters == plain.num_parameters
+    scores = score_heads(fitted, task.batches(4), statistics=())
+    assert scores.examples == 11
+    assert min(scores.values["importance"].values()) > 0
+    last = list(task.batches(4))[-1]
+    assert np.isnan(last["labels"]).any()
+
+    def loss(params):
+        return fitted.config.loss(fitted.config.apply(params, last, Options()), last).mean()
+
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(fitted.params)))
+
+
+def test_language_modelling(folder):
+    path = folder / "text.txt"
+    path.write_text("\n\n".join(f"paragraph {i}: " + "some words of it " * (3 + i % 5) for i in range(60)))
+    embeddings = Embeddings(vocab_size=257, positions=Learned(MAX_LENGTH))
+    decoder = model(decoder_config(embeddings=embeddings)).replace(tokenizer=byte_tokenizer())
+    task = load_task(str(path), decoder)
+    assert task.data.validation[0]["input_ids"].shape == (MAX_LENGTH,)
+    metrics = evaluate_task(decoder, task, limit=8)
+    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
+    assert metrics["bits_per_byte"] == pytest.approx(metrics["loss"] / np.log(2), rel=0.05)  # a token is a byte
+    assert metrics["word_perplexity"] > metrics["perplexity"]
+    assert (task.headline, task.higher_is_better) == ("perplexity", False)
+    whole = load_task(f"all:{path}", decoder)
+    assert len(whole.data.validation) == (path.stat().st_size + 1) // MAX_LENGTH
+    assert len(whole.data.train) == 0
+    assert sum(1 for _ in whole.batches(16, limit=20)) == 2
+
+
+def test_top5_of_many_classes(tokenizer, folder):
+    rows = [f"{' '.join(TEXT[i % 7 : i % 7 + 2])}\t{i % 8}" for i in range(16)]
+    path = write_lines(folder / "many.tsv", "sentence\tlabel", *rows)
+    classes = Classes(names=tuple("01234567"), chosen=("accuracy", "f1"))
+    task = Task("many", TextClassification(validation=str(path)).load(tokenizer), classes)
+    many = encoder(Classification(classes=8), tokenizer)
+    (batch,) = evaluation_batches(task.data.validation, 16)
+    order = np.argsort(-np.asarray(many(batch).logits), axis=1)
+    expected = np.mean([label in row[:5] for label, row in zip(batch["labels"], order, strict=True)])
+    metrics = evaluate_task(many, task, batch_size=16)
+    assert metrics["top5_accuracy"] == expected
+    assert metrics["accuracy"] < expected < 1
