@@ -16,14 +16,6 @@ WORDPIECE_FILE = "vocab.txt"
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a tokenizer's files may name."""
 
-_BERT_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-
 
 def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     """The tokenizer of a directory: `tokenizer.json`, or WordPiece as BERT has it built of `vocab.txt`.
@@ -51,50 +43,8 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
             raise DataError(f"{directory}/{error}") from None
         return tokenizer
     if (folder / WORDPIECE_FILE).is_file():
-        return wordpiece(_text(folder / WORDPIECE_FILE).splitlines(), config, roles, str(folder / WORDPIECE_FILE))
+        return _wordpiece(folder, config)
     return None
-
-
-def wordpiece(
-    tokens: list[str], config: Mapping[str, Any], roles: Mapping[str, str], file: str = WORDPIECE_FILE
-) -> Tokenizer:
-    """BERT's WordPiece tokenizer of a vocabulary, one token a line.
-
-    Args:
-        tokens: the tokens; the number of the line is the id.
-        config: `do_lower_case`, `strip_accents` and `tokenize_chinese_chars` are read.
-        roles: special tokens that are not BERT's.
-        file: where the tokens come from, for errors.
-
-    Raises:
-        DataError: the vocabulary lacks a special token that frames texts.
-    """
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-
-    roles = _BERT_TOKENS | dict(roles)
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    missing = [roles[role] for role in ("unk_token", "cls_token", "sep_token") if roles[role] not in vocabulary]
-    if missing:
-        raise DataError(f"{file}: has no {', '.join(missing)}")
-    first, last = roles["cls_token"], roles["sep_token"]
-    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=roles["unk_token"]))
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
-        strip_accents=config.get("strip_accents"),
-        lowercase=bool(config.get("do_lower_case", True)),
-    )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{first}:0 $A:0 {last}:0",
-        pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
-        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
-    )
-    backend.add_special_tokens([token for token in roles.values() if token in vocabulary])
-    known = {role: token for role, token in roles.items() if token in vocabulary}
-    return Tokenizer(backend.to_str(), tuple(sorted(known.items())))
 
 
 def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None) -> None:
@@ -110,6 +60,17 @@ def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int
     if max_length is not None:
         config["model_max_length"] = max_length
     (Path(directory) / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    from headjax.data.wordpiece import wordpiece_tokenizer
+
+    for name, usual in (("tokenize_chinese_chars", True), ("strip_accents", None)):
+        if config.get(name, usual) != usual:
+            raise DataError(
+                f"{folder / CONFIG_FILE}: {name} is {config[name]}; save the tokenizer as {VOCABULARY_FILE}"
+            )
+    return wordpiece_tokenizer(folder / WORDPIECE_FILE, lowercase=bool(config.get("do_lower_case", True)))
 
 
 def _roles(data: Mapping[str, Any]) -> dict[str, str]:

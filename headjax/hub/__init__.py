@@ -1,1 +1,6 @@
-"""Hugging Face directories in and out."""
+"""Hugging Face directories in and out: `config.json`, safetensors and tokenizer files, without PyTorch."""
+
+from headjax.hub.exporting import Exported, to_huggingface
+from headjax.hub.importing import from_huggingface
+
+__all__ = ["Exported", "from_huggingface", "to_huggingface"]

@@ -119,13 +119,28 @@ class Sinusoidal(Positions):
 @kind("no_positions")
 @dataclasses.dataclass(frozen=True)
 class NoPositions(Positions):
-    """Nothing is added."""
+    """Nothing is added.
+
+    Attributes:
+        max_length: longest sequence that the rest of the model supports (attention limited to a window is complete up
+            to the window's length); None is any.
+    """
+
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None:
+            require_positive(self, "max_length")
 
     def tensors(self, width: int) -> Tensors:
         return {}
 
     def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
         return jnp.zeros((1, 1, width))
+
+    def check_length(self, length: int) -> None:
+        if self.max_length is not None and length > self.max_length:
+            raise DataError(f"input_ids: {length} tokens, but the model supports {self.max_length}")
 
 
 @kind("embeddings")

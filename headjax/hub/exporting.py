@@ -1,0 +1,151 @@
+"""Hugging Face directories out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headjax import tensors as declared
+from headjax.data.tokenizer_files import write_tokenizer
+from headjax.errors import HeadjaxError
+from headjax.hub.families import FAMILIES
+from headjax.hub.family import Family, InexpressibleError
+from headjax.hub.layouts import LAYOUTS, choose
+from headjax.hub.rules import bind
+from headjax.hub.safetensors_files import SINGLE, write_safetensors
+from headjax.models.base import Model
+from headjax.models.directory import write_directory
+from headjax.models.embeddings import Learned
+from headjax.report.progress import Progress, silent
+from headjax.serialize import unknown_name
+from headjax.tensors import flatten
+
+_FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
+"""Fields of an imported config that say nothing about what is written now."""
+
+
+class Exported(NamedTuple):
+    """What was written.
+
+    Attributes:
+        family: `model_type` of the config.
+        layout: the layout taken.
+        tensors: number of tensors in the file.
+        bytes: size of the file.
+    """
+
+    family: str
+    layout: str
+    tensors: int
+    bytes: int
+
+
+def to_huggingface(
+    model: Model,
+    directory: str | Path,
+    layout: str = "auto",
+    *,
+    family: str | None = None,
+    progress: Progress = silent,
+) -> Exported:
+    """Writes a directory that `transformers` loads: `config.json`, `model.safetensors` and tokenizer files.
+
+    The class of the family computes what the model computes, or nothing is written. A model that was imported gives
+    back the tensors it came with byte by byte, and those fields of its config that it does not itself decide.
+
+    Args:
+        model: the model.
+        directory: where to; an earlier export there is replaced.
+        layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), `pruned_heads` (the
+            convention of transformers 4), or `auto`, the first of these that can express the model.
+        family: `model_type` of the family; None is the one the model was imported from, or the first that fits.
+        progress: shows what is written.
+
+    Raises:
+        InexpressibleError: the layout cannot express the model; the message says why and names one that can.
+        HeadjaxError: an unknown layout or family, or a directory that holds something else.
+    """
+    if layout not in ("auto", *LAYOUTS):
+        raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS])}")
+    declared.check(model.config.tensors(), model.params)
+    imported = _imported(model)
+    chosen, name, written = choose(model, _families(model, family, imported), layout)
+    past = imported["config"] if imported and imported["family"] == chosen.model_type else {}
+    classes = chosen.classes(written.model.config)
+    class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
+    arrays = _arrays(written.model, chosen, class_name, progress)
+    fields = _merge(past, written.fields) | {"architectures": [class_name], "dtype": _dtype(arrays)}
+
+    def write(folder: Path) -> None:
+        write_safetensors(folder / SINGLE, arrays)
+        (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        if model.tokenizer is not None:
+            write_tokenizer(model.tokenizer, folder, _longest(model))
+
+    write_directory(Path(directory), write, marker=SINGLE)
+    size = (Path(directory) / SINGLE).stat().st_size
+    return Exported(chosen.model_type, name, len(arrays), size)
+
+
+def _families(model: Model, name: str | None, imported: Mapping[str, Any] | None) -> list[Family]:
+    """The candidates: the family asked for, or all of the model's architecture, the one it came from first."""
+    if name is not None:
+        found = [family for family in FAMILIES if family.model_type == name]
+        if not found:
+            raise HeadjaxError(f"family: {unknown_name('family', name, [f.model_type for f in FAMILIES])}")
+        return found
+    fitting = [family for family in FAMILIES if isinstance(model.config, family.config_type)]
+    if not fitting:
+        raise InexpressibleError(f"no family has models like {type(model.config).__name__}")
+    origin = imported["family"] if imported else None
+    return sorted(fitting, key=lambda family: family.model_type != origin)
+
+
+def _imported(model: Model) -> Mapping[str, Any] | None:
+    """The history's last import."""
+    found = [entry for entry in model.history if entry.get("action") == "import" and "config" in entry]
+    return found[-1] if found else None
+
+
+def _arrays(model: Model, family: Family, class_name: str, progress: Progress) -> dict[str, np.ndarray]:
+    """The tensors of the file by name."""
+    params = flatten(model.params)
+    arrays: dict[str, np.ndarray] = {}
+    bound = bind(family.rules(model.config), model.config, family.model_type)
+    with progress("converting", len(bound), "tensors") as update:
+        for number, entry in enumerate(bound):
+            ours = [np.asarray(params[place.path]) for place in entry.ours]
+            ours = [
+                array if place.layer is None else array[place.layer]
+                for array, place in zip(ours, entry.ours, strict=True)
+            ]
+            name = entry.theirs.removeprefix(family.prefix) if family.is_base(class_name) else entry.theirs
+            arrays[name] = entry.form.store(ours, entry.tensors)
+            update(number + 1, {})
+    return arrays
+
+
+def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, and those of the imported config that they say nothing about; names of as many labels stay."""
+    merged = {name: value for name, value in past.items() if name not in _FORGOTTEN} | dict(fields)
+    for name in ("id2label", "label2id"):
+        if name in fields and len(past.get(name) or ()) == len(fields[name]):
+            merged[name] = past[name]
+    return merged
+
+
+def _dtype(arrays: Mapping[str, np.ndarray]) -> str:
+    """The type of most of the file."""
+    sizes: dict[str, int] = {}
+    for array in arrays.values():
+        sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.nbytes
+    return max(sizes, key=lambda name: sizes[name])
+
+
+def _longest(model: Model) -> int | None:
+    positions = getattr(getattr(model.config, "embeddings", None), "positions", None)
+    return positions.max_length if isinstance(positions, Learned) else None

@@ -1,0 +1,211 @@
+"""How a model is written that Hugging Face may have no name for: three layouts, each exact or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from headjax.attention.base import Attention
+from headjax.attention.grouped import Grouped
+from headjax.attention.multi_head import MultiHead
+from headjax.attention.no_heads import NoHeads
+from headjax.errors import ConfigError, ParameterError
+from headjax.hub.family import Family, InexpressibleError
+from headjax.hub.fields import Fields
+from headjax.hub.importing import read_config
+from headjax.hub.padding import pad_heads
+from headjax.hub.rules import bind
+from headjax.models.base import SLOTS, Model, ModelConfig
+from headjax.serialize import kind_of
+
+TRAINING_ONLY = {"initializer", "dropout", "attention_dropout", "feed_forward_dropout", "label_smoothing"}
+"""Fields that do not change what a trained model computes; a family may have no name for their values."""
+
+
+class Written(NamedTuple):
+    """A model in the form in which a family can write it.
+
+    Attributes:
+        model: the model, computing the same function.
+        fields: its `config.json`.
+    """
+
+    model: Model
+    fields: dict[str, Any]
+
+
+def native(model: Model, family: Family) -> Written:
+    """The shapes the model has: equal layers of any count and size of heads that the family's config can say.
+
+    Heads are counted anew, since a config has no place for their original numbers.
+    """
+    model = _renumber(model)
+    return Written(model, _write(model.config, family))
+
+
+def padded(model: Model, family: Family) -> Written:
+    """Zeros in place of what is missing, see `pad_heads`: loadable everywhere, not smaller and not faster."""
+    return native(pad_heads(model, family), family)
+
+
+def pruned_heads(model: Model, family: Family) -> Written:
+    """The smaller shapes, and `pruned_heads` in the config: what transformers 4 wrote and read, and 5 does not."""
+    if family.prunable is None:
+        raise InexpressibleError(f"transformers 4 removed no heads of {family.model_type}")
+    name, slot = SLOTS[family.prunable]
+    stack = model.config.stacks()[name]
+    whole, gone = [], {}
+    for number, layer in enumerate(stack.layers):
+        attention = getattr(layer, slot)
+        if isinstance(attention, NoHeads):
+            raise InexpressibleError(f"{name} layer {number} has no heads left, and pruned_heads needs one")
+        if not isinstance(attention, MultiHead):
+            raise InexpressibleError(f"{name} layer {number} is {kind_of(attention)}, pruned_heads needs multi_head")
+        heads = model.config.width // attention.head_dim
+        if heads <= max(attention.ids):
+            raise InexpressibleError(
+                f"{name} layer {number} has a head numbered {max(attention.ids)}, not below {heads}"
+            )
+        full = dataclasses.replace(attention, num_heads=heads, head_ids=None)
+        whole.append(dataclasses.replace(layer, **{slot: full}))  # type: ignore[arg-type]
+        missing = sorted(set(range(heads)) - set(attention.ids))
+        if missing and number == stack.tied_layers(number)[0]:
+            gone[str(number)] = missing
+    config = model.config.replace_stacks({name: dataclasses.replace(stack, layers=tuple(whole))})
+    fields = _write(config, family) | {"pruned_heads": gone}
+    model = _in_order(model)
+    return Written(model, _checked(fields, model.config, family))
+
+
+Layout = Callable[[Model, Family], Written]
+
+LAYOUTS: Mapping[str, Layout] = {"native": native, "padded": padded, "pruned_heads": pruned_heads}
+"""The layouts by name; `auto` takes the first that can express the model."""
+
+
+def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Family, str, Written]:
+    """The first family that can express the model in a layout, with the layout and what is to be written.
+
+    Args:
+        model: the model.
+        families: candidates.
+        layout: a name in `LAYOUTS`, or `auto` for the first that works.
+
+    Raises:
+        InexpressibleError: none can; the message says why, and which layout can.
+    """
+    reasons: dict[str, str] = {}
+    for name in LAYOUTS if layout == "auto" else [layout]:
+        for family in families:
+            try:
+                return family, name, LAYOUTS[name](model, family)
+            except (InexpressibleError, ParameterError) as error:
+                reasons.setdefault(name, f"layout {name}: {error}")
+    if layout != "auto":
+        able = [name for name in LAYOUTS if name != layout and any(_can(model, family, name) for family in families)]
+        reasons[layout] += f"; layout {able[0]} can" if able else "; no other layout can either"
+    raise InexpressibleError("; ".join(reasons.values()))
+
+
+def _can(model: Model, family: Family, layout: str) -> bool:
+    try:
+        LAYOUTS[layout](model, family)
+    except (InexpressibleError, ParameterError):
+        return False
+    return True
+
+
+def _write(config: ModelConfig, family: Family) -> dict[str, Any]:
+    if not isinstance(config, family.config_type):
+        raise InexpressibleError(f"{family.model_type} is no {kind_of(config)}")
+    return _checked(family.write(config), config, family)
+
+
+def _checked(fields: dict[str, Any], config: ModelConfig, family: Family) -> dict[str, Any]:
+    """The fields, read back to make sure that they say everything about an architecture."""
+    names = {entry.theirs for entry in bind(family.rules(config), config, family.model_type)}
+    try:
+        read = read_config(family, Fields(fields), names)
+    except ConfigError as error:
+        raise InexpressibleError(str(error)) from None
+    found = first_difference(config, read, TRAINING_ONLY)
+    if found is not None:
+        raise InexpressibleError(f"a {family.model_type} config.json cannot say that {found}")
+    return fields
+
+
+def first_difference(one: Any, other: Any, ignored: Collection[str], path: str = "") -> str | None:
+    """Where two configs first differ, as a phrase; None if they compute the same.
+
+    Args:
+        one, other: the configs.
+        ignored: names of fields that may differ.
+        path: of the configs, for the phrase.
+    """
+    if isinstance(one, Attention) and isinstance(other, Attention):
+        one, other = _spelled_out(one), _spelled_out(other)
+    if type(one) is not type(other):
+        return f"{path} is {_shown(one)} (it would be {_shown(other)})"
+    if dataclasses.is_dataclass(one):
+        for field in dataclasses.fields(one):
+            if field.name in ignored:
+                continue
+            inner = f"{path}.{field.name}" if path else field.name
+            found = first_difference(getattr(one, field.name), getattr(other, field.name), ignored, inner)
+            if found is not None:
+                return found
+        return None
+    if isinstance(one, tuple) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        phrases = (first_difference(a, b, ignored, f"{path}[{i}]") for i, (a, b) in pairs)
+        return next((phrase for phrase in phrases if phrase is not None), None)
+    return None if one == other else f"{path} is {_shown(one)} (it would be {_shown(other)})"
+
+
+def _spelled_out(attention: Attention) -> Attention:
+    """The attention with the defaults that follow from other fields written out."""
+    if isinstance(attention, MultiHead | Grouped):
+        attention = dataclasses.replace(attention, value_dim=attention.values, scale=attention.logit_scale)
+    if isinstance(attention, Grouped):
+        attention = dataclasses.replace(attention, kv_index=attention.groups)
+    return dataclasses.replace(attention, head_ids=attention.ids)
+
+
+def _shown(value: Any) -> str:
+    return kind_of(value) if hasattr(type(value), "_kind") else repr(value)
+
+
+def _renumber(model: Model) -> Model:
+    """The model with heads counted from 0 in every layer, and a position bias of the heads that are left."""
+    stacks, params = {}, dict(model.params)
+    for name, stack in model.config.stacks().items():
+        if stack.position_bias is not None:
+            kept = {attention.ids for attention in stack.attentions("attention")}
+            if len(kept) > 1:
+                raise InexpressibleError(f"{name}: its layers kept different heads and share one position bias")
+            columns = jnp.asarray(next(iter(kept)), jnp.int32)
+            table = jnp.take(params[name]["position_bias"]["table"], columns, axis=1)
+            params[name] = params[name] | {"position_bias": {"table": table}}
+            bias = dataclasses.replace(stack.position_bias, num_heads=len(columns))
+            stack = dataclasses.replace(stack, position_bias=None)  # the layers change first  # noqa: PLW2901
+        layers = tuple(layer.structure() for layer in stack.layers)
+        stacks[name] = dataclasses.replace(stack, layers=layers)
+        if model.config.stacks()[name].position_bias is not None:
+            stacks[name] = dataclasses.replace(stacks[name], position_bias=bias)
+    return model.replace(config=model.config.replace_stacks(stacks), params=params)
+
+
+def _in_order(model: Model) -> Model:
+    """The model with heads in the order of their numbers, in which `pruned_heads` has them."""
+    from headjax.heads.surgery import map_attention
+
+    def sort(stack: str, layer: int, attention: Attention, params: Any) -> tuple[Attention, Any]:
+        order = sorted(range(attention.num_heads), key=lambda head: attention.ids[head])
+        if order == list(range(attention.num_heads)):
+            return attention, params
+        return attention.keep_heads(params, order, model.config.width, model.config.width)
+
+    return map_attention(model, sort)

