@@ -24,7 +24,15 @@ class CheckpointError(HeadjaxError):
 
 
 class KernelError(HeadjaxError):
-    """An attention implementation cannot meet a request; the message says why and what could."""
+    """An attention implementation cannot meet a request; the message says why and what could.
+
+    Attributes:
+        reason: the why alone.
+    """
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = message if reason is None else reason
 
 
 def require(condition: bool, field: str, message: str) -> None:

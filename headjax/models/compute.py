@@ -8,7 +8,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from headjax.attention.kernels import KERNELS
 from headjax.errors import require
+from headjax.serialize import unknown_name
 from headjax.tensors import Params
 
 
@@ -32,6 +34,13 @@ class Compute:
     def __post_init__(self) -> None:
         require(self.dtype in ("float32", "bfloat16"), "dtype", f"must be float32 or bfloat16, got {self.dtype!r}")
         require(self.remat in ("none", "dots", "full"), "remat", f"must be none, dots or full, got {self.remat!r}")
+        if self.attention == "auto":
+            return
+        known = [*KERNELS, "auto"]
+        require(self.attention in known, "attention", unknown_name("attention kernel", self.attention, known))
+        dtypes = KERNELS[self.attention].can.dtypes
+        takes = " and ".join(dtypes)
+        require(self.dtype in dtypes, "attention", f"{self.attention} computes in {takes}, and dtype is {self.dtype}")
 
     def cast(self, params: Params) -> Params:
         """The parameters in the compute type."""

@@ -18,6 +18,7 @@ from headjax.data.task import Source, TaskData
 from headjax.errors import ConfigError, DataError
 from headjax.evaluation.evaluate import evaluate_batches
 from headjax.models.base import Batch, Model, ModelConfig
+from headjax.models.kernels import check_kernels
 from headjax.parallel.mesh import check_batch_size
 from headjax.report.progress import Progress, silent
 from headjax.tensors import Params
@@ -89,6 +90,7 @@ def train(
     model = start.config
     mesh = config.mesh.build()
     check_batch_size(config.batch_size, mesh)
+    check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)
     data = config.data.load(start.tokenizer) if data is None else data
     check_vocabulary(model, data)

@@ -105,9 +105,8 @@ def choose(implementation: str, asked: Request) -> Choice:
     refused = refusal(KERNELS[implementation].can, asked)
     if refused is not None:
         others = [name for name, kernel in KERNELS.items() if refusal(kernel.can, asked) is None]
-        raise KernelError(
-            f"attention implementation: {implementation} cannot compute this: {refused}; {' and '.join(others)} can"
-        )
+        message = f"attention implementation: {implementation} cannot compute this: {refused}"
+        raise KernelError(f"{message}; {' and '.join(others)} can", reason=refused)
     return Choice(implementation, "asked for by name")
 
 

@@ -70,8 +70,7 @@ def answer(attention: Attention, kernel: str) -> str:
             platform=can.platforms[0],
         )
     except KernelError as error:
-        reason = str(error).partition("cannot compute this: ")[2]
-        return reason.rpartition("; ")[0]
+        return error.reason
     return "yes"
 
 
