@@ -118,9 +118,10 @@ def ablate(
         gates: `[layers, max_heads]` by head stack, gates to start from (heads already removed at 0); None is all ones.
             With `all-but-one` a kept head's gate is 1.
         budget: bytes of device memory for temporaries. How many ablations run together follows from it; the memory
-            taken does not grow with the number of heads. The streams, [layers, batch, length, width], come on top.
+            taken does not grow with the number of heads. The streams of two batches, `[layers, batch, length, width]`
+            each, come on top.
         compute: how to compute.
-        progress: called after every batch with the number of batches done.
+        progress: called with the number of ablations done, which ends at heads times batches.
 
     Raises:
         DataError: there is no example with a target.
@@ -135,14 +136,16 @@ def ablate(
     rows = {head: _row(config, at, head, mode) for head in chosen}
     baseline: list[_Measured] = []
     ablated: dict[HeadId, list[_Measured]] = {head: [] for head in chosen}
-    for number, (own, by_head) in enumerate(one_behind(_batches(model, batches, at, rows, measures, compute, budget))):
+    done = 0
+    for own, by_chunk in one_behind(_batches(model, batches, at, rows, measures, compute, budget)):
         baseline.append(jax.device_get(own))
-        for chunk, measured in by_head:
+        for chunk, measured in by_chunk:
             fetched = jax.device_get(measured)
             for i, head in enumerate(chunk.heads):
                 ablated[head].append(jax.tree.map(lambda array, i=i: array[i], fetched))
-        if progress is not None:
-            progress(number + 1, {})
+            done += len(chunk.heads)
+            if progress is not None:
+                progress(done, {})
     return _collect(mode, chosen, baseline, ablated)
 
 
@@ -278,6 +281,9 @@ def _collect(
         mode,
         heads,
         baseline={name: joined(baseline, name) for name in names},
-        ablated={name: np.stack([joined(ablated[head], name) for head in heads]) for name in names},
+        ablated={
+            name: np.array([joined(ablated[head], name) for head in heads]).reshape(len(heads), present.sum())
+            for name in names
+        },
         weights={name: (targets if name == "loss" else np.ones_like(targets))[present] for name in names},
     )

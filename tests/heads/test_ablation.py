@@ -83,7 +83,9 @@ def test_all_but_one_leaves_the_layer_a_single_head(model, batches):
 def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
     removed = [HeadId("decoder", 0, 2), HeadId("decoder", 2, 0)]
     chosen = [HeadId("decoder", 0, 0), HeadId("decoder", 1, 1)]
-    got = ablate(model, batches, heads=chosen, gates=gates.without(model.config, removed), metrics=METRICS)
+    at, done = gates.without(model.config, removed), []
+    got = ablate(model, batches, heads=chosen, gates=at, metrics=METRICS, progress=lambda n, _: done.append(n))
+    assert done == [1, 2, 3, 4]
     assert got.heads == tuple(chosen)
     for i, head in enumerate(chosen):
         expected = plainly(model, batches, gates.without(model.config, [*removed, head]))
@@ -140,6 +142,12 @@ def test_chunks_are_equal_cover_every_head_and_waste_little():
         assert all({head.layer for head in chunk.padded} == {chunk.layer} for chunk in chunks)
     ragged = [HeadId("encoder", 0, h) for h in range(4)] + [HeadId("encoder", 2, 7)]
     assert [chunk.padded for chunk in split(ragged, 2)][-1] == (HeadId("encoder", 2, 7),) * 2
+
+
+def test_without_heads_there_is_only_the_model_itself(model, batches, each):
+    got = ablate(model, batches, heads=[], metrics=METRICS)
+    assert got.effects() == {}
+    np.testing.assert_allclose(got.baseline["loss"], each.baseline["loss"])
 
 
 def test_bad_requests_are_errors(model, batches, each):
