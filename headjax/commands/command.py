@@ -63,6 +63,6 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """`--task` and how much of it to read."""
-    parser.add_argument("--task", required=required, metavar="TASK", help="task name, or a file or folder of text")
+    parser.add_argument("--task", required=required, metavar="TASK", help="task name (python, sst2, ...) or a file")
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="examples per batch (default 16)")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="use the first N examples (default all)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from headjax.commands.command import Command, Result, add_task_arguments
+from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
 from headjax.report import numbers
 from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
@@ -18,12 +18,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """The model's loss and the task's metrics."""
-    from headjax.evaluation.specs import load_task
     from headjax.evaluation.task import measure_task
-    from headjax.models.directory import load
 
-    model = load(options.model)
-    task = load_task(options.task, model)
+    model, task = open_model_and_task(options)
     batches = task.count_batches(options.batch_size, limit=options.limit)
     with progress("evaluating", batches, "batch") as bar:
         found = measure_task(model, task, limit=options.limit, batch_size=options.batch_size, progress=bar)

@@ -138,9 +138,7 @@ def test_glue_layouts(tmp_path, tokenizer, monkeypatch):
     assert Glue(name="rte", path=str(folder)).load(tokenizer).info == data.info
     with pytest.raises(DataError, match=r"HEADJAX_DATA has no folder glue/CoLA or CoLA with train.tsv and dev.tsv or "):
         Glue(name="cola").load(tokenizer)
-    with pytest.raises(
-        DataError, match=rf"^{folder}: not a folder of mnli: expected train.tsv and dev_matched.tsv or "
-    ):
+    with pytest.raises(DataError, match=rf"^{folder}: not a folder of mnli: expected train.tsv and dev_matched"):
         Glue(name="mnli", path=str(folder)).load(tokenizer)
     monkeypatch.delenv("HEADJAX_DATA")
     with pytest.raises(DataError, match=r"^mnli: set HEADJAX_DATA to the folder that holds glue/MNLI"):

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.errors import ConfigError
+from headjax.models import directory
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Bert, Directory
+from headjax.models.tasks import Classification, MaskedLanguageModel, NoTask
+from headjax.models.tasks.replace import with_task
+from tests.tiny import VOCABULARY, decoder_config, model, multi_head, tokens
+
+FIELDS = {"vocab_size": VOCABULARY, "max_length": 12, "width": 16, "num_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    recipe = Bert(attention=multi_head(), feed_forward=Dense(16), pooler=None, task=NoTask(), **FIELDS)
+    return model(recipe.build())
+
+
+def test_only_the_output_is_new(encoder, tmp_path):
+    changed = with_task(encoder, Classification(classes=3), seed=1)
+    output = changed(tokens())
+    np.testing.assert_array_equal(output.hidden, encoder(tokens()).hidden)
+    assert output.logits.shape == (2, 3)
+    assert changed.config.pooler is not None
+    assert changed.history[-1]["action"] == "task"
+    again = with_task(encoder, Classification(classes=3), seed=1)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), again.params, changed.params))
+    changed.save(tmp_path / "model")
+    # A pooler that is there stays, whatever the output.
+    masked = with_task(changed, MaskedLanguageModel())
+    np.testing.assert_array_equal(masked.params["pooler"]["kernel"], changed.params["pooler"]["kernel"])
+    assert masked(tokens()).logits.shape == (2, 10, VOCABULARY)
+
+
+def test_a_directory_starts_with_another_task(encoder, tmp_path):
+    directory.save(encoder, tmp_path / "model")
+    recipe = Directory(path=str(tmp_path / "model"), task=Classification(classes=2))
+    start = recipe.start()
+    assert start.config == recipe.build()
+    assert start.params["output"]["kernel"].shape == (16, 2)
+    plain = Directory(path=str(tmp_path / "model")).start()
+    assert plain.config == encoder.config
+    np.testing.assert_array_equal(plain.params["embeddings"]["token"], start.params["embeddings"]["token"])
+
+
+def test_a_language_model_keeps_its_output():
+    with pytest.raises(ConfigError, match=r"^task: the output of a decoder cannot be exchanged$"):
+        with_task(model(decoder_config()), NoTask())
