@@ -43,7 +43,9 @@ def train_step(
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        (loss, losses), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, batch, key)
+        # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            (loss, losses), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, batch, key)
         updates, moments = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = StepMetrics(loss, optax.tree.norm(gradients), losses.weight.sum())
@@ -62,7 +64,8 @@ def evaluation_step(model: ModelConfig, mesh: Mesh, *, compute: Compute) -> Call
     """The jitted evaluation of one batch: its per-example losses."""
 
     def step(params: Params, batch: Batch) -> Loss:
-        return model.loss(model.apply(params, batch, Options(compute=compute)), batch)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return model.loss(model.apply(params, batch, Options(compute=compute)), batch)
 
     return jax.jit(step, out_shardings=replicated(mesh))
 

@@ -128,7 +128,7 @@ def _unwanted(name: str, asked: Request) -> str | None:
     if asked.probabilities and not can.probabilities:
         return "it returns no probabilities, and a probe may look at them"
     if asked.devices > 1 and not can.partitioned:
-        return f"XLA does not spread it over the {asked.devices} devices"
+        return f"XLA does not spread it over {asked.devices} devices by itself, and no mesh is set (jax.set_mesh)"
     return None
 
 

@@ -110,7 +110,7 @@ def _capabilities(can: Capabilities) -> Sequence[str]:
     if can.bfloat16_generation:
         limits.append(f"bfloat16 from TPU v{can.bfloat16_generation} on")
     if not can.partitioned:
-        limits.append("several devices need `jax.set_mesh`")
+        limits.append("several devices need a current mesh (`jax.set_mesh`; training sets one)")
     kv_heads = {
         "free": "yes",
         "grouped": "yes; repeated where their numbers differ",

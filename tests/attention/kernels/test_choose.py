@@ -43,7 +43,7 @@ ASKED = Request(
         ("tpu", {"queries": 100}, "einsum", "not splash: the query length is 100, and it needs multiples of 128"),
         ("tpu", {"bias": "full"}, "einsum", "not splash: it adds no bias to the logits, and this call has one"),
         ("tpu", {"masks": frozenset({"causal", "offset"})}, "einsum", "not splash: it knows no offset mask"),
-        ("tpu", {"devices": 4}, "einsum", "not splash: XLA does not spread it over the 4 devices"),
+        ("tpu", {"devices": 4}, "einsum", "not splash: XLA does not spread it over 4 devices by itself"),
         ("tpu", {"generation": 3}, "einsum", "not splash: it computes in bfloat16 from TPU v4 on, and this is v3"),
         ("tpu", {"generation": 3, "dtype": "float32"}, "splash", "preferred on tpu"),
         ("tpu", {"generation": 5}, "splash", "preferred on tpu"),
