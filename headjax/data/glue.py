@@ -136,7 +136,7 @@ class Glue(DataConfig):
         path: the task's folder; empty looks for it under the folder that the environment variable HEADJAX_DATA names.
         similarity: for `stsb`, whether each sentence is read by itself and labels are divided by 5.
         max_length: tokens of an example.
-        vocabulary: see `LabelledText`.
+        vocabulary, buckets: see `LabelledText`.
     """
 
     name: str
@@ -144,6 +144,7 @@ class Glue(DataConfig):
     similarity: bool = False
     max_length: int = 128
     vocabulary: str = ""
+    buckets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.name in GLUE, "name", unknown_name("GLUE task", self.name, GLUE))
@@ -170,6 +171,7 @@ class Glue(DataConfig):
             "label": layout.label,
             "max_length": self.max_length,
             "vocabulary": self.vocabulary,
+            "buckets": self.buckets,
         }
         if self.similarity:
             return TextSimilarity(**fields, scale=5.0)

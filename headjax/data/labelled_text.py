@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headjax.data.buckets import LengthBuckets
 from headjax.data.encoding import encode_packed, encode_sequences, padding_id
 from headjax.data.ragged import RaggedRows
 from headjax.data.split import text_hash
@@ -42,6 +43,7 @@ class LabelledText(DataConfig):
         label: column of the label.
         max_length: tokens of an example, special ones included; what is longer is cut.
         vocabulary: a BERT's `vocab.txt`, to train a model that brings no tokenizer.
+        buckets: lengths that training batches are padded to, besides the longest example's; one compilation each.
     """
 
     path: str = ""
@@ -52,6 +54,7 @@ class LabelledText(DataConfig):
     label: str = "label"
     max_length: int = 128
     vocabulary: str = ""
+    buckets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "max_length")
@@ -92,7 +95,7 @@ class LabelledText(DataConfig):
             "train": self.counts(train),
             "validation": self.counts(validation),
         }
-        return TaskData(tokenizer, train, validation, info)
+        return TaskData(tokenizer, LengthBuckets(train, self.buckets) if self.buckets else train, validation, info)
 
     @abc.abstractmethod
     def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:

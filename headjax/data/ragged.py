@@ -11,6 +11,11 @@ MULTIPLE = 8
 """Lengths that examples are padded to are multiples of this, for the sake of vector units."""
 
 
+def bucket_ends(bounds: Sequence[int], length: int) -> list[int]:
+    """The bounds below `length`, and `length`, ascending."""
+    return sorted({bound for bound in bounds if bound < length} | {length})
+
+
 class RaggedRows:
     """Examples of different lengths, padded to one length.
 
@@ -39,7 +44,11 @@ class RaggedRows:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        room = (0, self.length - int(self.lengths[index]))
+        return self.padded(index, self.length)
+
+    def padded(self, index: int, length: int) -> dict[str, np.ndarray]:
+        """The example padded to another length, not below its own."""
+        room = (0, length - int(self.lengths[index]))
         row = {name: np.pad(column[index], room) for name, column in self.columns.items()}
         row["attention_mask"] = np.pad(np.ones(self.lengths[index], np.int32), room)
         row["input_ids"] = np.where(row["attention_mask"] == 1, row["input_ids"], np.int32(self.padding_id))
@@ -53,7 +62,7 @@ class RaggedRows:
 
     def buckets(self, bounds: Sequence[int]) -> list[RaggedRows]:
         """The examples by length, none empty: each group is padded to its own bound, the last to `length`."""
-        ends = sorted({bound for bound in bounds if bound < self.length} | {self.length})
+        ends = bucket_ends(bounds, self.length)
         number = np.searchsorted(ends, self.lengths)
         groups = [(np.flatnonzero(number == i), end) for i, end in enumerate(ends)]
         return [self.select(indices, end) for indices, end in groups if indices.size]

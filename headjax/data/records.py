@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headjax.data.buckets import LengthBuckets
 from headjax.data.task import Source
 from headjax.errors import DataError, require
 from headjax.models.outputs import IGNORED
@@ -62,7 +63,7 @@ class TokenBlocks:
 class _ShardRows:
     """The endless example stream as one shard reads it: its rows of every global batch, batch after batch."""
 
-    stream: Source
+    stream: Any  # examples by position, without an end
     batch_size: int
     shard: Shard
 
@@ -86,7 +87,8 @@ def train_iterator(
     there, also with another number of processes or threads.
 
     Args:
-        source: anything with `__len__` and `__getitem__`; read by index, so reading may be parallel.
+        source: anything with `__len__` and `__getitem__`; read by index, so reading may be parallel. `LengthBuckets`
+            change the order within some batches' reach and pad each batch by itself.
         batch_size: examples of one global batch.
         seed: of the order, 0 <= seed < 2**32.
         shard: which rows this process reads.
@@ -107,7 +109,11 @@ def train_iterator(
     require(0 <= shard.index < shard.count, "shard", f"there is no shard {shard.index} of {shard.count}")
     divides = batch_size % shard.count == 0
     require(divides, "batch_size", f"{batch_size} examples do not divide into {shard.count} shards")
-    stream = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
+    stream: Any = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
+    if isinstance(source, LengthBuckets):
+        stream = source.stream(stream, batch_size, seed)
+    else:
+        stream = stream.map(source.__getitem__)
     rows = grain.MapDataset.source(_ShardRows(stream, batch_size, shard))
     batches = rows.batch(batch_size // shard.count, drop_remainder=True)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
