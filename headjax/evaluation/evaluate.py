@@ -69,4 +69,5 @@ def batch_loss(config: ModelConfig, params: Params, batch: Batch, gates: Gates |
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _batch_loss(config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute) -> Loss:
-    return config.loss(config.apply(params, batch, Options(gates=gates, compute=compute)), batch)
+    output = config.apply(params, batch, Options(gates=gates, compute=compute))
+    return config.for_evaluation().loss(output, batch)

@@ -59,7 +59,7 @@ class Task:
         Raises:
             HeadjaxError: its output is for another task.
         """
-        return self.measure.fit(model)
+        return model.replace(config=self.measure.fit(model.config))
 
     def batches(
         self, batch_size: int = BATCH_SIZE, *, limit: int = 0, buckets: Sequence[int] = ()
@@ -177,16 +177,14 @@ def measure_task(
         DataError: there is no target at all.
     """
     model = task.fit(model)
-    config = model.config.for_evaluation()
+    config = model.config
     found: list[tuple[Any, Any]] = []
     for number, batch in enumerate(task.batches(batch_size, limit=limit, buckets=buckets), start=1):
         arrays = {name: jnp.asarray(array) for name, array in batch.items()}
         found.append(_measured(config, task.measure, compute, model.params, arrays, gates))
         if progress is not None:
             progress(number, {})
-    outcomes = _collect(jax.device_get(found))
-    loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
-    return Evaluation({"loss": loss, **task.measure.metrics(outcomes)}, len(outcomes["loss"]), outcomes)
+    return reduce_batches(task.measure, found)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -194,14 +192,22 @@ def _measured(
     config: ModelConfig, measure: Measure, compute: Compute, params: Params, batch: Batch, gates: Gates | None
 ) -> tuple[Loss, dict[str, jax.Array]]:
     output = config.apply(params, batch, Options(gates=gates, compute=compute))
-    return config.loss(output, batch), {name: outcome(output, batch) for name, outcome in measure.outcomes().items()}
+    loss = config.for_evaluation().loss(output, batch)
+    return loss, {name: outcome(output, batch) for name, outcome in measure.outcomes().items()}
 
 
-def _collect(batches: Sequence[tuple[Loss, dict[str, np.ndarray]]]) -> dict[str, np.ndarray]:
-    """The outcomes of all examples that have a target."""
-    named = [{"loss": loss.total, "targets": loss.weight, **found} for loss, found in batches]
+def reduce_batches(measure: Measure, batches: Sequence[tuple[Loss, Mapping[str, Any]]]) -> Evaluation:
+    """The losses and outcomes of every batch as metrics; examples without a target count nowhere.
+
+    Raises:
+        DataError: there is no target at all.
+    """
+    fetched = jax.device_get(list(batches))
+    named = [{"loss": loss.total, "targets": loss.weight, **found} for loss, found in fetched]
     joined = {name: np.concatenate([batch[name] for batch in named]).astype(np.float64) for name in named[0]}
     present = joined["targets"] > 0
     if not present.any():
         raise DataError("evaluation: the data holds no targets")
-    return {name: column[present] for name, column in joined.items()}
+    outcomes = {name: column[present] for name, column in joined.items()}
+    loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
+    return Evaluation({"loss": loss, **measure.metrics(outcomes)}, len(outcomes["loss"]), outcomes)

@@ -29,7 +29,8 @@ class EncoderDecoderModel(GenerativeModel):
     Batches hold the source `input_ids [batch, length]` with its `attention_mask` (0 at padding), and either
     `decoder_input_ids [batch, target length]` or the `labels` they are made of (shifted right by one, after the start
     token); `decoder_attention_mask` may mark padding among them. `labels` are the target tokens, -100 where no loss is
-    wanted.
+    wanted. Packed pairs are kept apart by `segment_ids` and `decoder_segment_ids`, with `position_ids` and
+    `decoder_position_ids` that start anew for each, and `decoder_input_ids` of their own.
 
     Attributes:
         embeddings: those of the source.
@@ -100,11 +101,12 @@ class EncoderDecoderModel(GenerativeModel):
         memory, source, encoder_probed = self.encode(params, batch, options)
         embed = self._target_params(params)
         x = self.target_embeddings(embed, tokens, positions=positions, key=fold(options.key, 2))
+        packed = batch.get("decoder_segment_ids")
+        mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
+        crossed = Mask(keys=source, query_segments=packed, key_segments=batch.get("segment_ids"))
         call = StackCall(
-            attention=Call(
-                mask=Mask(causal=True, keys=present), gates=options.gates_of("decoder"), positions=positions
-            ),
-            cross_attention=Call(mask=Mask(keys=source), gates=options.gates_of("cross"), positions=positions),
+            attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
+            cross_attention=Call(mask=crossed, gates=options.gates_of("cross"), positions=positions),
             memory=memory,
             query_mask=present,
             key=fold(options.key, 3),
@@ -125,8 +127,10 @@ class EncoderDecoderModel(GenerativeModel):
         present = batch_present(batch, tokens)
         positions = batch_positions(batch, self.embeddings.positions, tokens, present)
         x = self.embeddings(params["embeddings"], tokens, positions=positions, key=fold(options.key, 0))
+        packed = batch.get("segment_ids")
+        mask = Mask(keys=present, query_segments=packed, key_segments=packed)
         call = StackCall(
-            attention=Call(mask=Mask(keys=present), gates=options.gates_of("encoder"), positions=positions),
+            attention=Call(mask=mask, gates=options.gates_of("encoder"), positions=positions),
             query_mask=present,
             key=fold(options.key, 1),
             probe=options.probe,

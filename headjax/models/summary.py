@@ -46,7 +46,7 @@ class ModelSummary(NamedTuple):
         flops: floating-point operations of one forward of one example, two a multiply-add.
         cache_bytes_per_token: bytes that generating one token adds to the decoding cache; 0 for models that do not
             generate. Cross-attention caches each source token besides, see `layers`.
-        length: tokens of the example that `flops` are for.
+        length: tokens (or patches and tokens) of the example that `flops` are for.
         layers: every attention layer, stack by stack.
     """
 
@@ -67,7 +67,7 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
 
     Args:
         config: the architecture.
-        length: tokens of one example; of each side in encoder-decoders. Vision models know their own.
+        length: tokens of one example; of each side in encoder-decoders. Vision models have their own.
         compute: its `dtype` is that of the cache.
     """
     layers = [
@@ -80,7 +80,7 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
         heads=sum(len(layer.heads) for layer in layers),
         flops=config.flops(length),
         cache_bytes_per_token=sum(layer.cache_bytes_per_token for layer in layers if layer.stack == "decoder"),
-        length=length,
+        length=config.attention_lengths(layers[0].stack, length)[0],
         layers=tuple(layers),
     )
 

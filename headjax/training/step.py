@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from headjax.evaluation.measures import Measure
 from headjax.models.base import Batch, Loss, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.parallel.mesh import batch_sharding, replicated
@@ -65,7 +66,22 @@ def evaluation_step(model: ModelConfig, mesh: Mesh, *, compute: Compute) -> Call
 
     def step(params: Params, batch: Batch) -> Loss:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return model.loss(model.apply(params, batch, Options(compute=compute)), batch)
+            return model.for_evaluation().loss(model.apply(params, batch, Options(compute=compute)), batch)
+
+    return jax.jit(step, out_shardings=replicated(mesh))
+
+
+def measuring_step(
+    model: ModelConfig, measure: Measure, mesh: Mesh, *, compute: Compute
+) -> Callable[[Params, Batch], tuple[Loss, dict[str, jax.Array]]]:
+    """The jitted evaluation of one batch: its per-example losses, and the outcomes that a task's metrics are made of."""
+    outcomes = measure.outcomes()
+
+    def step(params: Params, batch: Batch) -> tuple[Loss, dict[str, jax.Array]]:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            output = model.apply(params, batch, Options(compute=compute))
+            loss = model.for_evaluation().loss(output, batch)
+            return loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
 
     return jax.jit(step, out_shardings=replicated(mesh))
 

@@ -12,11 +12,12 @@ import pytest
 from headjax import tensors
 from headjax.attention import Grouped, MultiHead
 from headjax.errors import ConfigError, DataError
+from headjax.evaluation.evaluate import evaluate
 from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.initializers import Normal
-from headjax.models import Compute, EncoderDecoderModel, ModelConfig
+from headjax.models import Compute, EncoderDecoderModel, ModelConfig, Options
 from headjax.models.embeddings import Learned, Sinusoidal
 from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.position_bias import RelativeBuckets
@@ -112,6 +113,38 @@ def test_loss_is_the_smoothed_cross_entropy_of_the_labels():
     smoothed = 0.9 * nll - 0.1 * log.mean(axis=-1)
     np.testing.assert_allclose(config.loss(output, batch).mean(), smoothed[counted].mean(), rtol=1e-5)
     np.testing.assert_allclose(config.for_evaluation().loss(output, batch).mean(), nll[counted].mean(), rtol=1e-5)
+    np.testing.assert_allclose(evaluate(model, [batch])["loss"], nll[counted].mean(), rtol=1e-5)
+
+
+def test_packed_pairs_do_not_see_each_other(model):
+    """Two pairs in one row are the two pairs alone."""
+    sources, targets = [[5, 6, 7], [8, 9, 10, 11]], [[3, 20, 21, 22], [3, 24, 25]]
+    packed = model(
+        {
+            "input_ids": np.concatenate(sources)[None],
+            "segment_ids": np.array([[1, 1, 1, 2, 2, 2, 2]]),
+            "position_ids": np.array([[0, 1, 2, 0, 1, 2, 3]]),
+            "decoder_input_ids": np.concatenate(targets)[None],
+            "decoder_segment_ids": np.array([[1, 1, 1, 1, 2, 2, 2]]),
+            "decoder_position_ids": np.array([[0, 1, 2, 3, 0, 1, 2]]),
+        }
+    ).logits[0]
+    alone = [
+        model({"input_ids": np.array([source]), "decoder_input_ids": np.array([target])}).logits[0]
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    np.testing.assert_allclose(packed, np.concatenate(alone), atol=1e-5)
+
+
+def test_dropout_is_drawn_from_its_key(model):
+    def logits(seed, params):
+        return model.config.apply(params, BATCH, Options(key=jax.random.key(seed))).logits
+
+    logits = jax.jit(logits)
+    first, again, other = (np.asarray(logits(seed, model.params)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-2
+    assert np.abs(first - model(BATCH).logits).max() > 1e-2
 
 
 def test_head_stacks_and_their_gates(model):

@@ -11,9 +11,10 @@ import pytest
 
 from headjax.attention import NoHeads
 from headjax.errors import ConfigError
+from headjax.models import Compute, Options
 from headjax.models.layer import Layer
 from headjax.models.stack import Stack
-from headjax.tensors import flatten
+from headjax.tensors import abstract, flatten
 from tests import tiny
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
@@ -68,6 +69,20 @@ def test_restack_for_other_runs_computes_the_same():
     moved = model.replace(config=config.replace_stacks({"decoder": split}), params=model.params | {"decoder": decoder})
     assert sorted(decoder) == ["final_norm", "layers_0_0", "layers_1_1", "layers_2_2"]
     np.testing.assert_allclose(moved(batch).logits, model(batch).logits, atol=1e-5)
+
+
+def test_a_deeper_run_is_no_longer_program():
+    """One scan whatever the depth; unrolled, the program grows with it."""
+
+    def equations(depth: int, scan: bool) -> int:
+        config = tiny.decoder_config(*[MULTI] * depth)
+        options = Options(compute=Compute(scan=scan))
+        batch = {"input_ids": jax.ShapeDtypeStruct((2, 8), jnp.int32)}
+        jaxpr = jax.make_jaxpr(lambda p, b: config.apply(p, b, options).logits)(abstract(config.tensors()), batch)
+        return len(jaxpr.eqns)
+
+    assert equations(3, scan=True) == equations(144, scan=True)
+    assert equations(6, scan=False) > 1.5 * equations(3, scan=False)
 
 
 def test_stacked_layers_are_drawn_apart():

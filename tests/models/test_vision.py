@@ -56,6 +56,7 @@ def test_lengths_and_outputs(model):
     extra = output.extra_logits
     np.testing.assert_allclose(output.logits, (extra["cls_logits"] + extra["distillation_logits"]) / 2, atol=1e-6)
     np.testing.assert_array_equal(output.pooled, output.hidden[:, 0])
+    assert summarize(model.config, 1).length == 11
     assert summarize(model.config, 1).layers[0].flops == model.config.encoder.layers[0].attention.flops(16, 16, 11, 11)
 
 
