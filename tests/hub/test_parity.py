@@ -40,6 +40,20 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+BART = {
+    "vocab_size": 50,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 20,
+    "max_position_embeddings": 20,
+}
+MARIAN = BART | {"pad_token_id": 49, "decoder_start_token_id": 49, "eos_token_id": 0, "forced_eos_token_id": 0}
+T5 = {"vocab_size": 50, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4}
+NEAR = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 
 CASES = {
     "BertModel": SIZES,
@@ -74,6 +88,14 @@ CASES = {
     "MistralForCausalLM": GROUPED,
     "Qwen2ForCausalLM": GROUPED,
     "Qwen3ForCausalLM": GROUPED | {"head_dim": 8, "tie_word_embeddings": True},
+    "BartForConditionalGeneration": BART,
+    "BartModel": BART | {"scale_embedding": True},
+    "MarianMTModel": MARIAN | {"scale_embedding": True, "activation_function": "swish"},
+    "MarianMTModel two vocabularies": MARIAN | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
+    "T5ForConditionalGeneration": T5 | NEAR,
+    "T5ForConditionalGeneration 1.1": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "T5Model": T5 | {"feed_forward_proj": "gated-silu"},
+    "MT5ForConditionalGeneration": T5 | {"feed_forward_proj": "gated-gelu"},
 }
 
 
@@ -85,7 +107,7 @@ def case(request, tmp_path_factory):
     model = build(request.param.split()[0], CASES[request.param])
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in filter(lambda each: each.requires_grad, model.parameters()):
             noise = 0.2 * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(parameter + noise)
     folder = tmp_path_factory.mktemp("theirs")
@@ -110,6 +132,9 @@ def batch(config):
     found = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
     if getattr(config, "type_vocab_size", 0) > 1:
         found["token_type_ids"] = (np.arange(9)[None, :] > 4) * mask
+    if config.is_encoder_decoder:
+        found["decoder_input_ids"] = generator.integers(3, config.vocab_size - 1, (2, 7))
+        found["decoder_attention_mask"] = np.ones((2, 7), np.int64)
     return found
 
 
@@ -123,8 +148,9 @@ def outputs(model, inputs):
         )
     last = found.get("last_hidden_state")
     logits = found.get("logits", found.get("prediction_logits"))
+    states = found.get("hidden_states", found.get("decoder_hidden_states"))
     named = {
-        "hidden": found["hidden_states"][-1] if last is None else last,
+        "hidden": states[-1] if last is None else last,
         "logits": logits,
         "pooled": found.get("pooler_output"),
         "start_logits": found.get("start_logits"),
@@ -199,6 +225,8 @@ PRUNED = [
     "GPT2LMHeadModel",
     "LlamaForCausalLM",
     "Qwen3ForCausalLM",
+    "BartForConditionalGeneration",
+    "T5ForConditionalGeneration",
 ]
 
 
@@ -208,6 +236,7 @@ def test_a_ragged_model_loads_there_padded(case, tmp_path):
     model = from_huggingface(folder)
     stack = next(iter(model.config.attentions()))
     rest = [] if theirs.config.model_type == "albert" else [f"{stack}/1/2", f"{stack}/1/3"]
+    rest += ["decoder/0/0", "cross/0/1"] if theirs.config.is_encoder_decoder else []
     smaller = prune(model, [f"{stack}/0/1", f"{stack}/1/0", *rest])
     exported = to_huggingface(smaller, tmp_path / "ours")
     assert exported.layout == "padded"
@@ -226,6 +255,19 @@ def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert (again.config.num_attention_heads, again.config.num_key_value_heads, again.config.head_dim) == (2, 2, 4)
+    close(smaller(inputs), outputs(again, inputs), inputs["attention_mask"])
+
+
+@pytest.mark.parametrize("case", ["T5ForConditionalGeneration"], indirect=True)
+def test_the_same_heads_everywhere_leave_a_smaller_t5(case, tmp_path):
+    """The heads left keep their columns of the position bias."""
+    theirs, folder = case
+    layers = ("encoder/0", "encoder/1", "decoder/0", "cross/0")
+    smaller = prune(from_huggingface(folder), [f"{layer}/{head}" for layer in layers for head in (0, 2)])
+    assert to_huggingface(smaller, tmp_path / "ours").layout == "native"
+    inputs = batch(theirs.config)
+    again = loaded(type(theirs), tmp_path / "ours")
+    assert (again.config.num_heads, again.config.d_kv) == (2, 6)
     close(smaller(inputs), outputs(again, inputs), inputs["attention_mask"])
 
 

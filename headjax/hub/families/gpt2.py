@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from headjax.attention.multi_head import MultiHead
 from headjax.hub.family import Family, expect, head_dim
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
-from headjax.hub.forms import Flat, Fused, Matrix
+from headjax.hub.forms import Flat, Fused, Matrix, Transposed
 from headjax.hub.rules import Rule, Rules, norm, one, projection, under
 from headjax.initializers import Normal
 from headjax.models.base import ModelConfig
@@ -112,4 +112,4 @@ class Gpt2Family(Family):
         return {"lm_head.weight": "transformer.wte.weight"} if isinstance(config.output, Tied) else {}
 
 
-_UNTIED: Rules = projection("lm_head", "output/kernel")[:1]
+_UNTIED: Rules = one("lm_head.weight", "output/kernel", Transposed())

@@ -13,6 +13,7 @@ from headjax.attention.rotary import Rotary
 from headjax.hub.families.rope import read_rotary, write_rotary
 from headjax.hub.family import Family, HeadShape, InexpressibleError, expect
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
+from headjax.hub.forms import Transposed
 from headjax.hub.rules import Rules, one, projection, under
 from headjax.initializers import Normal
 from headjax.models.base import ModelConfig
@@ -43,7 +44,7 @@ _MODEL: Rules = (
     *under("layers.{}.", "decoder/{}/", _LAYER),
     *one("norm.weight", "decoder/final_norm/scale"),
 )
-_OUTPUT: Rules = projection("lm_head", "output/kernel")[:1]
+_OUTPUT: Rules = one("lm_head.weight", "output/kernel", Transposed())
 
 
 class Biases(NamedTuple):
