@@ -95,12 +95,16 @@ def counted_queries(probe: Probe) -> jax.Array:
 def probabilities(probe: Probe) -> jax.Array:
     """Attention probabilities `[batch, heads, query, key]` in float32.
 
+    Weights that are no distribution, since they were mixed across heads after the softmax (talking heads), count by
+    their share of the query's summed absolute weight.
+
     Raises:
         KernelError: the attention implementation does not hold them.
     """
     weights = probe.attended.probabilities
     if weights is not None:
-        return weights.astype(jnp.float32)
+        size = jnp.abs(weights.astype(jnp.float32))
+        return size / jnp.maximum(size.sum(axis=-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
     context = probe.attended.context
     if context.shape[2] == 0:
         return jnp.zeros((context.shape[0], 0, context.shape[1], 1))

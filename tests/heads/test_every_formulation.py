@@ -1,0 +1,50 @@
+"""Scores and ablations of a decoder in which every layer has another formulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headjax.evaluation.evaluate import batch_loss
+from headjax.heads import gates
+from headjax.heads.ablation import ablate
+from headjax.heads.head_id import all_heads
+from headjax.heads.roles import head_roles
+from headjax.heads.scores import SCORES, score_heads
+from headjax.models import Compute
+from tests import tiny
+from tests.attention.formulations import FORMULATIONS
+
+NAMES = ("fixed_head_size", "ragged_grouped", "tucker", "latent_rotary", "talking", "gated")
+BATCH = tiny.tokens(2, 6)
+COMPUTE = Compute(attention="einsum")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(*[tiny.layer(FORMULATIONS[name]) for name in NAMES]))
+
+
+@pytest.fixture(scope="module")
+def ablation(model):
+    return ablate(model, [BATCH], compute=COMPUTE)
+
+
+def test_every_head_has_every_score_and_a_role(model):
+    scores, heads = score_heads(model, [BATCH]), list(all_heads(model.config))
+    assert set(scores.values) == set(SCORES)
+    for name, values in scores.values.items():
+        assert list(values) == heads, name
+        assert min(values.values()) >= -1e-6, name
+    for name in ("importance", "fisher", "context_norm", "output_norm", "confidence"):
+        assert min(scores.score(name).values()) > 0.0, name
+    assert max(scores.score("normalized_entropy").values()) <= 1.0 + 1e-5
+    assert list(head_roles(model, [BATCH])) == heads
+
+
+def test_ablations_equal_whole_forwards(model, ablation):
+    by_layer = {head.layer: (i, head) for i, head in enumerate(ablation.heads)}
+    for i, head in by_layer.values():
+        at = gates.without(model.config, [head])
+        expected = batch_loss(model.config, model.params, BATCH, at, COMPUTE).total
+        np.testing.assert_allclose(ablation.ablated["loss"][i], expected, rtol=1e-4, err_msg=str(head))
