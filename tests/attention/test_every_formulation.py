@@ -137,14 +137,16 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
     params, x = random_params(attention), jnp.asarray(random_inputs(BATCH, LENGTH))
     present, gates = everything(attention)
     full = run(attention, params, x, present, gates)
-    tokens = [attention.memory(params, x[:, t : t + 1], jnp.full((1, 1), t)) for t in range(LENGTH)]
+    remember = jax.jit(attention.memory)
+    tokens = [remember(params, x[:, t : t + 1], jnp.full((1, 1), t)) for t in range(LENGTH)]
     cache = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *tokens)
     assert sum(leaf[0, 0].size for leaf in cache.values()) == attention.cache_size(WIDTH, WIDTH)
     t = LENGTH - 2
     # Without positions the mask's offset says where the query stands.
-    call = Call(mask=Mask(causal=True, query_offset=jnp.asarray(t)))
-    attended = attention.attend(params, x[:, t : t + 1], cache, call)
-    np.testing.assert_allclose(attention.combine(params, attended.context)[:, 0], full[:, t], rtol=1e-4, atol=1e-5)
+    mask = Mask(causal=True, query_offset=jnp.asarray(t))
+    attend = jax.jit(lambda *arrays: attention.attend(*arrays, Call(mask=mask)).context)
+    decoded = attention.combine(params, attend(params, x[:, t : t + 1], cache))
+    np.testing.assert_allclose(decoded[:, 0], full[:, t], rtol=1e-4, atol=1e-5)
 
 
 @every

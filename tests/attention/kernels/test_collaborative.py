@@ -96,9 +96,12 @@ def test_the_formulation_reaches_it_by_name():
     attention = dataclasses.replace(FORMULATIONS["collaborative"], projection_bias=False)
     params, x = random_params(attention), jnp.asarray(random_inputs())
     gates = jnp.asarray(np.random.default_rng(0).uniform(size=(2, 6, 4)), jnp.float32)
-    call = Call(mask=Mask(causal=True), gates=gates)
-    memory = attention.memory(params, x, None)
-    expected = attention.attend(params, x, memory, call)
-    actual = attention.attend(params, x, memory, call._replace(implementation="collaborative_pallas"))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def attended(kernel, params, x, gates):
+        call = Call(mask=Mask(causal=True), gates=gates, implementation=kernel)
+        return attention.attend(params, x, attention.memory(params, x, None), call)
+
+    expected, actual = (attended(kernel, params, x, gates) for kernel in ("einsum", "collaborative_pallas"))
     assert actual.probabilities is None
     np.testing.assert_allclose(actual.context, expected.context, atol=1e-5)
