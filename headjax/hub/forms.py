@@ -110,6 +110,20 @@ class Transposed(OneForm):
 
 
 @dataclasses.dataclass(frozen=True)
+class LastFirst(OneForm):
+    """Our last dimension is their first (`torch.nn.Conv2d`: `[outputs, channels, height, width]`)."""
+
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        return ours.shape[-1:] + ours.shape[:-1]
+
+    def load_one(self, theirs: np.ndarray, ours: Tensor) -> np.ndarray:
+        return np.moveaxis(theirs, 0, -1)
+
+    def store_one(self, array: np.ndarray, ours: Tensor) -> np.ndarray:
+        return np.moveaxis(array, -1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Fused(Form):
     """Several of ours side by side along their last dimension (GPT-2's query, key and value).
 

@@ -53,6 +53,14 @@ BART = {
 }
 MARIAN = BART | {"pad_token_id": 49, "decoder_start_token_id": 49, "eos_token_id": 0, "forced_eos_token_id": 0}
 T5 = {"vocab_size": 50, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4}
+VIT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "image_size": 8,
+    "patch_size": 4,
+}
 NEAR = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 
 CASES = {
@@ -96,6 +104,11 @@ CASES = {
     "T5ForConditionalGeneration 1.1": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     "T5Model": T5 | {"feed_forward_proj": "gated-silu"},
     "MT5ForConditionalGeneration": T5 | {"feed_forward_proj": "gated-gelu"},
+    "ViTModel": VIT,
+    "ViTForImageClassification": VIT | {"num_labels": 3, "qkv_bias": False},
+    "DeiTModel": VIT | {"num_channels": 1},
+    "DeiTForImageClassification": VIT | {"num_labels": 3},
+    "DeiTForImageClassificationWithTeacher": VIT | {"num_labels": 3},
 }
 
 
@@ -125,6 +138,9 @@ def build(name, sizes):
 def batch(config):
     """Two sequences, the second with padding behind it; padding tokens are what the config says they are."""
     generator = np.random.default_rng(0)
+    if hasattr(config, "patch_size"):
+        pixels = (2, config.num_channels, config.image_size, config.image_size)
+        return {"pixel_values": generator.standard_normal(pixels, dtype=np.float32)}
     ids = generator.integers(3, config.vocab_size - 1, (2, 9))
     mask = np.ones_like(ids)
     mask[1, 6:] = 0
@@ -149,23 +165,28 @@ def outputs(model, inputs):
     last = found.get("last_hidden_state")
     logits = found.get("logits", found.get("prediction_logits"))
     states = found.get("hidden_states", found.get("decoder_hidden_states"))
+    if last is None and "pixel_values" not in inputs:  # those of vision models lack the final norm
+        last = states[-1]
     named = {
-        "hidden": states[-1] if last is None else last,
+        "hidden": last,
         "logits": logits,
         "pooled": found.get("pooler_output"),
         "start_logits": found.get("start_logits"),
         "end_logits": found.get("end_logits"),
+        "cls_logits": found.get("cls_logits"),
+        "distillation_logits": found.get("distillation_logits"),
         "seq_relationship_logits": found.get("seq_relationship_logits", found.get("sop_logits")),
     }
     return {name: array.numpy() for name, array in named.items() if array is not None}
 
 
-def close(ours, theirs, mask):
+def close(ours, theirs, inputs):
     """Asserts that everything they compute is what we compute, wherever there is no padding."""
     found = {"hidden": ours.hidden, "logits": ours.logits, "pooled": ours.pooled, **(ours.extra_logits or {})}
     for name, array in theirs.items():
         mine = np.asarray(found[name])
         assert mine.shape == array.shape, name
+        mask = inputs.get("attention_mask", np.zeros(0))
         seen = mask == 1 if array.shape[:2] == mask.shape else ...
         np.testing.assert_allclose(mine[seen], array[seen], atol=TOLERANCE, rtol=0, err_msg=name)
 
@@ -174,7 +195,7 @@ def test_same_outputs(case):
     theirs, folder = case
     inputs = batch(theirs.config)
     ours = from_huggingface(folder)
-    close(ours(inputs), outputs(theirs, inputs), inputs["attention_mask"])
+    close(ours(inputs), outputs(theirs, inputs), inputs)
 
 
 def test_gives_back_what_came_and_loads_there(case, tmp_path):
@@ -227,6 +248,7 @@ PRUNED = [
     "Qwen3ForCausalLM",
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",
+    "ViTForImageClassification",
 ]
 
 
@@ -243,7 +265,7 @@ def test_a_ragged_model_loads_there_padded(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert again.config.num_attention_heads == 4
-    close(smaller(inputs), outputs(again, inputs), inputs["attention_mask"])
+    close(smaller(inputs), outputs(again, inputs), inputs)
 
 
 @pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen2ForCausalLM"], indirect=True)
@@ -255,7 +277,7 @@ def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert (again.config.num_attention_heads, again.config.num_key_value_heads, again.config.head_dim) == (2, 2, 4)
-    close(smaller(inputs), outputs(again, inputs), inputs["attention_mask"])
+    close(smaller(inputs), outputs(again, inputs), inputs)
 
 
 @pytest.mark.parametrize("case", ["T5ForConditionalGeneration"], indirect=True)
@@ -268,7 +290,7 @@ def test_the_same_heads_everywhere_leave_a_smaller_t5(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert (again.config.num_heads, again.config.d_kv) == (2, 6)
-    close(smaller(inputs), outputs(again, inputs), inputs["attention_mask"])
+    close(smaller(inputs), outputs(again, inputs), inputs)
 
 
 def test_layers_of_different_counts_have_no_native_layout_yet():
@@ -295,7 +317,7 @@ def test_shards_and_half_precision(tmp_path):
         assert torch.equal(parameter, again.get_parameter(name)), name
     wide = from_huggingface(tmp_path / "theirs", dtype="float32")
     inputs = batch(theirs.config)
-    close(wide(inputs), outputs(theirs.float(), inputs), inputs["attention_mask"])
+    close(wide(inputs), outputs(theirs.float(), inputs), inputs)
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +348,7 @@ def test_trained_weights_on_real_sentences(minilm, data_dir):
         found = theirs(**{name: torch.from_numpy(np.asarray(array)) for name, array in reference.items()})
     computed, mask = ours(inputs), inputs["attention_mask"]
     expected = {"hidden": found.last_hidden_state.numpy(), "pooled": found.pooler_output.numpy()}
-    close(computed, expected, mask)
+    close(computed, expected, inputs)
     vectors = [means(np.asarray(hidden), mask) for hidden in (computed.hidden, expected["hidden"])]
     np.testing.assert_allclose(*vectors, atol=TOLERANCE, rtol=0)
 

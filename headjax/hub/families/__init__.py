@@ -10,6 +10,7 @@ from headjax.hub.families.gpt2 import Gpt2Family
 from headjax.hub.families.llama import LlamaFamily, MistralFamily, Qwen2Family, Qwen3Family
 from headjax.hub.families.roberta import RobertaFamily
 from headjax.hub.families.t5 import T5Family
+from headjax.hub.families.vit import DeitFamily, VitFamily
 from headjax.hub.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -28,5 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     MarianFamily("marian", "Marian"),
     T5Family("t5", "T5"),
     T5Family("mt5", "MT5", scales=False),
+    VitFamily("vit", "ViT"),
+    DeitFamily("deit", "DeiT"),
 )
 """All of them; of two that can express a model, the first is taken unless another is asked for."""

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple
 
 from headjax.attention.multi_head import MultiHead
-from headjax.hub.families.labels import label_fields, num_labels
+from headjax.hub.families.labels import classifier, label_fields, num_labels
 from headjax.hub.family import Family, expect, head_dim
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import Rules
@@ -22,16 +22,7 @@ from headjax.models.norms import LayerNorm
 from headjax.models.pooler import Pooler
 from headjax.models.residual import PostNorm
 from headjax.models.stack import Stack
-from headjax.models.tasks import (
-    Classification,
-    MaskedLanguageModel,
-    NoTask,
-    Pretraining,
-    Regression,
-    Span,
-    TaskOutput,
-    TokenClassification,
-)
+from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TaskOutput, TokenClassification
 
 
 class TaskClass(NamedTuple):
@@ -156,14 +147,9 @@ class EncoderFamily(Family):
         dropout = self.output_dropout(fields, suffix)
         if suffix == "ForQuestionAnswering":
             return Span(dropout=dropout)
-        labels = num_labels(fields)
         if suffix == "ForTokenClassification":
-            return TokenClassification(classes=labels, dropout=dropout)
-        fields.only("problem_type", ["regression", "single_label_classification"], "single_label_classification")
-        problem = fields.text("problem_type", "regression" if labels == 1 else "single_label_classification")
-        if problem == "regression":
-            return Regression(outputs=labels, dropout=dropout)
-        return Classification(classes=labels, dropout=dropout)
+            return TokenClassification(classes=num_labels(fields), dropout=dropout)
+        return classifier(fields, dropout)
 
     def suffix(self, fields: Fields, names: Collection[str]) -> str:
         """The task by the ending of its class."""
