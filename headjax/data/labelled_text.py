@@ -94,6 +94,7 @@ class LabelledText(DataConfig):
             "data": train.fingerprint,
             "train": self.counts(train),
             "validation": self.counts(validation),
+            **self.notes(tables),
         }
         return TaskData(tokenizer, LengthBuckets(train, self.buckets) if self.buckets else train, validation, info)
 
@@ -111,6 +112,10 @@ class LabelledText(DataConfig):
         second = [row.values[1] for row in rows] if self.second else None
         encoded = encode_sequences(tokenizer, first, second, max_length=self.max_length)
         return {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+
+    def notes(self, tables: Tables) -> Mapping[str, Any]:
+        """What else to report of the data."""
+        return {}
 
     def counts(self, source: RaggedRows) -> Mapping[str, Any]:
         """What to report of a split."""
@@ -137,13 +142,19 @@ class TextClassification(LabelledText):
     classes: tuple[str, ...] = ()
 
     def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-        names = self.classes or sorted_labels({row.values[-1] for rows in tables for row in rows})
-        numbers = {name: number for number, name in enumerate(names)}
+        numbers = {name: number for number, name in enumerate(self.names(tables))}
         for row in (row for rows in tables for row in rows):
             if row.values[-1] not in numbers:
                 raise DataError(f"{row.place}: {unknown_name('label', row.values[-1], numbers)}")
         train, validation = (np.asarray([numbers[row.values[-1]] for row in rows], np.int32) for rows in tables)
         return train, validation
+
+    def names(self, tables: Tables) -> tuple[str, ...]:
+        """The labels in the order of the class numbers."""
+        return self.classes or sorted_labels({row.values[-1] for rows in tables for row in rows})
+
+    def notes(self, tables: Tables) -> Mapping[str, Any]:
+        return {"labels": list(self.names(tables))}
 
     def counts(self, source: RaggedRows) -> Mapping[str, Any]:
         return {**super().counts(source), "classes": np.bincount(source.targets["labels"]).tolist()}

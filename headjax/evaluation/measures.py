@@ -18,7 +18,7 @@ import numpy as np
 
 from headjax.errors import HeadjaxError
 from headjax.evaluation import metrics as formulas
-from headjax.models.base import Batch, Model, ModelConfig, Output
+from headjax.models.base import Batch, ModelConfig, Output
 from headjax.models.encoder import EncoderModel
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity, TaskOutput
@@ -50,13 +50,13 @@ class Measure(abc.ABC):
         """Whether a higher headline is better."""
         return self.headline not in ("loss", "perplexity")
 
-    def fit(self, model: Model) -> Model:
+    def fit(self, config: ModelConfig) -> ModelConfig:
         """The model with an output for the task: itself, or with one that has no parameters where it had none.
 
         Raises:
             HeadjaxError: its output is for another task; one line says which.
         """
-        return model
+        return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
         """Per-example outcomes by name."""
@@ -83,11 +83,11 @@ class LanguageModelling(Measure):
     words_per_token: float = 1.0
     bytes_per_token: float = 1.0
 
-    def fit(self, model: Model) -> Model:
-        output = getattr(model.config, "output", None)
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        output = getattr(config, "output", None)
         if isinstance(output, TaskOutput):
-            raise misfit(model.config, "a language model's, logits of the next token")
-        return model
+            raise misfit(config, "a language model's, logits of the next token")
+        return config
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
@@ -129,13 +129,13 @@ class Classes(Measure):
     names: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ("accuracy",)
 
-    def fit(self, model: Model) -> Model:
-        output = getattr(model.config, "output", None)
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        output = getattr(config, "output", None)
         wanted = f"{len(self.names)} classes ({', '.join(self.names[:4])}{', ...' if len(self.names) > 4 else ''})"
         classes = getattr(output, "classes", None)
         if not isinstance(output, Classification) or classes != len(self.names):
-            raise misfit(model.config, f"a classification into {wanted}")
-        return model
+            raise misfit(config, f"a classification into {wanted}")
+        return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": predicted_class, "label": given_label, "rank": rank_of_label}
@@ -164,11 +164,11 @@ class Numbers(Measure):
     headline: str = "spearman"
     chosen: tuple[str, ...] = ("spearman", "pearson")
 
-    def fit(self, model: Model) -> Model:
-        output = getattr(model.config, "output", None)
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        output = getattr(config, "output", None)
         if not isinstance(output, Regression) or output.outputs != 1:
-            raise misfit(model.config, "a regression of one number")
-        return model
+            raise misfit(config, "a regression of one number")
+        return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": predicted_number, "label": given_label}
@@ -181,11 +181,11 @@ class Numbers(Measure):
 class Similarities(Numbers):
     """Correlations of the cosines of sentence embeddings with right similarities."""
 
-    def fit(self, model: Model) -> Model:
-        output = getattr(model.config, "output", None)
-        if not isinstance(model.config, EncoderModel) or not isinstance(output, NoTask | SentenceSimilarity):
-            raise misfit(model.config, "none, or a sentence_similarity, of an encoder")
-        return model.replace(config=dataclasses.replace(model.config, output=SentenceSimilarity()))
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        output = getattr(config, "output", None)
+        if not isinstance(config, EncoderModel) or not isinstance(output, NoTask | SentenceSimilarity):
+            raise misfit(config, "none, or a sentence_similarity, of an encoder")
+        return dataclasses.replace(config, output=SentenceSimilarity())
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": cosines, "label": given_label}

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from headjax.data.glue import GLUE, Glue
-from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, sorted_labels
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.language import LanguageConfig, language_model_data, whole_text_data
 from headjax.data.tables import header, read_table
+from headjax.data.task import DataConfig, TaskData
 from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, HeadjaxError
-from headjax.evaluation.measures import Classes, LanguageModelling, Numbers, Similarities
+from headjax.evaluation.measures import Classes, LanguageModelling, Measure, Numbers, Similarities
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
 from headjax.serialize import unknown_name
@@ -61,6 +62,22 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
     return task
 
 
+def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
+    """What is measured on a config's data besides the loss, or None."""
+    if isinstance(config, Glue):
+        task = GLUE[config.name]
+        if task.classes:
+            return Classes(task.metrics[0], task.class_names, task.metrics)
+        return Similarities() if config.similarity else Numbers(task.metrics[0], task.metrics)
+    if isinstance(config, TextSimilarity):
+        return Similarities()
+    if isinstance(config, TextRegression):
+        return Numbers()
+    if isinstance(config, TextClassification):
+        return Classes("accuracy", tuple(data.info["labels"]), ("accuracy", "macro_f1", "matthews"))
+    return None
+
+
 def _language(path: str, length: int, tokenizer: Tokenizer, *, whole: bool = False) -> Task:
     if whole:
         data = whole_text_data(path, length, tokenizer)
@@ -71,21 +88,14 @@ def _language(path: str, length: int, tokenizer: Tokenizer, *, whole: bool = Fal
     return Task(path or "python", data, LanguageModelling(**ratios))
 
 
-def _glue(name: str) -> Callable[[str, int, Tokenizer], Task]:
-    task = GLUE[name]
-
+def _glue(name: str, similarity: bool = False) -> Callable[[str, int, Tokenizer], Task]:
     def load(path: str, length: int, tokenizer: Tokenizer) -> Task:
-        data = Glue(name=name, path=path, max_length=length).load(tokenizer)
-        if not task.classes:
-            return Task(name, data, Numbers(task.metrics[0], task.metrics))
-        return Task(name, data, Classes(task.metrics[0], task.class_names, task.metrics))
+        # Packed pairs hold two texts of this length.
+        longest = length // 2 if similarity else length
+        config = Glue(name=name, path=path, max_length=longest, similarity=similarity)
+        return _labelled(SIMILARITY if similarity else name, config, tokenizer)
 
     return load
-
-
-def _similarity(path: str, length: int, tokenizer: Tokenizer) -> Task:
-    data = Glue(name="stsb", path=path, similarity=True, max_length=length // 2).load(tokenizer)
-    return Task(SIMILARITY, data, Similarities())
 
 
 def _table(path: str, length: int, tokenizer: Tokenizer) -> Task:
@@ -95,21 +105,24 @@ def _table(path: str, length: int, tokenizer: Tokenizer) -> Task:
         fields |= {"text": "sentence" if "sentence" in names else "sentence1", "second": "sentence2"}
     for column in (fields.get("text", "sentence"), "label"):
         if column not in names:
-            raise DataError(
-                f"{path}: expected columns sentence, maybe sentence2, and label; it has {_listed(names)}"
-            )
+            raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {_listed(names)}")
     labels = {row.values[0] for row in read_table(path, ["label"])}
-    if all(_is_real(label) for label in labels) and any("." in label for label in labels):
-        return Task(path, TextRegression(**fields).load(tokenizer), Numbers())
-    classes = sorted_labels(labels)
-    table: LabelledText = TextClassification(**fields, classes=classes)
-    return Task(path, table.load(tokenizer), Classes("accuracy", classes, ("accuracy", "macro_f1", "matthews")))
+    regression = all(_is_real(label) for label in labels) and any("." in label for label in labels)
+    return _labelled(path, TextRegression(**fields) if regression else TextClassification(**fields), tokenizer)
+
+
+def _labelled(name: str, config: DataConfig, tokenizer: Tokenizer) -> Task:
+    data = config.load(tokenizer)
+    measure = measure_of(config, data)
+    if measure is None:
+        raise HeadjaxError(f"{name}: nothing is measured on this data")
+    return Task(name, data, measure)
 
 
 NAMED: Mapping[str, Callable[[str, int, Tokenizer], Task]] = {
     "python": lambda path, length, tokenizer: _language("", length, tokenizer),
     **{name: _glue(name) for name in GLUE},
-    SIMILARITY: _similarity,
+    SIMILARITY: _glue("stsb", similarity=True),
 }
 """Tasks by name: from (path or "", tokens of an example, tokenizer)."""
 

@@ -14,9 +14,11 @@ from jax.sharding import Mesh
 
 from headjax import history
 from headjax.data.records import evaluation_batches, train_iterator
-from headjax.data.task import Source, TaskData
+from headjax.data.task import TaskData
 from headjax.errors import ConfigError, DataError
 from headjax.evaluation.evaluate import evaluate_batches
+from headjax.evaluation.specs import measure_of
+from headjax.evaluation.task import reduce_batches
 from headjax.models.base import Batch, Model, ModelConfig
 from headjax.models.kernels import check_kernels
 from headjax.parallel.mesh import check_batch_size
@@ -27,7 +29,7 @@ from headjax.training.config import TrainConfig
 from headjax.training.metrics import MetricWriter
 from headjax.training.preemption import StopRequest
 from headjax.training.state import TrainState, abstract_state, initial_state
-from headjax.training.step import StepMetrics, evaluation_step, put_batch, train_step
+from headjax.training.step import StepMetrics, evaluation_step, measuring_step, put_batch, train_step
 
 
 class TrainResult(NamedTuple):
@@ -102,7 +104,7 @@ def train(
         mesh=mesh,
         data=data,
         step=train_step(model, optimizer, mesh, compute=config.compute, seed=config.seed),
-        evaluate=_evaluator(config, model, mesh, data.validation),
+        evaluate=_evaluator(config, model, mesh, data),
     )
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         iterator = train_iterator(data.train, config.batch_size, config.seed)
@@ -170,16 +172,20 @@ def _advance(
 
 
 def _evaluator(
-    config: TrainConfig, model: ModelConfig, mesh: Mesh, source: Source
+    config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskData
 ) -> Callable[[Params], Mapping[str, float]]:
-    if len(source) == 0:
+    if len(data.validation) == 0:
         raise DataError("config.data: the validation split is empty")
-    step = evaluation_step(model, mesh, compute=config.compute)
 
     def batches() -> Iterable[Batch]:
-        return (put_batch(batch, mesh) for batch in evaluation_batches(source, config.batch_size))
+        return (put_batch(batch, mesh) for batch in evaluation_batches(data.validation, config.batch_size))
 
-    return lambda params: evaluate_batches(step, params, batches())
+    measure = measure_of(config.data, data)
+    if measure is None:
+        step = evaluation_step(model, mesh, compute=config.compute)
+        return lambda params: evaluate_batches(step, params, batches())
+    measuring = measuring_step(measure.fit(model), measure, mesh, compute=config.compute)
+    return lambda params: reduce_batches(measure, [measuring(params, batch) for batch in batches()]).metrics
 
 
 def _final_metrics(run: Run, state: TrainState, metrics: MetricWriter) -> Mapping[str, float]:

@@ -74,7 +74,7 @@ def evaluation_step(model: ModelConfig, mesh: Mesh, *, compute: Compute) -> Call
 def measuring_step(
     model: ModelConfig, measure: Measure, mesh: Mesh, *, compute: Compute
 ) -> Callable[[Params, Batch], tuple[Loss, dict[str, jax.Array]]]:
-    """The jitted evaluation of one batch: its per-example losses, and the outcomes that a task's metrics are made of."""
+    """The jitted evaluation of one batch: its per-example losses, and what a task's metrics are made of."""
     outcomes = measure.outcomes()
 
     def step(params: Params, batch: Batch) -> tuple[Loss, dict[str, jax.Array]]:

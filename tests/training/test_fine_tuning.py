@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.data.labelled_text import TextClassification, TextSimilarity
+from headjax.errors import HeadjaxError
+from headjax.evaluation.specs import load_task
+from headjax.evaluation.task import evaluate_task
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Bert, Directory
+from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
+from headjax.training.config import TrainConfig
+from headjax.training.loop import train
+from headjax.training.optimizer import AdamW, ConstantRate
+from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
+from tests.tiny import multi_head
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Sentences that are positive if they say good."""
+    folder = tmp_path_factory.mktemp("fine_tuning")
+    generator = np.random.default_rng(0)
+    for name, count in (("train", 120), ("dev", 30)):
+        sentences = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 14))) for _ in range(count)]
+        labelled = [f"{sentence}\t{int('good' in sentence.split())}" for sentence in sentences]
+        write_lines(folder / f"{name}.tsv", "sentence\tlabel", *labelled)
+    return folder
+
+
+def config_of(folder, task, **fields):
+    recipe = Bert(
+        attention=multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=16, width=16, num_layers=1,
+        dropout=0.0, attention_dropout=0.0, task=task,
+    )  # fmt: skip
+    data = TextClassification(
+        path=str(folder / "train.tsv"), validation=str(folder / "dev.tsv"), max_length=16, buckets=(8,),
+        vocabulary=str(write_vocabulary(folder)),
+    )  # fmt: skip
+    fields = {
+        "model": recipe, "data": data, "batch_size": 16, "steps": 100, "tensorboard": False,
+        "optimizer": AdamW(schedule=ConstantRate(peak=0.01)),
+    } | fields  # fmt: skip
+    return TrainConfig(**fields)
+
+
+def test_a_classifier_learns_and_is_evaluated_as_it_was_trained(folder, tmp_path):
+    result = train(config_of(folder, Classification(classes=2)), tmp_path / "run")
+    assert result.metrics["accuracy"] > 0.9
+    assert set(result.metrics) == {"loss", "accuracy", "macro_f1", "matthews"}
+    task = load_task(str(folder / "dev.tsv"), result.model)
+    assert evaluate_task(result.model, task) == pytest.approx(dict(result.metrics), rel=1e-5)
+    assert result.model.history[-1]["data"]["labels"] == ["0", "1"]
+
+
+def test_a_task_that_does_not_fit_is_refused_before_training(folder, tmp_path):
+    with pytest.raises(HeadjaxError, match=r"^task: .* into 2 classes \(0, 1\); .* of 3 classes$"):
+        train(config_of(folder, Classification(classes=3)), tmp_path / "run")
+
+
+def test_sentence_embeddings_learn_similarities(folder, tmp_path):
+    """From a directory, with the output that compares sentences; equal sentences are similar, others are not."""
+    from headjax.models.base import Model
+
+    generator = np.random.default_rng(1)
+    sentences = [" ".join(generator.choice(TEXT[:12], 5)) for _ in range(40)]
+    pairs = [f"{s}\t{s if i % 2 else sentences[i - 1]}\t{5 * (i % 2)}" for i, s in enumerate(sentences)]
+    path = write_lines(folder / "pairs.tsv", "first\tsecond\tscore", *pairs)
+    base = config_of(folder, NoTask()).model.build()
+    model = Model(base, base.initialize(jax.random.key(0)), (), config_of(folder, NoTask()).data.load().tokenizer)
+    model.save(tmp_path / "model")
+    data = TextSimilarity(
+        path=str(path), validation=str(path), text="first", second="second", label="score", scale=5.0, max_length=8
+    )
+    recipe = Directory(path=str(tmp_path / "model"), task=SentenceSimilarity())
+    result = train(config_of(folder, NoTask(), model=recipe, data=data, steps=40), tmp_path / "run")
+    assert result.metrics["spearman"] > 0.8
+    assert result.model.history[0]["action"] == "task"
