@@ -127,16 +127,16 @@ class Run:
             memory: `[batch, key, memory_width]` encoder output, or None.
         """
 
-        def of_layer(weights: Params) -> LayerCache:
+        def of_layer(_: None, varying: Params) -> tuple[None, LayerCache]:
+            weights = self._weights(params, varying)
             one = self.layer.attention.memory(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
             empty = {name: jnp.zeros((a.shape[0], slots, *a.shape[2:]), a.dtype) for name, a in one.items()}
             crossed = self.layer.cross_attention
             if crossed is None or memory is None:
-                return LayerCache(empty)
-            return LayerCache(empty, crossed.memory(weights["cross_attention"], memory, None))
+                return None, LayerCache(empty)
+            return None, LayerCache(empty, crossed.memory(weights["cross_attention"], memory, None))
 
-        layers = [of_layer(weights) for weights in self.unstack(params)]
-        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+        return jax.lax.scan(of_layer, None, self._varying(params), length=self.count)[1]
 
     def _scanned(self, params: Params, call: StackCall) -> Scanned:
         heads = self.layer.attention.num_heads
