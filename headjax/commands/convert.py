@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
-    from headjax.convert import convert
+    from headjax.conversion import convert
     from headjax.models.directory import load
 
     if options.calibrate and not options.task:

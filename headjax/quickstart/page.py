@@ -64,8 +64,8 @@ def cost_table(study: Study) -> Table:
         rows=rows,
         notes=(
             f"Work: floating-point operations of one forward at length {length}, per token. Cache: float32.",
-            f"Speed: median of {next(iter(study.timings.values())).repeats} forward passes of {study.timed_tokens} tokens, "
-            f"the models taken in turns, on {device()}.",
+            f"Speed: median of {next(iter(study.timings.values())).repeats} forward passes of {study.timed_tokens} "
+            f"tokens, the models taken in turns, on {device()}.",
             "Perplexity: per token of the held-out text; pruned and converted models are not trained further.",
         ),
     )
@@ -76,8 +76,8 @@ def write_report(study: Study, path: Path) -> Path:
     standard = study.trained["standard"]
     info = study.data.info
     summary = (
-        f"Three decoder language models of {numbers.count(standard.model.num_parameters)} parameters each, with the same "
-        f"number of heads, trained for {standard.steps:,} steps on {info['text']} "
+        f"Three decoder language models of {numbers.count(standard.model.num_parameters)} parameters each, with the "
+        f"same number of heads, trained for {standard.steps:,} steps on {info['text']} "
         f"({numbers.size(info['train']['bytes'])}, {numbers.count(info['train']['tokens'])} tokens) and judged on "
         f"{numbers.count(info['validation']['tokens'])} held-out tokens. Then the standard model's heads are scored, "
         "removed, and made to share their projections."
@@ -97,7 +97,7 @@ def variants(study: Study) -> list[Variant]:
 
 
 def prunable(study: Study, factor: float) -> float:
-    """Largest measured share of the standard model's heads whose removal keeps perplexity within `factor` of all heads'."""
+    """Largest measured share of the standard model's heads that can go at most `factor` times the perplexity."""
     points = study.pruning["standard"]["least important first"]
     limit = points[0][1] * factor
     kept = 0.0
@@ -116,8 +116,8 @@ def device() -> str:
 
 def _models(study: Study) -> Section:
     text = (
-        "Removing a head makes the model smaller for real: its slices of every projection are gone. Converting keeps all "
-        "heads but changes what they share. Both are ordinary models: they can be trained further, saved and loaded."
+        "Removing a head makes the model smaller for real: its slices of every projection are gone. Converting keeps "
+        "all heads but changes what they share. Both give ordinary models: train, save and load them as any other."
     )
     return Section("Models", text, (), cost_table(study))
 
@@ -138,11 +138,14 @@ def _importance(study: Study) -> Section:
         model = study.trained[name].model
         values = head_values(model, scores.score("importance"))
         plot = head_map(values, title=f"Head importance, {TITLES[name]}", unit="Importance (nats per block)")
-        caption = f"Mean over {scores.examples} training blocks of |dL/dξ|, the change of a block's loss per unit of the head's gate."
+        caption = (
+            f"Mean over {scores.examples} training blocks of |dL/dξ|, the change of a block's loss per unit of the "
+            "head's gate."
+        )
         figures.append(Picture(plot, caption))
     text = (
-        "Importance as defined by Michel et al. (2019): how strongly the loss of each example reacts to the gate ξ of each "
-        "head, the absolute value taken per example. One backward pass gives all heads."
+        "Importance as defined by Michel et al. (2019): how strongly the loss of each example reacts to the gate ξ of "
+        "each head, the absolute value taken per example. One backward pass gives all heads."
     )
     return Section("Which heads matter", text, tuple(figures))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from headjax.bench.forward import time_forward
 from headjax.bench.timing import Timing
-from headjax.convert import convert
+from headjax.conversion import convert
 from headjax.data.records import evaluation_batches
 from headjax.data.task import TaskData
 from headjax.errors import CheckpointError
@@ -156,11 +156,11 @@ def _pruning_curves(
     batch_size: int,
     progress: Progress,
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Perplexity with more and more heads gated off: by importance for every formulation, at random for the standard."""
+    """Perplexity with more and more heads gated off: by importance, for the standard model also at random."""
     orders = {name: [("least important first", importance_order(scores[name]))] for name in trained}
     for seed in range(RANDOM_ORDERS):
         heads = list(all_heads(trained["standard"].model.config))
-        np.random.default_rng(seed).shuffle(heads)  # type: ignore[arg-type]
+        np.random.default_rng(seed).shuffle(heads)
         orders["standard"].append(("random order", heads))
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     with progress("pruning curves", sum(map(len, orders.values())) * len(FRACTIONS), "point") as bar:

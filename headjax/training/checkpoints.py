@@ -15,7 +15,6 @@ from headjax.serialize import to_data
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.state import TrainState
 
-
 CONFIG = "train_config.json"
 """A workdir's file that says which run it holds."""
 
