@@ -1,0 +1,109 @@
+"""CP decompositions of stacked products: T_h = P diag(m_h) S^T with P and S shared by all heads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from headjax.convert.products import Products, gram, join, project
+
+
+class CP(NamedTuple):
+    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3).
+
+    Attributes:
+        left: P `[..., rows, rank]`, the shared query projection.
+        mixing: M `[..., heads, rank]`.
+        right: S `[..., columns, rank]`, the shared key projection.
+    """
+
+    left: jax.Array
+    mixing: jax.Array
+    right: jax.Array
+
+    def products(self) -> Products:
+        """The same tensor as products: A_h = P diag(m_h), B_h = S."""
+        mixed = self.left[..., :, None, :] * self.mixing[..., None, :, :]
+        right = self.right[..., :, None, :]
+        return Products(mixed, jnp.broadcast_to(right, (*right.shape[:-2], *mixed.shape[-2:])))
+
+    def balanced(self) -> CP:
+        """The same tensor with the three norms of every component equal, which keeps the equations well scaled."""
+        norms = [jnp.maximum(jnp.linalg.norm(factor, axis=-2, keepdims=True), 1e-30) for factor in self]
+        size = jnp.cbrt(norms[0] * norms[1] * norms[2])
+        return CP(*(factor * (size / norm) for factor, norm in zip(self, norms, strict=True)))
+
+
+class Sweep(NamedTuple):
+    """What one round of alternating least squares gives.
+
+    Attributes:
+        factors: the new factors.
+        squared_error: ||T - T'||^2 - ||T||^2, up to rounding.
+        squared_size: the sum over components of their squared norms.
+    """
+
+    factors: CP
+    squared_error: jax.Array
+    squared_size: jax.Array
+
+
+class Damping(NamedTuple):
+    """Both are relative to the diagonal of the equations of a sweep.
+
+    Attributes:
+        ridge: weight of the components' squared norms in what a sweep minimises. Without it components grow without
+            bound while cancelling each other, because tensors of a given rank form no closed set.
+        proximal: holds every factor back at its old value, which keeps equations solvable, moves no fixed point and
+            cannot raise the error.
+    """
+
+    ridge: jax.Array
+    proximal: jax.Array
+
+
+def sweep(products: Products, factors: CP, damping: Damping) -> Sweep:
+    """One round of regularised alternating least squares: P, then S, then M, each the best for the other two.
+
+        minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2 + ridge * sum_r ||p_r||^2 ||m_r||^2 ||s_r||^2
+
+    With the others fixed and no ridge, P solves P (M^T M * S^T S) = sum_h A_h (B_h^T S diag(m_h)), and likewise S and M
+    (* is by element). Only the factors A_h, B_h and Gram matrices of size rank enter: rows * heads * dim * rank
+    operations, where the tensor itself would take heads / 2 times as many.
+    """
+    left, mixing, right = factors
+    a, b = products
+    mixing_gram, right_gram = gram(mixing), gram(right)
+    seen = project(b, right)
+    left = _improve(left, join(a, seen * mixing[:, None]), mixing_gram * right_gram, damping)
+    left_gram, read = gram(left), project(a, left)
+    right = _improve(right, join(b, read * mixing[:, None]), mixing_gram * left_gram, damping)
+    right_gram = gram(right)
+    inner = (read * project(b, right)).sum(axis=1)
+    mixing = _improve(mixing, inner, left_gram * right_gram, damping)
+    fitted = left_gram * right_gram * gram(mixing)
+    squared_error = fitted.sum() - 2.0 * (inner * mixing).sum()
+    return Sweep(CP(left, mixing, right).balanced(), squared_error, jnp.trace(fitted))
+
+
+def mixing_for(products: Products, left: jax.Array, right: jax.Array) -> jax.Array:
+    """The best mixing M `[heads, rank]` for given P and S."""
+    inner = (project(products.left, left) * project(products.right, right)).sum(axis=1)
+    return _improve(jnp.zeros_like(inner), inner, gram(left) * gram(right), Damping(jnp.zeros(()), jnp.asarray(1e-6)))
+
+
+def _improve(factor: jax.Array, target: jax.Array, normal: jax.Array, damping: Damping) -> jax.Array:
+    """`factor` moved to the X with X normal = target, a matrix positive semidefinite up to rounding.
+
+    Computed as a correction of the old factor, so that rounding in the inverse cannot accumulate in the factor.
+    """
+    diagonal = jnp.maximum(jnp.diagonal(normal), 1e-30)
+    scale = jax.lax.rsqrt(diagonal)
+    identity = jnp.eye(normal.shape[0], dtype=normal.dtype)
+    scaled = normal * scale[:, None] * scale[None, :] + (damping.ridge + damping.proximal) * identity
+    lower = jnp.linalg.cholesky(scaled, symmetrize_input=False)
+    whitener = jax.lax.linalg.triangular_solve(lower, identity, left_side=True, lower=True)
+    residual = target - factor @ normal - damping.ridge * factor * diagonal[None, :]
+    return factor + (residual * scale[None, :]) @ whitener.T @ whitener * scale[None, :]
