@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.errors import HeadjaxError
 from headjax.report import numbers
 from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
@@ -14,26 +16,39 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="model directory")
     add_task_arguments(parser)
+    parser.add_argument("--beams", type=int, default=0, metavar="N", help="translate with N hypotheses, for BLEU")
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """The model's loss and the task's metrics."""
+    from headjax.data.parallel_text import Translations
     from headjax.evaluation.task import measure_task
 
     model, task = open_model_and_task(options)
+    pairs = task.data.validation
+    if options.beams and not isinstance(pairs, Translations):
+        raise HeadjaxError(f"--beams: {task.name} is not about translations")
     batches = task.count_batches(options.batch_size, limit=options.limit)
     with progress("evaluating", batches, "batch") as bar:
         found = measure_task(model, task, limit=options.limit, batch_size=options.batch_size, progress=bar)
-    data = {
+    data: dict[str, Any] = {
         "metrics": found.metrics,
         "examples": found.examples,
         "task": task.name,
         "headline": task.headline,
         "higher_is_better": task.higher_is_better,
     }
-    rows = [(name, value) for name, value in found.metrics.items()]
+    notes: tuple[str, ...] = ()
+    if options.beams and isinstance(pairs, Translations):
+        from headjax.evaluation.translation import translate
+
+        some = pairs.first(options.limit or len(pairs))
+        with progress("translating", batches, "batch") as bar:
+            bleu = translate(model, some, batch_size=options.batch_size, beams=options.beams, progress=bar).bleu
+        data |= {"metrics": {**found.metrics, "bleu": bleu.score}, "bleu_signature": bleu.signature}
+        notes = (f"BLEU: {bleu.signature}, {options.beams} beams.",)
     columns = (Column(task.name), Column(f"{found.examples:,} examples", numbers.significant))
-    return Result(data, [Table(columns, rows)])
+    return Result(data, [Table(columns, list(data["metrics"].items()), notes=notes)])
 
 
 COMMAND = Command("evaluate", "a model's metrics on a task", arguments, run)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headjax.data.ragged import RaggedRows, bucket_ends
+from headjax.data.ragged import bucket_ends
 from headjax.errors import require
 
 WINDOW = 64
@@ -20,6 +20,23 @@ class Indices(Protocol):
     """An endless stream of example numbers, read by position."""
 
     def __getitem__(self, index: int) -> int: ...
+
+
+class PaddedRows(Protocol):
+    """Examples of different lengths, each padded as asked for (`RaggedRows`)."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """`[examples]` their own lengths."""
+
+    @property
+    def length(self) -> int:
+        """What they are padded to unless asked otherwise."""
+
+    def __len__(self) -> int: ...
+
+    def padded(self, index: int, length: int) -> dict[str, np.ndarray]:
+        """An example padded to a length."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +53,7 @@ class LengthBuckets:
         window: number of batches.
     """
 
-    rows: RaggedRows
+    rows: PaddedRows
     bounds: tuple[int, ...]
     window: int = WINDOW
 
@@ -47,7 +64,7 @@ class LengthBuckets:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.rows[index]
+        return self.rows.padded(index, self.rows.length)
 
     def stream(self, indices: Indices, batch_size: int, seed: int) -> BucketStream:
         """The endless stream of examples, batch after batch.

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, TextSimilarity
+from headjax.data.roots import candidate_folders, missing
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import find_files
 from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, require, require_positive
 from headjax.serialize import kind, unknown_name
-
-ROOT = "HEADJAX_DATA"
-"""Environment variable with the folder that data sets are looked for in."""
 
 
 class Layout(NamedTuple):
@@ -178,25 +175,12 @@ class Glue(DataConfig):
         return TextClassification(**fields, classes=task.classes) if task.classes else TextRegression(**fields)
 
     def _find(self, task: GlueTask) -> tuple[Path, Layout]:
-        for folder in self._folders(task):
+        for folder in candidate_folders(self.path, task.folders):
             for layout in task.layouts:
                 if all(_exists(folder, name) for name in (layout.train, layout.validation) if name):
                     return folder, layout
         wanted = " or ".join(" and ".join(filter(None, layout[:2])) for layout in task.layouts)
-        if self.path:
-            raise DataError(f"{self.path}: not a folder of {self.name}: expected {wanted}")
-        if ROOT in os.environ:
-            folders = " or ".join(task.folders)
-            raise DataError(f"{os.environ[ROOT]}: {ROOT} has no folder {folders} with {wanted}")
-        raise DataError(
-            f"{self.name}: set {ROOT} to the folder that holds {task.folders[0]}, or give the task's folder"
-        )
-
-    def _folders(self, task: GlueTask) -> Iterator[Path]:
-        if self.path:
-            yield Path(self.path).expanduser()
-        elif ROOT in os.environ:
-            yield from (Path(os.environ[ROOT]).expanduser() / folder for folder in task.folders)
+        raise missing(self.name, self.path, task.folders, wanted)
 
 
 def _exists(folder: Path, pattern: str) -> bool:

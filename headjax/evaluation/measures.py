@@ -21,7 +21,14 @@ from headjax.evaluation import metrics as formulas
 from headjax.models.base import Batch, ModelConfig, Output
 from headjax.models.encoder import EncoderModel
 from headjax.models.inputs import batch_array
-from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity, TaskOutput
+from headjax.models.tasks import (
+    Classification,
+    DistilledClassification,
+    NoTask,
+    Regression,
+    SentenceSimilarity,
+    TaskOutput,
+)
 from headjax.models.tasks.similarity import cosines
 from headjax.serialize import kind_of
 
@@ -73,7 +80,7 @@ class Measure(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelling(Measure):
-    """Perplexity per token, word and byte.
+    """Perplexity per token, word and byte, of texts or of translations given their sources.
 
     Attributes:
         words_per_token, bytes_per_token: of the text (`headjax.data.language.count`).
@@ -133,7 +140,7 @@ class Classes(Measure):
         output = getattr(config, "output", None)
         wanted = f"{len(self.names)} classes ({', '.join(self.names[:4])}{', ...' if len(self.names) > 4 else ''})"
         classes = getattr(output, "classes", None)
-        if not isinstance(output, Classification) or classes != len(self.names):
+        if not isinstance(output, Classification | DistilledClassification) or classes != len(self.names):
             raise misfit(config, f"a classification into {wanted}")
         return config
 

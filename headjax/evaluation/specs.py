@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from headjax.data.glue import GLUE, Glue
+from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.language import LanguageConfig, language_model_data, whole_text_data
+from headjax.data.parallel_text import ParallelText
+from headjax.data.roots import data_folder
 from headjax.data.tables import header, read_table
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tokenizers import Tokenizer
@@ -17,6 +20,9 @@ from headjax.evaluation.measures import Classes, LanguageModelling, Measure, Num
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
 from headjax.serialize import unknown_name
+
+Builder = Callable[[str, int, Model], Task]
+"""A task from (path or "", tokens of an example, model)."""
 
 LENGTH = 128
 """Tokens of an example where the model reaches as far."""
@@ -34,6 +40,8 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
             * a GLUE task (`sst2`, `cola`, `mrpc`, `stsb`, `rte`, `mnli`, `qnli`, `qqp`), found under the folder that
               the environment variable HEADJAX_DATA names, or `NAME:FOLDER`;
             * `sentence_similarity`: STS-B for models that embed sentences, likewise;
+            * `mnist` and `multi30k` (English to German), likewise;
+            * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET`;
             * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
               all of it is evaluated on. Labels with a decimal point in them make it a regression;
             * any other file, a folder or a pattern: language modelling on the part that training on it
@@ -47,15 +55,14 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
     """
     name, _, path = spec.partition(":")
     length = length or _length(model)
-    tokenizer = _tokenizer(model)
     if name in NAMED:
-        task = NAMED[name](path, length, tokenizer)
+        task = NAMED[name](path, length, model)
     elif path and name == "all":
-        task = _language(path, length, tokenizer, whole=True)
+        task = _language(path, length, model, whole=True)
     elif Path(spec).name.removesuffix(".gz").endswith(TABLES):
-        task = _table(spec, length, tokenizer)
+        task = _table(spec, length, model)
     elif Path(spec).expanduser().exists() or set(spec) & set("/*.?"):
-        task = _language(spec, length, tokenizer)
+        task = _language(spec, length, model)
     else:
         raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}")
     task.fit(model)
@@ -69,36 +76,41 @@ def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
         if task.classes:
             return Classes(task.metrics[0], task.class_names, task.metrics)
         return Similarities() if config.similarity else Numbers(task.metrics[0], task.metrics)
+    if isinstance(config, ParallelText):
+        return _language_measure(data)
     if isinstance(config, TextSimilarity):
         return Similarities()
     if isinstance(config, TextRegression):
         return Numbers()
-    if isinstance(config, TextClassification):
+    if isinstance(config, TextClassification | Mnist):
         return Classes("accuracy", tuple(data.info["labels"]), ("accuracy", "macro_f1", "matthews"))
     return None
 
 
-def _language(path: str, length: int, tokenizer: Tokenizer, *, whole: bool = False) -> Task:
+def _language(path: str, length: int, model: Model, *, whole: bool = False) -> Task:
     if whole:
-        data = whole_text_data(path, length, tokenizer)
+        data = whole_text_data(path, length, _tokenizer(model))
     else:
-        data = language_model_data(LanguageConfig(path=path, length=length), tokenizer)
+        data = language_model_data(LanguageConfig(path=path, length=length), _tokenizer(model))
+    return Task(path or "python", data, _language_measure(data))
+
+
+def _language_measure(data: TaskData) -> LanguageModelling:
     counts = data.info["validation"]
-    ratios = {name: counts[name] for name in ("words_per_token", "bytes_per_token")}
-    return Task(path or "python", data, LanguageModelling(**ratios))
+    return LanguageModelling(**{name: counts[name] for name in ("words_per_token", "bytes_per_token")})
 
 
-def _glue(name: str, similarity: bool = False) -> Callable[[str, int, Tokenizer], Task]:
-    def load(path: str, length: int, tokenizer: Tokenizer) -> Task:
+def _glue(name: str, similarity: bool = False) -> Builder:
+    def load(path: str, length: int, model: Model) -> Task:
         # Packed pairs hold two texts of this length.
         longest = length // 2 if similarity else length
         config = Glue(name=name, path=path, max_length=longest, similarity=similarity)
-        return _labelled(SIMILARITY if similarity else name, config, tokenizer)
+        return _labelled(SIMILARITY if similarity else name, config, _tokenizer(model))
 
     return load
 
 
-def _table(path: str, length: int, tokenizer: Tokenizer) -> Task:
+def _table(path: str, length: int, model: Model) -> Task:
     names = header(path)
     fields: dict[str, Any] = {"validation": path, "max_length": length}
     if "sentence2" in names:
@@ -108,10 +120,27 @@ def _table(path: str, length: int, tokenizer: Tokenizer) -> Task:
             raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {_listed(names)}")
     labels = {row.values[0] for row in read_table(path, ["label"])}
     regression = all(_is_real(label) for label in labels) and any("." in label for label in labels)
-    return _labelled(path, TextRegression(**fields) if regression else TextClassification(**fields), tokenizer)
+    return _labelled(path, TextRegression(**fields) if regression else TextClassification(**fields), _tokenizer(model))
 
 
-def _labelled(name: str, config: DataConfig, tokenizer: Tokenizer) -> Task:
+def _multi30k(path: str, length: int, model: Model) -> Task:
+    folder = data_folder("multi30k", path, ("mt/multi30k", "multi30k"), lambda folder: any(folder.glob("val.en*")))
+    config = ParallelText(
+        train=f"{folder}/train", validation=f"{folder}/val", source="en", target="de", max_length=length
+    )
+    return _labelled("multi30k", config, _tokenizer(model))
+
+
+def _translation(path: str, length: int, model: Model) -> Task:
+    prefix, _, languages = path.rpartition(":")
+    source, _, target = languages.partition("-")
+    if not prefix or not target:
+        raise HeadjaxError(f"task: expected translation:PATH:SOURCE-TARGET (data/newstest:de-en), got {path!r}")
+    config = ParallelText(validation=prefix, source=source, target=target, max_length=length)
+    return _labelled(prefix, config, _tokenizer(model))
+
+
+def _labelled(name: str, config: DataConfig, tokenizer: Tokenizer | None) -> Task:
     data = config.load(tokenizer)
     measure = measure_of(config, data)
     if measure is None:
@@ -119,12 +148,15 @@ def _labelled(name: str, config: DataConfig, tokenizer: Tokenizer) -> Task:
     return Task(name, data, measure)
 
 
-NAMED: Mapping[str, Callable[[str, int, Tokenizer], Task]] = {
-    "python": lambda path, length, tokenizer: _language("", length, tokenizer),
+NAMED: Mapping[str, Builder] = {
+    "python": lambda path, length, model: _language("", length, model),
     **{name: _glue(name) for name in GLUE},
     SIMILARITY: _glue("stsb", similarity=True),
+    "multi30k": _multi30k,
+    "translation": _translation,
+    "mnist": lambda path, length, model: _labelled("mnist", Mnist(path=path), None),
 }
-"""Tasks by name: from (path or "", tokens of an example, tokenizer)."""
+"""Tasks by name."""
 
 
 def _length(model: Model) -> int:

@@ -19,8 +19,10 @@ from headjax.heads.scores import score_heads
 from headjax.models.base import Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert
+from headjax.models.patches import Patches
+from headjax.models.recipes import Bert, Vit
 from headjax.models.tasks import Classification, NoTask, Regression, TaskOutput
+from tests.data.test_images import write_mnist
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.tiny import MAX_LENGTH, decoder_config, model, multi_head
 
@@ -236,6 +238,22 @@ def test_language_modelling(folder):
     assert len(whole.data.validation) == (path.stat().st_size + 1) // MAX_LENGTH
     assert len(whole.data.train) == 0
     assert sum(1 for _ in whole.batches(16, limit=20)) == 2
+
+
+def test_images(tmp_path):
+    recipe = Vit(
+        attention=multi_head(), feed_forward=Dense(16), patches=Patches(image_size=4, patch_size=2, channels=1),
+        width=16, num_layers=1, task=Classification(classes=2),
+    )  # fmt: skip
+    vision = model(recipe.build())
+    task = load_task(f"mnist:{write_mnist(tmp_path)}", vision)
+    found = measure_task(vision, task, batch_size=8)
+    logits = np.concatenate([vision(batch).logits for batch in task.batches(8)])[:12]
+    assert found.examples == 12
+    assert found.metrics["accuracy"] == np.mean(logits.argmax(axis=1) == task.data.validation.labels)
+    assert isinstance(task.measure, Classes)
+    with pytest.raises(HeadjaxError, match=r"^task: the model has no tokenizer"):
+        load_task("python", vision)
 
 
 def test_top5_of_many_classes(tokenizer, folder):
