@@ -29,6 +29,7 @@ _LAZY = {
     "convert": "headjax.conversion",
     "evaluate": "headjax.evaluation.evaluate",
     "evaluate_task": "headjax.evaluation.task",
+    "from_huggingface": "headjax.hub.importing",
     "generate": "headjax.models.generation.generate",
     "load": "headjax.models.directory",
     "load_config": "headjax.configuration",
@@ -38,6 +39,7 @@ _LAZY = {
     "save": "headjax.models.directory",
     "score_heads": "headjax.heads.scores",
     "summarize": "headjax.models.summary",
+    "to_huggingface": "headjax.hub.exporting",
     "train": "headjax.training.loop",
     "train_config": "headjax.training.config",
 }

@@ -24,6 +24,8 @@ COMMANDS = {
     "ablate": "the effect of removing each head",
     "prune": "remove heads for real",
     "convert": "another formulation from the same weights",
+    "import": "a model from a Hugging Face directory",
+    "export": "a Hugging Face directory from a model",
     "bench": "side by side with a peer, ratio and spread",
 }
 """Commands and what they do; each is `COMMAND` in `headjax.commands.<name>`."""

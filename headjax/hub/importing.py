@@ -58,7 +58,13 @@ def from_huggingface(
     config = read_config(family, fields, files.entries)
     bound = match(family, config, files)
     params = load_params(config.tensors(), bound, files, mesh=mesh, dtype=dtype, progress=progress)
-    entry = history.entry("import", family=family.model_type, source=str(directory), config=dict(fields.data))
+    entry = history.entry(
+        "import",
+        family=family.model_type,
+        source=str(directory),
+        tensors=len(bound),
+        config=dict(fields.data),
+    )
     return Model(config, params, (entry,), read_tokenizer(folder))
 
 

@@ -40,11 +40,14 @@ def save(model: Model, path: str | Path) -> None:
         (folder / "history.json").write_text(json.dumps(list(model.history), indent=2) + "\n")
         if model.tokenizer is not None:
             model.tokenizer.save(folder / "tokenizer")
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(folder.absolute() / "params", model.params)
+        # Trained weights hardly compress, and arrays written one after another need little memory besides themselves.
+        largest = max((array.nbytes for array in jax.tree.leaves(model.params)), default=0)
+        handler = ocp.PyTreeCheckpointHandler(use_compression=False, save_concurrent_gb=max(0.1, 1.1e-9 * largest))
+        with ocp.Checkpointer(handler) as checkpointer:
+            checkpointer.save(folder.absolute() / "params", args=ocp.args.PyTreeSave(model.params))
         write_sizes(folder / "params")
 
-    write_directory(Path(path), write, marker="config.json")
+    write_directory(Path(path), write, marker="history.json")
 
 
 def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:

@@ -138,3 +138,14 @@ def test_a_failed_save_leaves_nothing(saved, tmp_path):
     with pytest.raises(ParameterError):
         Model(small_config(hidden=16), model.params).save(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_somebody_elses_config_is_not_replaced(saved, tmp_path):
+    """Hugging Face directories hold a config.json too."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(CheckpointError, match="theirs: exists and holds something else"):
+        saved[0].save(tmp_path / "theirs")
+    assert [file.name for file in (tmp_path / "theirs").iterdir()] == ["config.json"]
+    saved[0].save(tmp_path / "ours")
+    saved[0].save(tmp_path / "ours")

@@ -1,0 +1,129 @@
+"""`headjax bench hub`: importing a BERT-base directory of 440 MB, beside reading its file with safetensors alone."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from headjax.bench.bert import bert
+from headjax.bench.result import BenchResult
+from headjax.bench.timing import summarize
+from headjax.errors import HeadjaxError
+from headjax.report import numbers
+from headjax.report.progress import Progress, silent
+from headjax.report.tables import Column, Table
+
+REPEATS = 5
+
+
+def run(progress: Progress = silent) -> BenchResult:
+    """Reads the same file both ways, each time in a new process, in turns; memory is the process's peak.
+
+    Raises:
+        HeadjaxError: a process failed.
+    """
+    from headjax.hub import to_huggingface
+    from headjax.models.base import Model
+
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in READERS}
+    with tempfile.TemporaryDirectory() as folder, progress("reading", REPEATS * len(READERS), "runs") as bar:
+        config = bert(12, 12)
+        size = to_huggingface(Model(config, config.initialize(jax.random.key(0))), Path(folder) / "model").bytes
+        for repeat in range(REPEATS):
+            for place, name in enumerate(READERS):
+                measured[name].append(_in_new_process(name, Path(folder) / "model"))
+                bar(repeat * len(READERS) + place + 1, {})
+    summaries = {name: _summary(runs, size) for name, runs in measured.items()}
+    ours, peer = summaries.values()
+    ratio = ours["seconds"] / peer["seconds"]
+    return BenchResult(ours, peer, ratio, (_table(summaries, size),))
+
+
+def read_and_report(name: str, directory: str) -> None:
+    """Reads a directory in one of the ways and prints what it took, as JSON."""
+    read = READERS[name]()
+    before = peak_bytes()
+    start = time.perf_counter()
+    held = read(Path(directory))
+    seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, "peak_bytes": peak_bytes(), "before_bytes": before, "arrays": len(held)}))
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held so far."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _headjax() -> Callable[[Path], Mapping[str, Any]]:
+    from headjax.hub import from_huggingface
+
+    jax.devices()
+
+    def read(directory: Path) -> Mapping[str, Any]:
+        return jax.block_until_ready(from_huggingface(directory).params)
+
+    return read
+
+
+def _safetensors() -> Callable[[Path], Mapping[str, Any]]:
+    from safetensors.numpy import load_file
+
+    jax.devices()  # so that both processes hold the same besides
+    return lambda directory: load_file(directory / "model.safetensors")
+
+
+READERS = {"headjax": _headjax, "safetensors.numpy.load_file": _safetensors}
+"""Ways to read a directory, by name; each imports what it needs before anything is timed."""
+
+
+def _in_new_process(name: str, directory: Path) -> dict[str, float]:
+    code = f"from headjax.bench.hub import read_and_report; read_and_report({name!r}, {str(directory)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HeadjaxError(f"hub: {name}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _summary(runs: list[dict[str, float]], size: int) -> dict[str, Any]:
+    timing = summarize([run["seconds"] for run in runs])
+    peak = max(run["peak_bytes"] for run in runs)
+    before = max(run["before_bytes"] for run in runs)
+    return {
+        "seconds": timing.median,
+        "seconds_low": timing.low,
+        "seconds_high": timing.high,
+        "peak_bytes": peak,
+        "before_bytes": before,
+        "file_bytes": size,
+        "peak_over_file": peak / size,
+    }
+
+
+def _table(summaries: Mapping[str, Mapping[str, Any]], size: int) -> Table:
+    columns = (
+        Column("Reading"),
+        Column("Median", numbers.duration, "lower"),
+        Column("First quartile", numbers.duration),
+        Column("Third quartile", numbers.duration),
+        Column("Peak memory", numbers.size, "lower"),
+        Column("of it before", numbers.size),
+    )
+    keys = ("seconds", "seconds_low", "seconds_high", "peak_bytes", "before_bytes")
+    rows = [(name, *(summary[key] for key in keys)) for name, summary in summaries.items()]
+    note = f"A BERT-base file of {numbers.size(size)}, in the page cache; {REPEATS} new processes each, in turns."
+    return Table(columns, rows, notes=(note,))

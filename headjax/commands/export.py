@@ -1,0 +1,50 @@
+"""`headjax export`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from headjax.commands.command import Command, Result
+from headjax.report import numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="model directory")
+    parser.add_argument("directory", metavar="HF_DIR", help="where the Hugging Face directory goes")
+    parser.add_argument(
+        "--layout",
+        default="auto",
+        metavar="LAYOUT",
+        help="auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4) "
+        "(%(default)s)",
+    )
+    parser.add_argument("--family", metavar="TYPE", help="model_type (default: what the model came from, or fits)")
+    parser.add_argument("--check", action="store_true", help="read it again and compare outputs")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
+    from headjax.hub import to_huggingface
+    from headjax.hub.checking import max_difference
+    from headjax.models.directory import load
+
+    model = load(options.model)
+    exported = to_huggingface(model, options.directory, options.layout, family=options.family, progress=progress)
+    data: dict[str, Any] = exported._asdict() | {"directory": str(options.directory)}
+    rows = [
+        ("family", exported.family),
+        ("layout", exported.layout),
+        ("tensors", numbers.count(exported.tensors)),
+        ("size", numbers.size(exported.bytes)),
+    ]
+    if options.check:
+        data["max_difference"] = max_difference(model, options.directory)
+        rows.append(("largest difference of outputs", f"{data['max_difference']:.2g}"))
+    return Result(data, [Table((Column("Exported"), Column("")), rows)], f"directory: {options.directory}")
+
+
+COMMAND = Command("export", "a Hugging Face directory from a model", arguments, run)
