@@ -26,6 +26,7 @@ COMMANDS = {
     "convert": "another formulation from the same weights",
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
+    "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
     "bench": "side by side with a peer, ratio and spread",
 }
 """Commands and what they do; each is `COMMAND` in `headjax.commands.<name>`."""

@@ -154,6 +154,15 @@ class ModelConfig(abc.ABC):
     def flops(self, length: int) -> int:
         """Floating-point operations of one forward of one example of this length."""
 
+    @abc.abstractmethod
+    def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """A training batch as shapes and types: every array that the forward and the loss read.
+
+        Args:
+            batch_size: examples.
+            length: tokens of each, of both sides in encoder-decoders. Vision models know their own.
+        """
+
     def for_evaluation(self) -> ModelConfig:
         """The same model with the loss that evaluation reports, where training's differs (label smoothing)."""
         return self

@@ -14,7 +14,7 @@ from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
 from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
-from headjax.models.inputs import batch_positions, batch_present, batch_tokens
+from headjax.models.inputs import abstract_integers, batch_positions, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.stack import Stack, StackCall
 from headjax.serialize import kind
@@ -100,6 +100,9 @@ class DecoderModel(GenerativeModel):
             labels = jnp.where(batch["attention_mask"].astype(bool), labels, IGNORED)
         losses, counted = cross_entropy(output.require_logits()[:, :-1], labels[:, 1:])
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size, length), "input_ids")
 
     def flops(self, length: int) -> int:
         embedded = self.embeddings.flops(self.width, length)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+
 from headjax.attention.base import Call
 from headjax.attention.mask import Mask
 from headjax.errors import require
 from headjax.models.base import Batch, Loss, ModelConfig, Options, Output, by_head_stack
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
-from headjax.models.inputs import batch_positions, batch_present, batch_tokens
+from headjax.models.inputs import abstract_integers, batch_positions, batch_present, batch_tokens
 from headjax.models.pooler import Pooler
 from headjax.models.stack import Stack, StackCall
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
@@ -96,6 +98,10 @@ class EncoderModel(ModelConfig):
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)
+
+    def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        names = ["input_ids", "attention_mask", *(["token_type_ids"] if self.embeddings.segments else [])]
+        return abstract_integers((batch_size, length), *names) | self.output.example_labels(batch_size, length)
 
     def for_evaluation(self) -> EncoderModel:
         return dataclasses.replace(self, output=self.output.for_evaluation())

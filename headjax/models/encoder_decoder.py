@@ -14,7 +14,7 @@ from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
 from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
-from headjax.models.inputs import batch_array, batch_positions, batch_present, batch_tokens
+from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.stack import Stack, StackCall
 from headjax.serialize import kind
@@ -185,6 +185,9 @@ class EncoderDecoderModel(GenerativeModel):
         labels = batch_array(batch, "labels")
         losses, counted = cross_entropy(output.require_logits(), labels, self.label_smoothing)
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size, length), "input_ids", "attention_mask", "labels")
 
     def for_evaluation(self) -> EncoderDecoderModel:
         return dataclasses.replace(self, label_smoothing=0.0)

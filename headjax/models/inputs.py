@@ -10,6 +10,11 @@ from headjax.models.base import Batch
 from headjax.models.embeddings import Positions
 
 
+def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:
+    """Integer arrays of these names, as shapes and types."""
+    return {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in names}
+
+
 def batch_tokens(batch: Batch, name: str = "input_ids") -> jax.Array:
     """The batch's token ids.
 

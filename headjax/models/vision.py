@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+
 from headjax.attention.base import Call
 from headjax.errors import require
 from headjax.models.base import Batch, Loss, ModelConfig, Options, Output, by_head_stack
@@ -82,6 +85,11 @@ class VisionModel(ModelConfig):
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)
+
+    def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        size, channels = self.patches.image_size, self.patches.channels
+        images = jax.ShapeDtypeStruct((batch_size, channels, size, size), jnp.float32)
+        return {"pixel_values": images} | self.output.example_labels(batch_size, self.patches.length)
 
     def for_evaluation(self) -> VisionModel:
         return dataclasses.replace(self, output=self.output.for_evaluation())

@@ -88,6 +88,10 @@ class TaskOutput(abc.ABC):
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         """Floating-point operations for one example of this length."""
 
+    @abc.abstractmethod
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """What the loss reads of a training batch, as shapes and types."""
+
     def for_evaluation(self) -> TaskOutput:
         """The same output with the loss that evaluation reports, where training's differs (label smoothing)."""
         return self
@@ -109,3 +113,6 @@ class NoTask(TaskOutput):
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 0
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from headjax.errors import DataError, require_positive, require_rate
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.dropout import Dropper
-from headjax.models.inputs import batch_array
+from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.outputs import cross_entropy
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
@@ -55,6 +55,9 @@ class Classification(TaskOutput):
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * width * self.classes
 
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size,), "labels")
+
 
 @kind("regression")
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,9 @@ class Regression(TaskOutput):
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * width * self.outputs
 
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size, self.outputs), jnp.float32)}
+
 
 @kind("token_classification")
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +133,9 @@ class TokenClassification(TaskOutput):
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * width * self.classes
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size, length), "labels")
 
 
 def integer_labels(batch: Batch, ndim: int) -> jax.Array:

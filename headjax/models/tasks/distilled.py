@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from headjax.errors import require_positive, require_rate
 from headjax.models.base import Batch, Loss, Output
+from headjax.models.inputs import abstract_integers
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.outputs import cross_entropy
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
@@ -58,3 +59,6 @@ class DistilledClassification(TaskOutput):
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 4 * width * self.classes
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size,), "labels", "teacher_labels")

@@ -12,7 +12,7 @@ from headjax.attention.projections import into_heads
 from headjax.initializers import Zeros
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.feed_forward import ACTIVATIONS, ActivationName
-from headjax.models.inputs import batch_array
+from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.norms import LayerNorm, Norm
 from headjax.models.outputs import Tied, cross_entropy
@@ -59,6 +59,9 @@ class MaskedLanguageModel(TaskOutput):
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * vocabulary.size * (width + vocabulary.tokens)
 
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size, length), "labels")
+
 
 @kind("pretraining")
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,3 +102,7 @@ class Pretraining(TaskOutput):
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return self.masked.flops(width, vocabulary, length) + 2 * width * 2
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        sentences = abstract_integers((batch_size,), "next_sentence_label")
+        return self.masked.example_labels(batch_size, length) | sentences

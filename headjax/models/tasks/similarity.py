@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from headjax.errors import DataError
 from headjax.models.base import Batch, Loss, Output
-from headjax.models.inputs import batch_array
+from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
@@ -47,6 +47,10 @@ class SentenceSimilarity(TaskOutput):
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * width
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        similarities = {"labels": jax.ShapeDtypeStruct((batch_size,), jnp.float32)}
+        return abstract_integers((batch_size, length), "segment_ids") | similarities
 
 
 def sentence_embeddings(output: Output, batch: Batch) -> jax.Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from headjax.errors import require_rate
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.dropout import Dropper
-from headjax.models.inputs import batch_array
+from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.outputs import IGNORED, cross_entropy
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
@@ -55,3 +55,6 @@ class Span(TaskOutput):
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * width * 2
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size,), "start_positions", "end_positions")

@@ -1,0 +1,121 @@
+"""`headjax plan`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.command import Command, Result, add_config_arguments
+from headjax.errors import HeadjaxError
+from headjax.report import numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.parallel.plan import Plan
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    add_config_arguments(parser)
+    parser.add_argument("--topology", required=True, metavar="SLICE", help="TPU slice: v3-32, v5e-16, or v3:4x4")
+    parser.add_argument("--scale", type=_sizes, default=(), metavar="N,N,...", help="other sizes to compare it with")
+    parser.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits")
+    parser.add_argument("--length", type=int, metavar="N", help="tokens of an example (default: the config's)")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Compiles the training step for a TPU slice, on any machine."""
+    import jax
+
+    from headjax.configuration import load_config
+    from headjax.parallel.plan import largest_batch, plan, plan_config
+    from headjax.parallel.tpu import find_slice
+
+    where = find_slice(options.topology)
+    others = [where.resized(size) for size in options.scale]
+    config = plan_config(load_config(options.config, options.overrides).to_dict(), options.length)
+    # libtpu is asked for its compiler alone; a TPU that this machine may have is left to others.
+    jax.config.update("jax_platforms", "cpu")
+    slices = [where, *others]
+    with progress("compiling", len(slices), "slice") as bar:
+        plans = []
+        for done, place in enumerate(slices, 1):
+            plans.append(plan(config, place))
+            bar(done, {})
+    main, scaled = plans[0], plans[1:]
+    data: dict[str, Any] = main.to_json()
+    tables = [_slices(plans), _collectives(plans)]
+    if scaled:
+        data["scale"] = [other.to_json() for other in scaled]
+    message = _verdict(main)
+    if options.max_batch:
+        best = largest_batch(config, where, progress)
+        data["max_batch"] = None if best is None else best.batch_size
+        tables = [_slices([*plans, best] if best else plans), *tables[1:]]
+        message += "; no batch fits" if best is None else f"; largest batch: {best.batch_size:,}"
+    return Result(data, tables, message)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise HeadjaxError(f"--scale: expected numbers such as 8,32,128, got {text!r}") from None
+
+
+def _slices(plans: list[Plan]) -> Table:
+    from headjax.parallel.roofline import ASSUMPTIONS
+
+    columns = (
+        Column("Slice"),
+        Column("Devices", numbers.count),
+        Column("Batch", numbers.count),
+        Column("Fits"),
+        Column("Peak memory", numbers.size),
+        Column("of", numbers.size),
+        Column("Work", numbers.flops),
+        Column("Step, at best", numbers.duration),
+        Column("bound by"),
+        Column("MFU, at most", numbers.percent),
+        Column("Compiled in", numbers.duration),
+    )
+    rows = [
+        (
+            each.topology,
+            each.devices,
+            each.batch_size,
+            "yes" if each.fits else "no",
+            each.peak_bytes_per_device,
+            each.hbm_bytes_per_device,
+            each.flops_per_device,
+            None if each.estimate is None else each.estimate.step_seconds,
+            "" if each.estimate is None else each.estimate.bound,
+            None if each.estimate is None else each.estimate.mfu,
+            each.compile_seconds,
+        )
+        for each in plans
+    ]
+    return Table(columns, rows, title="One training step, per device", notes=ASSUMPTIONS)
+
+
+def _collectives(plans: list[Plan]) -> Table:
+    columns = (Column("Slice"), Column("Collective"), Column("Times", numbers.count), Column("Bytes", numbers.size))
+    rows = [
+        (each.topology, kind, entry.count, entry.bytes)
+        for each in plans
+        for kind, entry in sorted(each.collectives.items())
+    ]
+    return Table(columns, rows, title="Messages in one step")
+
+
+def _verdict(plan: Plan) -> str:
+    peak, there = numbers.size(plan.peak_bytes_per_device), numbers.size(plan.hbm_bytes_per_device)
+    if plan.fits:
+        return f"fits on {plan.topology}: {peak} of {there} per device"
+    return f"does not fit on {plan.topology}: at least {peak} wanted, {there} there; more remat or a smaller batch may"
+
+
+COMMAND = Command(
+    "plan", "compile the training step for a TPU slice without one: does it fit, how fast", arguments, run
+)

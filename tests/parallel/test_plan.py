@@ -1,0 +1,149 @@
+"""Plans: what is refused before anything compiles, and, where libtpu is installed, real compilations."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from headjax.cli import main
+from headjax.errors import ConfigError
+from headjax.models.base import Options
+from headjax.parallel.collectives import Collective
+from headjax.parallel.plan import _needed, plan, plan_config
+from headjax.parallel.roofline import roofline
+from headjax.parallel.tpu import CHIPS, GIB, Slice, find_slice
+from headjax.tensors import abstract, count
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = sorted(path.stem for path in (ROOT / "configs" / "papers").glob("*.py"))
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({
+        "model": {
+            "kind": "language_model", "vocab_size": 256, "max_length": 16, "width": 32, "num_layers": 3,
+            "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
+            "feed_forward": {"kind": "dense", "hidden": 64}, "output": {"kind": "untied"},
+        },
+        "data": {"kind": "task", "task": "anything", "length": 16},
+        "batch_size": 32, "steps": 2,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
+    })
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.py"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def data(**changes):
+    scope = {}
+    exec(CONFIG, scope)
+    return scope["get_config"]().to_dict() | changes
+
+
+@pytest.fixture
+def eight_devices(monkeypatch):
+    """A slice whose devices are simulated."""
+    monkeypatch.setattr(Slice, "devices", lambda self: jax.devices())
+    return find_slice("v5e-8")
+
+
+def test_what_does_not_fit_is_refused_before_anything_compiles(eight_devices, monkeypatch):
+    monkeypatch.setattr("headjax.parallel.plan._compile", None)
+    with pytest.raises(ConfigError, match=r"^batch_size: 12 does not divide over 8 devices"):
+        plan(plan_config(data(batch_size=12)), eight_devices)
+    for sizes in ({"data": 16}, {"data": 4}):
+        with pytest.raises(ConfigError, match=r"^mesh: data=\d+, fsdp=1, model=1 does not fill 8 devices$"):
+            plan(plan_config(data(mesh=sizes)), eight_devices)
+    kernel = {"attention": "splash"}
+    dropping = data(compute=kernel)["model"] | {"attention_dropout": 0.1}
+    with pytest.raises(ConfigError, match=r"^compute\.attention: splash cannot compute decoder\.layers\[0\]"):
+        plan(plan_config(data(compute=kernel, model=dropping)), eight_devices)
+
+
+def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
+    assert plan_config(data()).length == 16
+    assert plan_config(data(data={"kind": "task"})).length == 16
+    assert plan_config(data(), length=8).length == 8
+    with pytest.raises(ConfigError, match=r"^config\.optimizer: missing$"):
+        plan_config({name: entry for name, entry in data().items() if name != "optimizer"})
+
+
+def test_an_unknown_slice_is_one_line(config, capsys):
+    assert main(["plan", "--config", config, "--topology", "v9-8"]) == 2
+    assert capsys.readouterr().err.startswith("headjax: error: topology: unknown TPU slice 'v9-8'; known: v2-8 to ")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_paper_config_says_which_batch_it_takes(name):
+    from headjax.configuration import load_config
+
+    planned = plan_config(load_config(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
+    model = planned.model.build()
+    batch = model.example_batch(2, planned.length)
+
+    def loss(params, batch):
+        return model.loss(model.apply(params, batch, Options()), batch)
+
+    losses = jax.eval_shape(loss, abstract(model.tensors()), batch)
+    assert losses.total.shape == (2,)
+
+
+def test_the_roofline_is_its_highest_resource():
+    chip = CHIPS["v3"]
+    sent = {"all-reduce": Collective(1, 10**9), "all-gather": Collective(3, 10**9)}
+    found = roofline(chip, flops=123e12 / 2, recomputed=123e12 / 4, traffic=450e9, collectives=sent)
+    assert found.compute_seconds == pytest.approx(1.5)
+    assert found.memory_seconds == pytest.approx(1.0)
+    assert found.collective_seconds == pytest.approx(3e9 / 164e9)
+    assert found.bound == "compute"
+    assert found.mfu == pytest.approx(1 / 1.5)
+
+
+def test_the_compilers_complaint_says_how_much_is_wanted():
+    temporaries = "total memory required for HLO temporaries (4.50T) exceeds available HBM (15.75G)."
+    assert _needed(f"RESOURCE_EXHAUSTED: Ran out of memory on HBM, the {temporaries}") == int(4.5 * 1024 * GIB)
+    used = "Ran out of memory in memory space hbm. Used 19.22G of 15.75G hbm. Exceeded hbm capacity by 3.47G."
+    assert _needed(used) == int(19.22 * GIB)
+    with pytest.raises(ConfigError, match=r"cannot be compiled for this slice: INTERNAL: oops"):
+        _needed("INTERNAL:\n oops")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Plans for v5e-8, and v5e-4 beside it."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "config.py").write_text(CONFIG)
+    arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--scale", "4", "--json", "-"]
+    command = [sys.executable, "-m", "headjax.cli", "plan", *arguments]
+    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_a_plan_for_a_tpu(planned):
+    model = plan_config(data()).model.build()
+    gradient = 4 * count(model.tensors())
+    assert planned["fits"]
+    state = 3 * gradient
+    assert state < planned["peak_bytes_per_device"] < planned["hbm_bytes_per_device"]
+    assert planned["flops_per_device"] == pytest.approx(3 * model.flops(16) * 32 / 8)
+    assert planned["collectives"].keys() == {"all-reduce"}
+    # One gradient and three scalars: summed loss, targets and their part in the loss.
+    assert gradient < planned["collectives"]["all-reduce"]["bytes"] <= gradient + 3 * 4
+    (smaller,) = planned["scale"]
+    assert smaller["flops_per_device"] == 2 * planned["flops_per_device"]
+    assert 0 < planned["estimate"]["mfu"] < 1
