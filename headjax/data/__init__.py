@@ -1,7 +1,25 @@
-"""Text in, batches out: corpora, tokenizers and Grain readers."""
+"""Text and images in, batches out: corpora, tables, tokenizers and Grain readers."""
 
+from headjax.data.glue import Glue
+from headjax.data.images import Mnist
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.language import LanguageConfig
+from headjax.data.parallel_text import ParallelText
+from headjax.data.question_answering import QuestionAnswering
 from headjax.data.task import DataConfig, Source, TaskData
 from headjax.data.tokenizers import Tokenizer
 
-__all__ = ["DataConfig", "LanguageConfig", "Source", "TaskData", "Tokenizer"]
+__all__ = [
+    "DataConfig",
+    "Glue",
+    "LanguageConfig",
+    "Mnist",
+    "ParallelText",
+    "QuestionAnswering",
+    "Source",
+    "TaskData",
+    "TextClassification",
+    "TextRegression",
+    "TextSimilarity",
+    "Tokenizer",
+]

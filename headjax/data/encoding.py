@@ -42,7 +42,7 @@ def encode_sequences(
     Raises:
         DataError: a length that leaves no room for text, or pairs for a tokenizer that does not know how to join them.
     """
-    backend = _copy(tokenizer)
+    backend = changeable(tokenizer)
     pair = second is not None
     special = backend.num_special_tokens_to_add(pair)
     if pair and special == 0:
@@ -88,8 +88,8 @@ def padding_id(tokenizer: Tokenizer) -> int:
     return tokenizer.special_id("pad_token") if "pad_token" in dict(tokenizer.special) else 0
 
 
-def _copy(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The library's tokenizer, free to be changed."""
+def changeable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """A copy of the library's tokenizer, free to be changed."""
     import tokenizers
 
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())

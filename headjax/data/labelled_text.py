@@ -85,7 +85,7 @@ class LabelledText(DataConfig):
         tokenizer = self._tokenizer() if tokenizer is None else tokenizer
         labels = self.targets(tables)
         train, validation = (
-            RaggedRows(self.encode(tokenizer, rows), {"labels": column}, padding_id(tokenizer))
+            RaggedRows(self.encode(tokenizer, rows), {"labels": column}, padding_id(tokenizer), limit=self.limit)
             for rows, column in zip(tables, labels, strict=True)
         )
         info = {
@@ -97,6 +97,11 @@ class LabelledText(DataConfig):
             **self.notes(tables),
         }
         return TaskData(tokenizer, LengthBuckets(train, self.buckets) if self.buckets else train, validation, info)
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of an example."""
+        return self.max_length
 
     @abc.abstractmethod
     def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
@@ -189,6 +194,10 @@ class TextSimilarity(TextRegression):
     """
 
     second: str = "second"
+
+    @property
+    def limit(self) -> int:
+        return 2 * self.max_length
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> dict[str, list[np.ndarray]]:
         first, second = ([row.values[i] for row in rows] for i in (0, 1))

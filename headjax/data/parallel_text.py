@@ -152,7 +152,7 @@ class ParallelText(DataConfig):
     def _side(self, tokenizer: Tokenizer, texts: Sequence[str]) -> RaggedRows:
         end = np.asarray([tokenizer.special_id("eos_token")], np.int32)
         ids = [np.concatenate([found[: self.max_length - 1], end]) for found in tokenizer.encode(texts)]
-        return RaggedRows({"input_ids": ids}, {}, padding_id(tokenizer))
+        return RaggedRows({"input_ids": ids}, {}, padding_id(tokenizer), limit=self.max_length)
 
 
 def _tokens(pairs: Translations) -> dict[str, float]:

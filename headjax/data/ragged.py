@@ -26,6 +26,7 @@ class RaggedRows:
         targets: for each name `[examples]`.
         padding_id: fills `input_ids`; other columns are filled with 0.
         length: what examples are padded to; None is the longest one, rounded up to a multiple of `MULTIPLE`.
+        limit: most that rounding may reach (the positions a model has); None is no limit.
     """
 
     def __init__(
@@ -34,11 +35,14 @@ class RaggedRows:
         targets: Mapping[str, np.ndarray],
         padding_id: int = 0,
         length: int | None = None,
+        limit: int | None = None,
     ) -> None:
         self.columns, self.targets, self.padding_id = columns, targets, padding_id
         self.lengths = np.asarray([len(ids) for ids in columns["input_ids"]])
         longest = int(self.lengths.max(initial=1))
-        self.length = -(-longest // MULTIPLE) * MULTIPLE if length is None else length
+        rounded = -(-longest // MULTIPLE) * MULTIPLE
+        rounded = rounded if limit is None else max(min(rounded, limit), longest)
+        self.length = rounded if length is None else length
 
     def __len__(self) -> int:
         return len(self.lengths)

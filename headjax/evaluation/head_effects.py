@@ -77,8 +77,13 @@ def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str,
 
 def _test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
     values = measure.values(own)
-    if values is not None:
+    if values is not None and np.isin(values, (0, 1)).all():
         return "McNemar's exact test", lambda changed: mcnemar(values, np.asarray(measure.values(changed)))
+    bootstrap = f"paired bootstrap, {resamples} resamples"
+    if values is not None:
+        return bootstrap, lambda changed: paired_bootstrap(
+            values, np.asarray(measure.values(changed)), resamples=resamples
+        )
     if not measure.higher_is_better:
         targets = own["targets"]
         return "paired t-test on losses", lambda changed: t_test(own["loss"] / targets, changed["loss"] / targets)
@@ -91,5 +96,4 @@ def _test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callabl
         return measure.metrics({name: rows[:, i] for i, name in enumerate(names)})[measure.headline]
 
     base = stacked(own)
-    name = f"paired bootstrap, {resamples} resamples"
-    return name, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)
+    return bootstrap, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)

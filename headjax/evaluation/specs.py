@@ -4,31 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headjax.data.glue import GLUE, Glue
 from headjax.data.images import Mnist
-from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
+from headjax.data.labelled_text import TextClassification, TextRegression
 from headjax.data.language import LanguageConfig, language_model_data, whole_text_data
 from headjax.data.parallel_text import ParallelText
+from headjax.data.question_answering import QUESTION_LENGTH, QuestionAnswering
 from headjax.data.roots import data_folder
 from headjax.data.tables import header, read_table
-from headjax.data.task import DataConfig, TaskData
+from headjax.data.task import DataConfig
 from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, HeadjaxError
-from headjax.evaluation.measures import Classes, LanguageModelling, Measure, Numbers, Similarities
+from headjax.evaluation.data_measures import language_measure, measure_of
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
 from headjax.serialize import unknown_name
 
-Builder = Callable[[str, int, Model], Task]
-"""A task from (path or "", tokens of an example, model)."""
-
 LENGTH = 128
 """Tokens of an example where the model reaches as far."""
 
+SQUAD_LENGTH = 384
+"""Tokens of a window of SQuAD, likewise."""
+
 SIMILARITY = "sentence_similarity"
 TABLES = (".csv", ".tsv", ".json", ".jsonl")
+
+
+class Request(NamedTuple):
+    """What a task is made of.
+
+    Attributes:
+        path: what follows the task's name, or a file; may be empty.
+        model: the model that is asked.
+        asked_length: tokens of an example, 0 for what is usual.
+    """
+
+    path: str
+    model: Model
+    asked_length: int
+
+    def length(self, usual: int = LENGTH) -> int:
+        """Tokens of an example: those asked for, or the usual number as far as the model's positions reach."""
+        embeddings: Any = getattr(self.model.config, "embeddings", None)
+        reach = getattr(getattr(embeddings, "positions", None), "max_length", usual)
+        return self.asked_length or min(usual, int(reach))
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            HeadjaxError: it has none.
+        """
+        if self.model.tokenizer is None:
+            raise HeadjaxError("task: the model has no tokenizer, so it cannot read text")
+        tokenizer: Tokenizer = self.model.tokenizer
+        return tokenizer
 
 
 def load_task(spec: str, model: Model, length: int = 0) -> Task:
@@ -40,136 +72,113 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
             * a GLUE task (`sst2`, `cola`, `mrpc`, `stsb`, `rte`, `mnli`, `qnli`, `qqp`), found under the folder that
               the environment variable HEADJAX_DATA names, or `NAME:FOLDER`;
             * `sentence_similarity`: STS-B for models that embed sentences, likewise;
-            * `mnist` and `multi30k` (English to German), likewise;
+            * `squad`, `mnist` and `multi30k` (English to German), likewise; also `squad:FILE`;
             * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET`;
             * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
               all of it is evaluated on. Labels with a decimal point in them make it a regression;
             * any other file, a folder or a pattern: language modelling on the part that training on it
               (`LanguageConfig.path`) holds out; `all:PATH` on the whole text.
         model: the model that is asked; only its config and tokenizer are read.
-        length: tokens of an example; 0 is `LENGTH`, or what the model's positions allow.
+        length: tokens of an example; 0 is `LENGTH` (`SQUAD_LENGTH`), or what the model's positions allow.
 
     Raises:
         HeadjaxError: an unknown name, the model has no tokenizer, or its output does not fit the task.
         DataError: a file that cannot be used.
     """
     name, _, path = spec.partition(":")
-    length = length or _length(model)
     if name in NAMED:
-        task = NAMED[name](path, length, model)
+        task = NAMED[name](Request(path, model, length))
     elif path and name == "all":
-        task = _language(path, length, model, whole=True)
+        task = _whole_text(Request(path, model, length))
     elif Path(spec).name.removesuffix(".gz").endswith(TABLES):
-        task = _table(spec, length, model)
+        task = _table(Request(spec, model, length))
     elif Path(spec).expanduser().exists() or set(spec) & set("/*.?"):
-        task = _language(spec, length, model)
+        task = _text(Request(spec, model, length))
     else:
         raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}")
     task.fit(model)
     return task
 
 
-def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
-    """What is measured on a config's data besides the loss, or None."""
-    if isinstance(config, Glue):
-        task = GLUE[config.name]
-        if task.classes:
-            return Classes(task.metrics[0], task.class_names, task.metrics)
-        return Similarities() if config.similarity else Numbers(task.metrics[0], task.metrics)
-    if isinstance(config, ParallelText):
-        return _language_measure(data)
-    if isinstance(config, TextSimilarity):
-        return Similarities()
-    if isinstance(config, TextRegression):
-        return Numbers()
-    if isinstance(config, TextClassification | Mnist):
-        return Classes("accuracy", tuple(data.info["labels"]), ("accuracy", "macro_f1", "matthews"))
-    return None
+def _text(asked: Request) -> Task:
+    data = language_model_data(LanguageConfig(path=asked.path, length=asked.length()), asked.tokenizer())
+    return Task(asked.path or "python", data, language_measure(data))
 
 
-def _language(path: str, length: int, model: Model, *, whole: bool = False) -> Task:
-    if whole:
-        data = whole_text_data(path, length, _tokenizer(model))
-    else:
-        data = language_model_data(LanguageConfig(path=path, length=length), _tokenizer(model))
-    return Task(path or "python", data, _language_measure(data))
+def _whole_text(asked: Request) -> Task:
+    data = whole_text_data(asked.path, asked.length(), asked.tokenizer())
+    return Task(asked.path, data, language_measure(data))
 
 
-def _language_measure(data: TaskData) -> LanguageModelling:
-    counts = data.info["validation"]
-    return LanguageModelling(**{name: counts[name] for name in ("words_per_token", "bytes_per_token")})
-
-
-def _glue(name: str, similarity: bool = False) -> Builder:
-    def load(path: str, length: int, model: Model) -> Task:
-        # Packed pairs hold two texts of this length.
-        longest = length // 2 if similarity else length
-        config = Glue(name=name, path=path, max_length=longest, similarity=similarity)
-        return _labelled(SIMILARITY if similarity else name, config, _tokenizer(model))
+def _glue(name: str) -> Callable[[Request], Task]:
+    def load(asked: Request) -> Task:
+        config = Glue(name=name, path=asked.path, max_length=asked.length())
+        return _measured(name, config, asked.tokenizer())
 
     return load
 
 
-def _table(path: str, length: int, model: Model) -> Task:
-    names = header(path)
-    fields: dict[str, Any] = {"validation": path, "max_length": length}
+def _similarity(asked: Request) -> Task:
+    # A row holds two sentences of this length.
+    config = Glue(name="stsb", path=asked.path, max_length=asked.length() // 2, similarity=True)
+    return _measured(SIMILARITY, config, asked.tokenizer())
+
+
+def _table(asked: Request) -> Task:
+    path, names = asked.path, header(asked.path)
+    fields: dict[str, Any] = {"validation": path, "max_length": asked.length()}
     if "sentence2" in names:
         fields |= {"text": "sentence" if "sentence" in names else "sentence1", "second": "sentence2"}
     for column in (fields.get("text", "sentence"), "label"):
         if column not in names:
-            raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {_listed(names)}")
+            listed = ", ".join(names[:8])
+            raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {listed}")
     labels = {row.values[0] for row in read_table(path, ["label"])}
     regression = all(_is_real(label) for label in labels) and any("." in label for label in labels)
-    return _labelled(path, TextRegression(**fields) if regression else TextClassification(**fields), _tokenizer(model))
+    config = TextRegression(**fields) if regression else TextClassification(**fields)
+    return _measured(path, config, asked.tokenizer())
 
 
-def _multi30k(path: str, length: int, model: Model) -> Task:
-    folder = data_folder("multi30k", path, ("mt/multi30k", "multi30k"), lambda folder: any(folder.glob("val.en*")))
-    config = ParallelText(
-        train=f"{folder}/train", validation=f"{folder}/val", source="en", target="de", max_length=length
-    )
-    return _labelled("multi30k", config, _tokenizer(model))
+def _squad(asked: Request) -> Task:
+    validation, train = asked.path, ""
+    if not Path(asked.path).is_file():
+        folder = data_folder("squad", asked.path, ("squad",), lambda folder: any(folder.glob("dev-v1.1*.json")))
+        validation = str(min(folder.glob("dev-v1.1*.json")))
+        train = str(folder / "train-v1.1.json") if (folder / "train-v1.1.json").is_file() else ""
+    length = asked.length(SQUAD_LENGTH)
+    stride = max(0, min(QuestionAnswering.stride, (length - QUESTION_LENGTH) // 2))
+    config = QuestionAnswering(train=train, validation=validation, max_length=length, stride=stride)
+    return _measured("squad", config, asked.tokenizer())
 
 
-def _translation(path: str, length: int, model: Model) -> Task:
-    prefix, _, languages = path.rpartition(":")
+def _multi30k(asked: Request) -> Task:
+    names = ("mt/multi30k", "multi30k")
+    folder = data_folder("multi30k", asked.path, names, lambda folder: any(folder.glob("val.en*")))
+    train, validation = f"{folder}/train", f"{folder}/val"
+    config = ParallelText(train=train, validation=validation, source="en", target="de", max_length=asked.length())
+    return _measured("multi30k", config, asked.tokenizer())
+
+
+def _translation(asked: Request) -> Task:
+    path, _, languages = asked.path.rpartition(":")
     source, _, target = languages.partition("-")
-    if not prefix or not target:
-        raise HeadjaxError(f"task: expected translation:PATH:SOURCE-TARGET (data/newstest:de-en), got {path!r}")
-    config = ParallelText(validation=prefix, source=source, target=target, max_length=length)
-    return _labelled(prefix, config, _tokenizer(model))
+    if not path or not target:
+        expected = "translation:PATH:SOURCE-TARGET (data/newstest:de-en)"
+        raise HeadjaxError(f"task: expected {expected}, got {asked.path!r}")
+    config = ParallelText(validation=path, source=source, target=target, max_length=asked.length())
+    return _measured(path, config, asked.tokenizer())
 
 
-def _labelled(name: str, config: DataConfig, tokenizer: Tokenizer | None) -> Task:
+def _mnist(asked: Request) -> Task:
+    return _measured("mnist", Mnist(path=asked.path), None)
+
+
+def _measured(name: str, config: DataConfig, tokenizer: Tokenizer | None) -> Task:
     data = config.load(tokenizer)
     measure = measure_of(config, data)
     if measure is None:
         raise HeadjaxError(f"{name}: nothing is measured on this data")
     return Task(name, data, measure)
-
-
-NAMED: Mapping[str, Builder] = {
-    "python": lambda path, length, model: _language("", length, model),
-    **{name: _glue(name) for name in GLUE},
-    SIMILARITY: _glue("stsb", similarity=True),
-    "multi30k": _multi30k,
-    "translation": _translation,
-    "mnist": lambda path, length, model: _labelled("mnist", Mnist(path=path), None),
-}
-"""Tasks by name."""
-
-
-def _length(model: Model) -> int:
-    embeddings: Any = getattr(model.config, "embeddings", None)
-    reach = getattr(getattr(embeddings, "positions", None), "max_length", LENGTH)
-    return min(LENGTH, int(reach))
-
-
-def _tokenizer(model: Model) -> Tokenizer:
-    if model.tokenizer is None:
-        raise HeadjaxError("task: the model has no tokenizer, so it cannot read text")
-    tokenizer: Tokenizer = model.tokenizer
-    return tokenizer
 
 
 def _is_real(label: str) -> bool:
@@ -180,5 +189,13 @@ def _is_real(label: str) -> bool:
     return True
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:8])
+NAMED: Mapping[str, Callable[[Request], Task]] = {
+    "python": _text,
+    **{name: _glue(name) for name in GLUE},
+    SIMILARITY: _similarity,
+    "squad": _squad,
+    "multi30k": _multi30k,
+    "translation": _translation,
+    "mnist": _mnist,
+}
+"""Tasks by name."""

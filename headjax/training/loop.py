@@ -16,8 +16,8 @@ from headjax import history
 from headjax.data.records import evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.errors import ConfigError, DataError
+from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.evaluate import evaluate_batches
-from headjax.evaluation.specs import measure_of
 from headjax.evaluation.task import reduce_batches
 from headjax.models.base import Batch, Model, ModelConfig
 from headjax.models.kernels import check_kernels

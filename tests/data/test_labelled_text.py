@@ -91,12 +91,12 @@ def test_buckets_hold_every_example_once(tmp_path, tokenizer):
     rows = [f"{'film ' * generator.integers(1, 40)}\t{i % 2}" for i in range(50)]
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *rows)
     source = TextClassification(validation=str(path), max_length=30).load(tokenizer).validation
-    assert source.length == 32
+    assert source.length == 30  # not above max_length
     parts = source.buckets([8, 16, 64])
-    assert [part.length for part in parts] == [8, 16, 32]
+    assert [part.length for part in parts] == [8, 16, 30]
     assert sorted(length for part in parts for length in part.lengths) == sorted(source.lengths)
     assert all((part.lengths <= part.length).all() for part in parts)
-    assert source.buckets([])[0].length == 32
+    assert source.buckets([])[0].length == 30
 
 
 def test_the_fingerprint_follows_the_training_examples(tables, tokenizer):

@@ -1,0 +1,38 @@
+"""What is measured on which data."""
+
+from __future__ import annotations
+
+from headjax.data.glue import GLUE, Glue
+from headjax.data.images import Mnist
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
+from headjax.data.parallel_text import ParallelText
+from headjax.data.question_answering import QuestionAnswering, QuestionRows
+from headjax.data.task import DataConfig, TaskData
+from headjax.evaluation.measures import Classes, LanguageModelling, Measure, Numbers, Similarities
+from headjax.evaluation.spans import Spans
+
+
+def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
+    """What is measured on a config's data besides the loss and the perplexity; None is nothing."""
+    if isinstance(config, Glue):
+        task = GLUE[config.name]
+        if task.classes:
+            return Classes(task.metrics[0], task.class_names, task.metrics)
+        return Similarities() if config.similarity else Numbers(task.metrics[0], task.metrics)
+    if isinstance(config, QuestionAnswering) and isinstance(data.validation, QuestionRows):
+        return Spans(windows=data.validation.source)
+    if isinstance(config, ParallelText):
+        return language_measure(data)
+    if isinstance(config, TextSimilarity):
+        return Similarities()
+    if isinstance(config, TextRegression):
+        return Numbers()
+    if isinstance(config, TextClassification | Mnist):
+        return Classes("accuracy", tuple(data.info["labels"]), ("accuracy", "macro_f1", "matthews"))
+    return None
+
+
+def language_measure(data: TaskData) -> LanguageModelling:
+    """Perplexities of data whose `info` counts the validation text."""
+    counts = data.info["validation"]
+    return LanguageModelling(**{name: counts[name] for name in ("words_per_token", "bytes_per_token")})

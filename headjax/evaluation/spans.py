@@ -1,0 +1,106 @@
+"""Exact match and F1 of answers that are read off spans."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.data.question_answering import Windows
+from headjax.errors import DataError
+from headjax.evaluation.measures import Measure, Outcome, Outcomes, misfit
+from headjax.evaluation.squad import answer_f1, squad_metrics
+from headjax.models.base import Batch, ModelConfig, Output
+from headjax.models.inputs import batch_array
+from headjax.models.tasks import Span
+
+LONGEST_ANSWER = 30
+"""Tokens of the longest answer (Devlin et al. 2019's code)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans(Measure):
+    """SQuAD's exact match and F1.
+
+    Outcomes of a window: the `score` of its best span, the span's first and last token (`start`, `end`), and the
+    `window`'s number. A question's answer is the best span of all its windows.
+
+    Attributes:
+        windows: where the windows come from.
+    """
+
+    headline: str = "f1"
+    windows: Windows = dataclasses.field(default=Windows((), ()), compare=False)
+
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        if not isinstance(getattr(config, "output", None), Span):
+            raise misfit(config, "a span")
+        return config
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        return {"score": best_score, "start": best_start, "end": best_end, "window": window_number}
+
+    def answers(self, outcomes: Outcomes) -> dict[int, str]:
+        """The answer to every question of which a window is there, by the question's number."""
+        best: dict[int, tuple[float, str]] = {}
+        columns = (outcomes[name] for name in ("score", "start", "end", "window"))
+        for score, start, end, window in zip(*columns, strict=True):
+            question = self.windows.windows[int(window)].question
+            if question not in best or score > best[question][0]:
+                best[question] = (float(score), self.windows.answer(int(window), int(start), int(end)))
+        return {question: text for question, (_, text) in sorted(best.items())}
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        found = self.answers(outcomes)
+        questions = self.windows.questions
+        gold = {questions[number].id: questions[number].answers for number in found}
+        return squad_metrics({questions[number].id: text for number, text in found.items()}, gold)
+
+    def values(self, outcomes: Outcomes) -> np.ndarray | None:
+        """`[questions]` F1 of every question."""
+        found = self.answers(outcomes).items()
+        return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in found])
+
+
+def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Score, first and last token `[batch]` of the span with the largest start + end logit.
+
+    Spans lie in the paragraph (`context_mask`) and have at most `LONGEST_ANSWER` tokens.
+
+    Raises:
+        DataError: the logits are not those of a span.
+    """
+    logits = output.require_logits().astype(jnp.float32)
+    inside = batch_array(batch, "context_mask").astype(bool)
+    length = inside.shape[1]
+    if logits.shape != (*inside.shape, 2):
+        raise DataError(f"logits: expected [batch, length, 2], got {list(logits.shape)}")
+    start, end = (jnp.where(inside, logits[..., i], -jnp.inf) for i in (0, 1))
+    gap = jnp.arange(length)[None, :] - jnp.arange(length)[:, None]
+    allowed = (gap >= 0) & (gap < LONGEST_ANSWER)
+    scores = jnp.where(allowed[None], start[:, :, None] + end[:, None, :], -jnp.inf).reshape(-1, length * length)
+    best = jnp.argmax(scores, axis=1)
+    return jnp.max(scores, axis=1), best // length, best % length
+
+
+def best_score(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` sum of the best span's two logits."""
+    return best_span(output, batch)[0]
+
+
+def best_start(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` the best span's first token."""
+    return best_span(output, batch)[1].astype(jnp.float32)
+
+
+def best_end(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` the best span's last token."""
+    return best_span(output, batch)[2].astype(jnp.float32)
+
+
+def window_number(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` the window's number."""
+    return batch_array(batch, "window").astype(jnp.float32)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.errors import HeadjaxError
+from headjax.evaluation.spans import best_span
+from headjax.evaluation.specs import load_task
+from headjax.evaluation.squad import answer_f1
+from headjax.evaluation.task import measure_task
+from headjax.models.base import Output
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Bert
+from headjax.models.tasks import NoTask, Span
+from tests.data.test_question_answering import SHORT, long_paragraph, write_squad
+from tests.data.vocabulary import WORDS, write_vocabulary
+from tests.tiny import model, multi_head
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spans")
+    write_squad(folder / "dev-v1.1.json", long_paragraph(), SHORT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reader(folder):
+    recipe = Bert(
+        attention=multi_head(), feed_forward=Dense(16), vocab_size=len(WORDS), max_length=100, width=16, num_layers=1,
+        task=Span(),
+    )  # fmt: skip
+    return model(recipe.build()).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
+
+
+def test_best_span_by_trying_all():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(3, 40, 2)).astype(np.float32)
+    inside = np.zeros((3, 40), np.int32)
+    inside[:, 5:38] = 1
+    logits[0, 37, 0] = logits[0, 6, 1] = 50.0  # an end before its start
+    logits[1, 5, 0] = logits[1, 36, 1] = 50.0  # 32 tokens
+    scores, starts, ends = (np.asarray(array) for array in best_span(Output(logits, logits), {"context_mask": inside}))
+    for row in range(3):
+        spans = {
+            (start, end): logits[row, start, 0] + logits[row, end, 1]
+            for start in range(5, 38)
+            for end in range(start, min(start + 30, 38))
+        }
+        best = max(spans, key=spans.__getitem__)
+        assert (starts[row], ends[row]) == best
+        assert scores[row] == pytest.approx(spans[best])
+
+
+def test_a_question_is_answered_by_its_best_window(reader, folder):
+    task = load_task(f"squad:{folder}", reader)
+    assert task.data.validation[0]["input_ids"].shape == (100,)  # as many as the model has positions
+    found = measure_task(reader, task, batch_size=2)
+    assert found.examples == len(task.data.validation.source.windows)
+    answers = task.measure.answers(found.outcomes)
+    assert list(answers) == [0, 1, 2]
+    windows = [window.question for window in task.data.validation.source.windows]
+    best = int(np.argmax(np.where(np.equal(windows, 0), found.outcomes["score"], -np.inf)))
+    start, end = (int(found.outcomes[name][best]) for name in ("start", "end"))
+    assert answers[0] == task.data.validation.source.answer(best, start, end)
+    gold = [question.answers for question in task.data.validation.source.questions]
+    values = [answer_f1(answers[number], gold[number]) for number in range(3)]
+    assert found.metrics["f1"] == pytest.approx(np.mean(values))
+    np.testing.assert_allclose(task.measure.values(found.outcomes), values)
+    assert (task.headline, task.higher_is_better) == ("f1", True)
+
+
+def test_only_for_models_with_spans(reader, folder):
+    import dataclasses
+
+    plain = reader.replace(config=dataclasses.replace(reader.config, output=NoTask()))
+    with pytest.raises(HeadjaxError, match=r"^task: .* a span; the model is: encoder with the output no_task$"):
+        load_task(f"squad:{folder}", plain)
+    with pytest.raises(HeadjaxError, match=r"missing: not a folder of squad: expected its files$"):
+        load_task(f"squad:{folder}/missing", reader)
