@@ -13,6 +13,7 @@ from headjax.attention.base import Call
 from headjax.models.cache import LayerCache
 from headjax.models.compute import Compute
 from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
+from headjax.parallel.activations import by_example
 from headjax.tensors import Params, Tensors, stack_tensors
 
 
@@ -167,7 +168,8 @@ class Run:
                 cache=layer.cache,
                 used=call.used,
             )
-            return self.layer(self._weights(params, layer.weights), x, layer_call)
+            x, report = self.layer(self._weights(params, layer.weights), by_example(x), layer_call)
+            return by_example(x), report
 
         return _rematerialised(body, call.compute.remat)
 

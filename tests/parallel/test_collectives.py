@@ -1,6 +1,20 @@
-"""Compiled text to messages, and the messages of the train step on eight devices."""
+"""Compiled text to messages, and the messages of the train step on eight devices: the expected and no others."""
 
+import math
+
+import pytest
+
+from headjax.models import Compute
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.outputs import Tied, Untied
 from headjax.parallel.collectives import Collective, collectives
+from headjax.parallel.mesh import MeshConfig
+from headjax.parallel.rules import shardings
+from headjax.tensors import count, flatten
+from headjax.training.optimizer import AdamW, ConstantRate
+from headjax.training.state import abstract_state
+from headjax.training.step import train_step
+from tests import tiny
 
 TEXT = """
 HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
@@ -51,3 +65,62 @@ def test_loops_tuples_fusions_and_asynchronous_pairs_are_counted():
         "all-gather": Collective(1 + 3 + 5, 32 + 8 * 16 * 4 * 2),
         "reduce-scatter": Collective(1, 256),
     }
+
+
+BATCH, LENGTH, VOCABULARY = 16, tiny.MAX_LENGTH, 48
+TABLE = 4 * VOCABULARY * tiny.WIDTH
+"""Bytes of the token embeddings."""
+
+
+def decoder(output):
+    embeddings = Embeddings(vocab_size=VOCABULARY, positions=Learned(LENGTH))
+    return tiny.decoder_config(embeddings=embeddings, output=output)
+
+
+def of_a_step(config, mesh):
+    optimizer = AdamW(schedule=ConstantRate(peak=0.1)).build(config.tensors(), 10)
+    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
+    lowered = step.lower(abstract_state(config, optimizer, mesh), config.example_batch(BATCH, LENGTH))
+    return collectives(lowered.compile().as_text())
+
+
+@pytest.mark.parametrize("output, tables", [(Untied(), 0), (Tied(), 1)])
+def test_data_parallelism_sends_one_gradient_and_three_scalars(output, tables):
+    """Where the table of embeddings is used twice, XLA reduces both parts of its gradient before it adds them."""
+    config = decoder(output)
+    gradient = 4 * count(config.tensors())
+    sent = of_a_step(config, MeshConfig(data=8).build())
+    assert sent.keys() == {"all-reduce"}
+    assert sent["all-reduce"].bytes == gradient + tables * TABLE + 3 * 4
+
+
+def test_fsdp_gathers_weights_and_never_reduces_activations():
+    config = decoder(Untied())
+    gradient = 4 * count(config.tensors())
+    sent = of_a_step(config, MeshConfig(data=1, fsdp=8).build())
+    assert sent.keys() <= {"all-gather", "all-reduce", "reduce-scatter", "all-to-all"}
+    # Weights twice at most, forward and backward; the table of embeddings is not gathered but looked up by columns.
+    assert sent["all-gather"].bytes < 2 * (gradient - TABLE)
+    # One gradient and the scalars of norms: activations would be several times that.
+    reduced = sum(sent[kind].bytes for kind in ("all-reduce", "reduce-scatter") if kind in sent)
+    assert gradient - TABLE <= reduced <= gradient - TABLE + 256
+    # The looked-up columns of a device's examples, and their gradient.
+    assert sent["all-to-all"].bytes == 2 * 4 * (BATCH // 8) * LENGTH * tiny.WIDTH
+
+
+def test_splitting_heads_reduces_activations_where_sub_layers_end_and_begin():
+    config = decoder(Untied())
+    mesh = MeshConfig(data=4, model=2).build()
+    places = flatten(shardings(config.tensors(), mesh))
+    local = sum(
+        4 * math.prod(places[name].shard_shape(tensor.shape)) for name, tensor in flatten(config.tensors()).items()
+    )
+    activations = 4 * (BATCH // 4) * LENGTH * tiny.WIDTH
+    layers = len(config.decoder.layers)
+    # Forward: a sum after attention and one after the feed-forward sub-layer. Backward: one into the feed-forward one,
+    # one each into query, key and value. Besides: one for the lookup of embeddings, one back from the logits.
+    sums = layers * (2 + 4) + 2
+    sent = of_a_step(config, mesh)
+    assert sent.keys() == {"all-reduce"}
+    numbers_per_token = 4 * (BATCH // 4) * LENGTH
+    assert 0 <= sent["all-reduce"].bytes - sums * activations - local <= 4 * numbers_per_token
