@@ -1,0 +1,161 @@
+"""score, ablate, prune and convert from the command line: the contract's keys, and numbers that agree with each other."""
+
+import json
+
+import jax
+import pytest
+
+from headjax.attention import MultiHead
+from headjax.cli import main
+from headjax.commands.ablate import parse_size
+from headjax.data.tokenizers import byte_tokenizer
+from headjax.errors import HeadjaxError
+from headjax.models.base import Model
+from headjax.models.directory import load
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import LanguageModel
+
+HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model directory with random weights and a text to try it on."""
+    folder = tmp_path_factory.mktemp("commands")
+    config = LanguageModel(
+        vocab_size=257,
+        max_length=32,
+        width=16,
+        num_layers=2,
+        attention=MultiHead(num_heads=2, head_dim=8),
+        feed_forward=Dense(16),
+    ).build()
+    params = jax.tree.map(lambda array: 8.0 * array, config.initialize(jax.random.key(0)))
+    Model(config, params, tokenizer=byte_tokenizer()).save(folder / "model")
+    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
+    (folder / "text.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Runs a command on the model and returns its JSON."""
+
+    def run(command, *arguments, out=None, task=True):
+        words = [command, str(folder / "model"), *([str(folder / out)] if out else []), *arguments]
+        words += ["--task", str(folder / "text.txt"), "--limit", "16", "--batch-size", "8"] if task else []
+        assert main([*words, "--json", "-"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_score(run):
+    data = run("score")
+    assert {"scores", "examples", "seconds"} <= data.keys()
+    assert data["examples"] == 16
+    for name in ("importance", "importance_token", "importance_batch", "fisher", "entropy", "hies", "output_norm"):
+        assert sorted(data["scores"][name]) == HEADS
+    importance = data["scores"]["importance"]
+    normal = run("score", "--normalize")["scores"]["importance"]
+    size = (importance["decoder/0/0"] ** 2 + importance["decoder/0/1"] ** 2) ** 0.5
+    assert normal["decoder/0/1"] == pytest.approx(importance["decoder/0/1"] / size, rel=1e-5)
+
+
+def test_ablate_agrees_with_pruning(run):
+    data = run("ablate", "--mode", "each,all-but-one")
+    assert {"baseline", "effect"} <= data.keys()
+    assert data["metric"] == "perplexity"
+    assert sorted(data["effect"]) == HEADS
+    assert set(data["modes"]) == {"each", "all-but-one"}
+    pruned = run("prune", "--remove", "decoder/1/0", out="without-one")
+    assert pruned["metrics_before"]["perplexity"] == pytest.approx(data["baseline"]["perplexity"], rel=1e-5)
+    change = pruned["metrics"]["perplexity"] - pruned["metrics_before"]["perplexity"]
+    assert data["effect"]["decoder/1/0"] == pytest.approx(change, rel=1e-3)
+    # With two heads a layer, keeping one alone is removing the other.
+    alone = data["modes"]["all-but-one"]["effect"]["decoder/1/1"]
+    assert alone == pytest.approx(data["effect"]["decoder/1/0"], rel=1e-4)
+
+
+def test_prune_removes_what_scores_least(run, folder):
+    importance = run("score")["scores"]["importance"]
+    data = run("prune", "--remove", "50%", out="half")
+    assert {"kept", "removed", "parameters", "metrics"} <= data.keys()
+    assert data["removed"] == sorted(importance, key=importance.get)[:2]
+    assert sorted(data["kept"] + data["removed"]) == HEADS
+    model = load(folder / "half")
+    assert model.num_parameters == data["parameters"] < data["parameters_before"]
+    assert model.history[-1]["action"] == "prune"
+    assert model.tokenizer is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--remove", "4", "--by", "random", "--minimum", "1"),
+        ("--remove", "3", "--by", "fisher", "--steps", "2"),
+        ("--remove", "1", "--by", "ablation"),
+        ("--remove", "2", "--by", "hies", "--normalize", "--stacks", "decoder"),
+    ],
+)
+def test_orders(run, arguments, capsys, folder):
+    if "--minimum" in arguments:
+        out = str(folder / "never")
+        assert main(["prune", str(folder / "model"), out, *arguments]) == 2
+        assert "only 2 may be removed" in capsys.readouterr().err
+        assert not (folder / "never").exists()
+        return
+    assert len(run("prune", *arguments, out="ordered")["removed"]) == int(arguments[1])
+
+
+def test_convert_at_full_rank_keeps_the_metrics(run, folder):
+    data = run("convert", "--to", "collaborative:shared_dim=16", out="shared")
+    assert {"error_per_layer", "parameters", "metrics"} <= data.keys()
+    assert [(error["stack"], error["layer"]) for error in data["error_per_layer"]] == [("decoder", 0), ("decoder", 1)]
+    assert all(error["relative_error"] < 1e-5 for error in data["error_per_layer"])
+    assert data["metrics"]["loss"] == pytest.approx(data["metrics_before"]["loss"], abs=1e-5)
+    assert load(folder / "shared").num_parameters == data["parameters"]
+
+
+def test_convert_some_layers_with_calibration(run, folder):
+    data = run("convert", "--to", "collaborative:shared_dim=8", "--layers", "1", "--calibrate", "2", out="calibrated")
+    assert [error["layer"] for error in data["error_per_layer"]] == [1]
+    assert isinstance(load(folder / "calibrated").config.attentions()["decoder"][0], MultiHead)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("prune", "model", "bad", "--remove", "decoder/9/0"), "decoder/9/0"),
+        (("prune", "model", "bad", "--remove", "40%"), "--task: needed to order heads by importance"),
+        (("prune", "model", "bad", "--remove", "140%", "--by", "random"), "asks for 5 heads, the model has 4"),
+        (("prune", "model", "bad", "--remove", "some", "--by", "random"), "'some' is no number of heads"),
+        (("prune", "model", "bad", "--remove", "1", "--by", "importanc"), "did you mean 'importance'?"),
+        (("prune", "model", "bad", "--remove", "1", "--by", "random", "--steps", "0"), "--steps: must be at least 1"),
+        (("prune", "model", "bad", "--remove", "1", "--by", "random", "--stacks", "encoder"), "encoder"),
+        (("ablate", "model", "--task", "text.txt", "--mode", "one"), "--mode: unknown mode 'one'"),
+        (("ablate", "model", "--task", "text.txt", "--budget", "much"), "--budget: expected a size"),
+        (("score", "model", "--task", "no_such_task"), "no_such_task"),
+        (("score", "nowhere", "--task", "text.txt"), "nowhere: not a model directory"),
+        (("convert", "model", "bad", "--to", "colaborative:shared_dim=8"), "did you mean 'collaborative'?"),
+        (("convert", "model", "bad", "--to", "collaborative:shared_dim=17"), "17"),
+        (("convert", "model", "bad", "--to", "gated", "--calibrate", "3"), "--task: needed to calibrate on"),
+        (("convert", "model", "bad", "--to", "gated", "--layers", "x"), "--layers: expected numbers"),
+    ],
+)
+def test_bad_requests_are_one_line_and_leave_nothing(arguments, message, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert main(list(arguments)) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("headjax: error: ")
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
+    assert not (folder / "bad").exists()
+
+
+def test_sizes():
+    assert parse_size("--budget", "1.5GB") == 1_500_000_000
+    assert parse_size("--budget", "512kb") == 512_000
+    assert parse_size("--budget", "77") == 77
+    with pytest.raises(HeadjaxError, match="must be positive"):
+        parse_size("--budget", "0MB")
