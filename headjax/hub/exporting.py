@@ -21,7 +21,7 @@ from headjax.models.base import Model
 from headjax.models.directory import write_directory
 from headjax.models.embeddings import Learned
 from headjax.report.progress import Progress, silent
-from headjax.serialize import unknown_name
+from headjax.serialize import kind_of, unknown_name
 from headjax.tensors import flatten
 
 _FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
@@ -97,10 +97,12 @@ def _families(model: Model, name: str | None, imported: Mapping[str, Any] | None
         found = [family for family in FAMILIES if family.model_type == name]
         if not found:
             raise HeadjaxError(f"family: {unknown_name('family', name, [f.model_type for f in FAMILIES])}")
+        if not isinstance(model.config, found[0].config_type):
+            raise InexpressibleError(f"family: {name} is no {kind_of(model.config)}")
         return found
     fitting = [family for family in FAMILIES if isinstance(model.config, family.config_type)]
     if not fitting:
-        raise InexpressibleError(f"no family has models like {type(model.config).__name__}")
+        raise InexpressibleError(f"no family is a {kind_of(model.config)}")
     origin = imported["family"] if imported else None
     return sorted(fitting, key=lambda family: family.model_type != origin)
 

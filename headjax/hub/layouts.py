@@ -97,17 +97,21 @@ def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Fam
     Raises:
         InexpressibleError: none can; the message says why, and which layout can.
     """
-    reasons: dict[str, str] = {}
-    for name in LAYOUTS if layout == "auto" else [layout]:
+    names = list(LAYOUTS) if layout == "auto" else [layout]
+    reasons: dict[str, dict[Family, str]] = {name: {} for name in names}
+    for name in names:
         for family in families:
             try:
                 return family, name, LAYOUTS[name](model, family)
             except (InexpressibleError, ParameterError) as error:
-                reasons.setdefault(name, f"layout {name}: {error}")
-    if layout != "auto":
-        able = [name for name in LAYOUTS if name != layout and any(_can(model, family, name) for family in families)]
-        reasons[layout] += f"; layout {able[0]} can" if able else "; no other layout can either"
-    raise InexpressibleError("; ".join(reasons.values()))
+                reasons[name][family] = f"layout {name}: {error}"
+    if layout == "auto":
+        raise InexpressibleError("; ".join(next(iter(found.values())) for found in reasons.values()))
+    for name in LAYOUTS:
+        for family in families:
+            if name != layout and _can(model, family, name):
+                raise InexpressibleError(f"{reasons[layout][family]}; layout {name} can")
+    raise InexpressibleError(f"{next(iter(reasons[layout].values()))}; no other layout can either")
 
 
 def _can(model: Model, family: Family, layout: str) -> bool:
@@ -119,8 +123,6 @@ def _can(model: Model, family: Family, layout: str) -> bool:
 
 
 def _write(config: ModelConfig, family: Family) -> dict[str, Any]:
-    if not isinstance(config, family.config_type):
-        raise InexpressibleError(f"{family.model_type} is no {kind_of(config)}")
     return _checked(family.write(config), config, family)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention.base import Attention
@@ -57,21 +58,22 @@ def pad_heads(model: Model, family: Family) -> Model:
             target = family.standard(shape, like)
         targets |= dict.fromkeys(group, target)
 
+    dtype = np.dtype(jnp.result_type(*flatten(model.params).values()))
+
     def fill(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         try:
-            return targets[stack], _fill(plain[stack, layer], targets[stack], width, attention, params)
+            return targets[stack], _fill(plain[stack, layer], targets[stack], width, dtype)
         except InexpressibleError as error:
             raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
 
     return map_attention(model, fill)
 
 
-def _fill(plain: PlainHeads, target: Attention, width: int, attention: Attention, params: Params) -> Params:
+def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> Params:
     """The target's parameters with these heads in their places and zeros elsewhere."""
     if not isinstance(target, MultiHead | Grouped):
         raise InexpressibleError(f"cannot fill {type(target).__name__}")
     declared = target.tensors(width, width)
-    dtype = np.result_type(*(np.asarray(array).dtype for array in flatten(params).values()), np.float16)
     filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in flatten(declared).items()}
     lost = [name for name, bias in plain.biases.items() if f"{name}_bias" not in filled and np.any(bias)]
     if lost:
