@@ -30,6 +30,7 @@ class Probe(NamedTuple):
         attended: contexts and probabilities.
         mask: which keys each query may see.
         query_mask: `[batch, query]` bool, False at padding; None when there is none.
+        memory_inputs: `[batch, key, width]`, what keys and values are computed from; None when they come from a cache.
     """
 
     slot: str
@@ -39,6 +40,7 @@ class Probe(NamedTuple):
     attended: Attended
     mask: Any
     query_mask: jax.Array | None
+    memory_inputs: jax.Array | None = None
 
 
 ProbeFunction = Callable[[Probe], Any]
@@ -129,7 +131,8 @@ class Layer:
                 probed_or_not = options._replace(dropout=dropout, probabilities=call.probe is not None)
                 attended = attention.attend(weights, inputs, memory, probed_or_not)
                 if call.probe is not None:
-                    seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask)
+                    read = _memory_inputs(slot, inputs, call)
+                    seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask, read)
                     reports[slot] = call.probe(seen)
                 outputs = attention.combine(weights, attended.context)
                 return Dropper(self.dropout, fold(call.key, index + 1))(outputs)
@@ -159,6 +162,13 @@ class Layer:
         return dataclasses.replace(
             self, attention=structure(self.attention), cross_attention=structure(self.cross_attention)
         )
+
+
+def _memory_inputs(slot: str, inputs: jax.Array, call: LayerCall) -> jax.Array | None:
+    """What keys and values are computed from; None where they come from a cache."""
+    if call.cache is not None:
+        return None
+    return inputs if slot == "attention" else call.memory
 
 
 def _memory(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> Memory:

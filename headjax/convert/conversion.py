@@ -1,0 +1,207 @@
+"""Turning a trained model's attention into another formulation: the entry to everything in this package."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax import history
+from headjax.attention import Attention, Gated, NoHeads
+from headjax.convert.circuits import query_key, value_output
+from headjax.convert.moments import Moments, collect, covariance_root
+from headjax.convert.parse import describe, parse_target
+from headjax.convert.products import Products, relative_distance
+from headjax.convert.target import Converted, HeadLayer, Site, Target, as_multi_head
+from headjax.errors import ConfigError
+from headjax.heads.surgery import map_attention
+from headjax.models.base import SLOTS, Batch, Model
+from headjax.tensors import Params
+
+
+class LayerError(NamedTuple):
+    """How far a converted layer is from the original.
+
+    Attributes:
+        stack: head stack.
+        layer: layer within it.
+        relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT.
+        value_error: the same over W_V^h W_O^h.
+            Both are 0 for conversions that keep the function by construction (gates).
+        logit_error: root mean square error of logits over their root mean square, for query and key inputs of the
+            calibration batches' covariances (keys within a sequence, see `headjax.convert.moments`); None without.
+    """
+
+    stack: str
+    layer: int
+    relative_error: float
+    value_error: float
+    logit_error: float | None = None
+
+
+class Conversion(NamedTuple):
+    """A converted model, and how far each of its converted layers is from the original."""
+
+    model: Model
+    errors: tuple[LayerError, ...]
+
+
+def convert(
+    model: Model,
+    to: Target | str | Mapping[HeadLayer, Target | str],
+    *,
+    batches: Iterable[Batch] | None = None,
+    stacks: Collection[str] | None = None,
+    layers: Collection[int] | None = None,
+    seed: int = 0,
+) -> Conversion:
+    """The model with its attention layers written as another formulation, from the same weights.
+
+    Layers without heads stay. Gated layers are converted inside their gates. Grouped layers start from one key and
+    value per head. Heads keep their numbers, so that conversions and pruning compose in either order; layers that share
+    their parameters change together. The conversion is added to the history.
+
+    Args:
+        model: the model.
+        to: what layers become, as a target (`ToCollaborative(shared_dim=384)`) or as text
+            (`collaborative:shared_dim=384`), or one for each of some layers, by (head stack, layer).
+        batches: calibration batches. With them the error over the inputs that layers really see is made small, without
+            them the error of the weights.
+        stacks: head stacks to convert; None converts all.
+        layers: layers to convert, counted from 0; None converts all.
+        seed: of random starts and choices.
+
+    Raises:
+        ConfigError: a target that does not exist or that one of the layers cannot become; the message names the layer.
+            Nothing is computed then.
+    """
+    targets = _targets(model, to, stacks, layers)
+    moments = {} if batches is None else collect(model, batches)
+    sites = _sites(model, targets, moments)
+    converted: dict[HeadLayer, Converted] = {}
+    for target in dict.fromkeys(targets.values()):
+        places = [place for place in sites if targets[place] == target]
+        found = target.convert([sites[place] for place in places], seed)
+        converted |= dict(zip(places, found, strict=True))
+    errors = tuple(
+        _error(place, site, converted[place]) if targets[place].of_multi_head else LayerError(*place, 0.0, 0.0)
+        for place, site in sites.items()
+    )
+
+    def put(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        if (stack, layer) not in converted:
+            return attention, params
+        return _put_back(attention, params, converted[stack, layer])
+
+    changed = map_attention(model, put)
+    entry = history.entry(
+        "convert",
+        to={f"{stack}/{layer}": describe(targets[stack, layer]) for stack, layer in sites},
+        calibrated=batches is not None,
+        seed=seed,
+        relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
+    )
+    return Conversion(changed.replace(history=(*model.history, entry)), errors)
+
+
+def _targets(
+    model: Model,
+    to: Target | str | Mapping[HeadLayer, Target | str],
+    stacks: Collection[str] | None,
+    layers: Collection[int] | None,
+) -> dict[HeadLayer, Target]:
+    """What each chosen layer becomes, checked; layers that follow another one's parameters are left out."""
+    width = model.config.width
+    targets: dict[HeadLayer, Target] = {}
+    for place, attention in _places(model, stacks, layers).items():
+        if isinstance(to, Mapping):
+            if place not in to:
+                continue
+            asked = to[place]
+        else:
+            asked = to
+        target = parse_target(asked) if isinstance(asked, str) else asked
+        inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
+        try:
+            target.check(inner, width, width)
+        except ConfigError as error:
+            raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
+        targets[place] = target
+    if isinstance(to, Mapping):
+        for stack, layer in to:
+            if (stack, layer) not in targets:
+                raise ConfigError(f"to: {stack}/{layer} is no layer that can be converted")
+    return targets
+
+
+def _places(model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> dict[HeadLayer, Attention]:
+    """The chosen layers that have heads; of layers that share their parameters only the first."""
+    attentions = model.config.attentions()
+    for stack in stacks or ():
+        if stack not in attentions:
+            raise ConfigError(f"stacks: the model has no head stack {stack!r}; it has {', '.join(attentions)}")
+    places = {}
+    for name, formulations in attentions.items():
+        home = model.config.stacks()[SLOTS[name][0]]
+        for layer, attention in enumerate(formulations):
+            tied = home.tied_layers(layer)
+            chosen = (stacks is None or name in stacks) and (layers is None or not set(layers).isdisjoint(tied))
+            if chosen and layer == tied[0] and not isinstance(attention, NoHeads):
+                places[name, layer] = attention
+    return places
+
+
+def _sites(
+    model: Model, targets: Mapping[HeadLayer, Target], moments: Mapping[HeadLayer, Moments]
+) -> dict[HeadLayer, Site]:
+    sites: dict[HeadLayer, Site] = {}
+    stacks = model.config.stacks()
+    unstacked = {name: stack.unstack(model.params[name]) for name, stack in stacks.items()}
+    for place, target in targets.items():
+        home, slot = SLOTS[place[0]]
+        attention = model.config.attentions()[place[0]][place[1]]
+        params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), unstacked[home][place[1]][slot])
+        if target.of_multi_head:
+            if isinstance(attention, Gated):
+                attention, params = attention.inner, params["inner"]
+            attention, params = as_multi_head(attention, params)
+        sites[place] = Site(attention, params, moments.get(place))
+    return sites
+
+
+def _put_back(attention: Attention, params: Params, converted: Converted) -> tuple[Attention, Params]:
+    """The converted layer in the original's type and, if it had gates, inside them."""
+    dtype = jax.tree.leaves(params)[0].dtype
+    new = jax.tree.map(lambda array: array.astype(dtype), converted.params)
+    if not isinstance(attention, Gated) or isinstance(converted.attention, Gated):
+        return converted.attention, new
+    order = jnp.asarray([attention.ids.index(head) for head in converted.attention.ids])
+    gates = {
+        "gate": jnp.take(params["gate"], order, axis=1),
+        "gate_bias": jnp.take(params["gate_bias"], order, axis=0),
+    }
+    return dataclasses.replace(attention, inner=converted.attention), {"inner": new, **gates}
+
+
+def _error(place: HeadLayer, site: Site, converted: Converted) -> LayerError:
+    order = [converted.attention.ids.index(head) for head in site.attention.ids]
+    old, new = query_key(site.attention, site.params), _reordered(query_key(*converted), order)
+    values = value_output(site.attention, site.params), _reordered(value_output(*converted), order)
+    logit_error = None
+    if site.moments is not None:
+        weights = (covariance_root(site.moments.query_covariance), covariance_root(site.moments.key_within))
+        seen = [
+            Products(*(jnp.tensordot(weight.root, side, 1) for weight, side in zip(weights, products, strict=True)))
+            for products in (old, new)
+        ]
+        logit_error = float(relative_distance(*seen))
+    return LayerError(*place, float(relative_distance(old, new)), float(relative_distance(*values)), logit_error)
+
+
+def _reordered(products: Products, order: list[int]) -> Products:
+    index = np.asarray(order)
+    return Products(products.left[:, index], products.right[:, index])

@@ -1,0 +1,101 @@
+"""Another head size: larger by zeros, which changes nothing, or smaller by the best fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention import Attention, MultiHead
+from headjax.convert.fitting import fit_query_key, fit_value_output
+from headjax.convert.target import Converted, Site, Target, multi_head_of
+from headjax.errors import require, require_positive
+from headjax.tensors import Params
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToFixed(Target):
+    """Heads of a given size (Bhojanapalli et al. 2020), independent of width / num_heads.
+
+    Larger heads are the old ones with zeros appended, an exact embedding of the standard layer in the larger class
+    (section 3.1 of the ICLR version). Smaller ones are, head by head, the best of their size for the products
+    W_Q^h W_K^hT and W_V^h W_O^h, so that going up and down again changes nothing. The logits' scale is carried along.
+
+    Attributes:
+        head_dim: new size of queries and keys.
+        value_dim: new size of values; None is head_dim.
+    """
+
+    name: ClassVar[str] = "fixed"
+
+    head_dim: int
+    value_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, "head_dim")
+        if self.value_dim is not None:
+            require_positive(self, "value_dim")
+
+    @property
+    def values(self) -> int:
+        """New size of values."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    def check(self, attention: Attention, width: int, memory_width: int) -> None:
+        source = multi_head_of(attention)
+        smaller = self.head_dim < source.head_dim
+        message = f"{self.head_dim} is below the layer's {source.head_dim}, and rotary queries cannot lose dimensions"
+        require(source.rotary is None or not smaller, "head_dim", message)
+
+    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+        return [self._layer(site) for site in sites]
+
+    def _layer(self, site: Site) -> Converted:
+        source = site.multi_head
+        rotary = source.rotary
+        if rotary is not None and rotary.dim is None:
+            # Appended dimensions must neither turn nor change the rates of the others.
+            rotary = dataclasses.replace(rotary, dim=source.head_dim)
+        biased = source.projection_bias or (site.moments is not None and self._shrinks(source))
+        config = dataclasses.replace(
+            source,
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
+            scale=source.logit_scale,
+            rotary=rotary,
+            projection_bias=biased,
+        )
+        params = dict(site.params)
+        heads = [(head,) for head in range(source.num_heads)]
+        if self.head_dim < source.head_dim:
+            params |= fit_query_key(site, heads, self.head_dim)
+            params["key_bias"] = jnp.zeros(params["query_bias"].shape)
+        if self.values < source.values:
+            params |= fit_value_output(site, heads, self.values)
+        padded = _padded(params, self.head_dim, self.values)
+        declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
+        return Converted(config, {name: _given(padded, name, shape=tensor.shape) for name, tensor in declared.items()})
+
+    def _shrinks(self, source: MultiHead) -> bool:
+        return self.head_dim < source.head_dim or self.values < source.values
+
+
+def _padded(params: Params, head_dim: int, value_dim: int) -> Params:
+    """Queries, keys, values and outputs with zeros appended up to the new sizes."""
+    sizes = {"query": head_dim, "key": head_dim, "value": value_dim}
+    padded = dict(params)
+    for name, array in params.items():
+        if name == "output":
+            padded[name] = jnp.pad(array, ((0, 0), (0, value_dim - array.shape[1]), (0, 0)))
+        elif not name.startswith("output"):
+            missing = sizes[name.removesuffix("_bias")] - array.shape[-1]
+            padded[name] = jnp.pad(array, (*((0, 0),) * (array.ndim - 1), (0, missing)))
+    return padded
+
+
+def _given(params: Params, name: str, shape: tuple[int, ...]) -> jax.Array:
+    """A declared parameter; biases that the layer did not have are zero."""
+    return params[name] if name in params else jnp.zeros(shape)

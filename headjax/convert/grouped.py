@@ -1,0 +1,230 @@
+"""Multi-head to grouped-query attention: several heads share one key and one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention import Attention, Grouped, MultiHead
+from headjax.attention.rotary import Rotary
+from headjax.convert.fitting import Groups, fit_query_key, fit_value_output, sharing_losses
+from headjax.convert.grouping import Partition, best_partition, consecutive
+from headjax.convert.moments import covariance_root
+from headjax.convert.procrustes import Align, generalised, orthogonal, pairwise
+from headjax.convert.target import Converted, Site, Target, bias_or_zeros, multi_head_of
+from headjax.errors import require
+from headjax.tensors import Params
+
+Pool = Callable[[Site, Groups, int], Params]
+"""(site, groups, seed) to the grouped layer's parameters, heads in the order of the groups, with all biases."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToGrouped(Target):
+    """Groups of heads read one key and value head each; kv_heads = 1 is multi-query attention.
+
+    Pooling methods:
+
+    * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
+      and W_V^h W_O^h, in closed form. With rotary embeddings keys are `aligned`, values fitted.
+    * `aligned`: the heads of a group are turned onto each other by generalised Procrustes, which changes nothing
+      (W_Q^h R_h, W_K^h R_h; W_V^h R_h, R_h^T W_O^h), then averaged, and the mean norm restored. With rotary embeddings
+      queries and keys turn pair by pair.
+    * `mean`, `first`, `random`: the mean of the heads' keys and values (Ainslie et al. 2023), or one head's.
+
+    Attributes:
+        kv_heads: number of key and value heads, a divisor of num_heads.
+        pooling: how a group's keys and values become one.
+        grouping: `best` exchanges heads between groups until their keys and values are as near as they get;
+            `consecutive` takes neighbours. Heads keep their numbers when they move.
+    """
+
+    name: ClassVar[str] = "grouped"
+
+    kv_heads: int
+    pooling: Literal["fitted", "aligned", "mean", "first", "random"] = "fitted"
+    grouping: Literal["best", "consecutive"] = "best"
+
+    def check(self, attention: Attention, width: int, memory_width: int) -> None:
+        heads = multi_head_of(attention).num_heads
+        divides = 1 <= self.kv_heads <= heads and heads % self.kv_heads == 0
+        require(divides, "kv_heads", f"{self.kv_heads} does not divide the num_heads of {heads}")
+
+    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+        return [self._layer(site, seed + i) for i, site in enumerate(sites)]
+
+    def _layer(self, site: Site, seed: int) -> Converted:
+        source = site.multi_head
+        groups = self._groups(site, seed)
+        order = [head for group in groups for head in group]
+        # With a key and a value for every head there is nothing to pool.
+        pooling = "first" if self.kv_heads == source.num_heads else self.pooling
+        params = POOLINGS[pooling](site, groups, seed)
+        biased = source.projection_bias or (pooling == "fitted" and site.moments is not None)
+        config = Grouped(
+            num_heads=source.num_heads,
+            head_ids=_moved(source, order),
+            kv_heads=self.kv_heads,
+            head_dim=source.head_dim,
+            value_dim=source.value_dim,
+            scale=source.scale,
+            projection_bias=biased,
+            output_bias=source.output_bias,
+            rotary=source.rotary,
+        )
+        declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
+        return Converted(config, {name: params[name] for name in declared})
+
+    def _groups(self, site: Site, seed: int) -> Partition:
+        heads = site.attention.num_heads
+        if self.grouping == "consecutive" or self.kv_heads in (1, heads):
+            return consecutive(heads, self.kv_heads)
+        return best_partition(head_distances(site, self.pooling), self.kv_heads, seed=seed)
+
+
+def head_distances(site: Site, pooling: str) -> np.ndarray:
+    """`[heads, heads]` what sharing a key and a value costs two heads, relative to their squared norms.
+
+    For `fitted` this is the error of the best shared ones; for other poolings how far apart two heads' keys and values
+    stay after the best rotation. Keys and values count alike; both are weighted by their inputs' covariance when the
+    site is calibrated.
+    """
+    keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
+    if pooling != "fitted" or site.multi_head.rotary is not None:
+        keys = _pair_distances(_keys(site), align_keys(site))
+    if pooling != "fitted":
+        values = _pair_distances(_values(site), orthogonal)
+    distances = keys + values
+    return (distances + distances.T) / 2.0
+
+
+def align_keys(site: Site) -> Align:
+    """The rotations that leave the layer's logits alone: all, or pair by pair with rotary embeddings."""
+    rotary = site.multi_head.rotary
+    return orthogonal if rotary is None else pairwise(rotary_pairs(rotary, site.multi_head.head_dim))
+
+
+def rotary_pairs(rotary: Rotary, size: int) -> tuple[tuple[int, int], ...]:
+    """The pairs of dimensions that turn together in heads of this size."""
+    dim = size if rotary.dim is None else rotary.dim
+    first, second = rotary.split(jnp.arange(dim))
+    return tuple(zip(np.asarray(first).tolist(), np.asarray(second).tolist(), strict=True))
+
+
+def _fitted(site: Site, groups: Groups, seed: int) -> Params:
+    values = fit_value_output(site, groups, site.multi_head.values)
+    if site.multi_head.rotary is not None:
+        return _aligned(site, groups, seed) | values
+    fitted = fit_query_key(site, groups, site.multi_head.head_dim)
+    return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
+
+
+def _aligned(site: Site, groups: Groups, seed: int) -> Params:
+    turn_keys = _rotations(_keys(site), groups, align_keys(site))
+    turn_values = _rotations(_values(site), groups, orthogonal)
+    turned = {
+        name: jnp.einsum("...hi,hij->...hj", array, turn_keys if name.startswith(("query", "key")) else turn_values)
+        for name, array in _weights(site).items()
+        if not name.startswith("output")
+    }
+    turned["output"] = jnp.einsum("hij,hid->hjd", turn_values, site.params["output"])
+    site = site._replace(params=site.params | turned)
+    pooled = _mean(site, groups, seed)
+    for name in ("key", "value"):
+        size = jnp.stack([_norms(site.params[name])[jnp.asarray(group)].mean() for group in groups])
+        factor = (size / jnp.maximum(_norms(pooled[name]), 1e-30))[:, None]
+        pooled |= {name: pooled[name] * factor[None], f"{name}_bias": pooled[f"{name}_bias"] * factor}
+    return pooled
+
+
+def _mean(site: Site, groups: Groups, seed: int) -> Params:
+    index = jnp.asarray(groups)
+    return _pooled(site, groups, lambda array, axis: jnp.take(array, index, axis=axis).mean(axis=axis + 1))
+
+
+def _first(site: Site, groups: Groups, seed: int) -> Params:
+    return _pick(site, groups, [group[0] for group in groups])
+
+
+def _random(site: Site, groups: Groups, seed: int) -> Params:
+    generator = np.random.default_rng(seed)
+    return _pick(site, groups, [int(generator.choice(group)) for group in groups])
+
+
+POOLINGS: dict[str, Pool] = {
+    "fitted": _fitted,
+    "aligned": _aligned,
+    "mean": _mean,
+    "first": _first,
+    "random": _random,
+}
+"""Pooling methods by name."""
+
+
+def _pick(site: Site, groups: Groups, chosen: Sequence[int]) -> Params:
+    return _pooled(site, groups, lambda array, axis: jnp.take(array, jnp.asarray(chosen), axis=axis))
+
+
+def _pooled(site: Site, groups: Groups, pool: Callable[[jax.Array, int], jax.Array]) -> Params:
+    """Queries and outputs in the order of the groups, keys and values (heads on the last axis but one) pooled."""
+    order = jnp.asarray([head for group in groups for head in group])
+    weights = _weights(site)
+    params = {name: weights[name] for name in ("output_bias",) if name in weights}
+    params |= {name: jnp.take(weights[name], order, axis=weights[name].ndim - 2) for name in ("query", "query_bias")}
+    params["output"] = jnp.take(weights["output"], order, axis=0)
+    shared = ("key", "key_bias", "value", "value_bias")
+    return params | {name: pool(weights[name], weights[name].ndim - 2) for name in shared}
+
+
+def _weights(site: Site) -> Params:
+    """The parameters with every bias, zero where there is none."""
+    return site.params | {f"{name}_bias": bias_or_zeros(site, name) for name in ("query", "key", "value")}
+
+
+def _keys(site: Site) -> jax.Array:
+    """What the heads' keys are compared by, `[heads, rows, head_dim]`."""
+    key = site.params["key"]
+    if site.moments is not None:
+        key = jnp.tensordot(covariance_root(site.moments.key_within).root, key, 1)
+    return jnp.swapaxes(key, 0, 1)
+
+
+def _values(site: Site) -> jax.Array:
+    """What the heads' values are compared by, `[heads, rows, value_dim]`."""
+    value = site.params["value"]
+    if site.moments is not None:
+        value = jnp.tensordot(covariance_root(site.moments.key_covariance).root, value, 1)
+    return jnp.swapaxes(value, 0, 1)
+
+
+def _rotations(matrices: jax.Array, groups: Groups, align: Align) -> jax.Array:
+    """A rotation `[heads, dim, dim]` for every head, found group by group."""
+    found = jax.vmap(lambda group: generalised(group, align))(matrices[jnp.asarray(groups)])
+    flat = found.reshape(-1, *found.shape[2:])
+    return jnp.zeros_like(flat).at[jnp.asarray([head for group in groups for head in group])].set(flat)
+
+
+def _pair_distances(matrices: jax.Array, align: Align) -> np.ndarray:
+    """Min over R of ||X_i R - X_j||^2 over ||X||^2 on average, `[heads, heads]`."""
+
+    def distance(one: jax.Array, other: jax.Array) -> jax.Array:
+        return jnp.square(one @ align(one, other) - other).sum()
+
+    with jax.default_matmul_precision("highest"):
+        found = jax.vmap(lambda one: jax.vmap(lambda other: distance(one, other))(matrices))(matrices)
+        return np.asarray(found / jnp.maximum(jnp.square(matrices).sum(axis=(1, 2)).mean(), 1e-30), np.float64)
+
+
+def _norms(weight: jax.Array) -> jax.Array:
+    """Frobenius norm of every head's `[inputs, dim]`."""
+    return jnp.sqrt(jnp.square(weight).sum(axis=(0, 2)))
+
+
+def _moved(source: MultiHead, order: Sequence[int]) -> tuple[int, ...] | None:
+    ids = tuple(source.ids[head] for head in order)
+    return None if ids == tuple(range(len(ids))) else ids

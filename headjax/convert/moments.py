@@ -1,0 +1,130 @@
+"""Means and covariances of what attention layers read, collected from calibration batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.errors import DataError
+from headjax.models.base import SLOTS, Batch, Model
+from headjax.models.layer import Probe
+
+
+class Moments(NamedTuple):
+    """What a conversion knows of one attention layer's inputs, over all tokens that are no padding. NumPy, float64.
+
+    Attributes:
+        query_mean: `[width]` mean input of the queries.
+        query_covariance: `[width, width]` about that mean.
+        key_mean: `[memory width]` mean input of keys and values.
+        key_covariance: `[memory width, memory width]` about that mean.
+        key_within: `[memory width, memory width]` about the mean of each sequence. The softmax sees only this: what all
+            keys of a sequence share adds the same to all logits of a row.
+    """
+
+    query_mean: np.ndarray
+    query_covariance: np.ndarray
+    key_mean: np.ndarray
+    key_covariance: np.ndarray
+    key_within: np.ndarray
+
+
+class Root(NamedTuple):
+    """C^(1/2) and its inverse, float32."""
+
+    root: jax.Array
+    inverse: jax.Array
+
+
+def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
+    """The symmetric square root of a covariance whose eigenvalues are raised by `ridge` times their mean.
+
+    Minimising ||C^(1/2) (W - W')|| minimises the mean squared error of x W over inputs of covariance C. The ridge keeps
+    a weight on directions that the calibration batches never took.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.maximum(values, 0.0)
+    values = values + max(ridge * values.mean(), 1e-30)
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    inverse = (vectors / np.sqrt(values)) @ vectors.T
+    return Root(jnp.asarray(root, jnp.float32), jnp.asarray(inverse, jnp.float32))
+
+
+def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Moments]:
+    """The moments of every attention layer's inputs, by (head stack, layer).
+
+    Layers that share their parameters share their moments, taken over the inputs of all of them.
+
+    Args:
+        model: the model.
+        batches: calibration batches; a few thousand tokens more than `width` are enough.
+
+    Raises:
+        DataError: there is no batch.
+    """
+    totals: dict[str, list[dict[str, jax.Array]]] | None = None
+    for batch in batches:
+        probes: Any = model(batch, probe=input_sums).probes
+        totals = probes if totals is None else jax.tree.map(jnp.add, totals, probes)
+    if totals is None:
+        raise DataError("batches: calibration needs at least one batch")
+    return {
+        (head_stack, layer): _moments([layers[tied] for tied in _tied(model, head_stack, layer)])
+        for head_stack, layers in totals.items()
+        for layer in range(len(layers))
+    }
+
+
+def input_sums(probe: Probe) -> dict[str, jax.Array]:
+    """The probe that sums inputs and their outer products over the tokens of a batch that are no padding."""
+    if probe.memory_inputs is None:
+        raise DataError("probe: inputs of keys are not at hand while decoding with a cache")
+    queries, keys = probe.inputs.astype(jnp.float32), probe.memory_inputs.astype(jnp.float32)
+    present = None if probe.mask is None else probe.mask.keys
+    of_queries = _present(queries, probe.query_mask)
+    of_keys = _present(keys, probe.query_mask if probe.slot == "attention" else present)
+    lengths = jnp.maximum(of_keys.sum(axis=1, keepdims=True), 1.0)
+    centred = keys - (keys * of_keys).sum(axis=1, keepdims=True) / lengths
+    return {
+        "queries": of_queries.sum(),
+        "query_sum": (queries * of_queries).sum(axis=(0, 1)),
+        "query_second": _second(queries, of_queries),
+        "keys": of_keys.sum(),
+        "key_sum": (keys * of_keys).sum(axis=(0, 1)),
+        "key_second": _second(keys, of_keys),
+        "key_within": _second(centred, of_keys),
+    }
+
+
+def _present(inputs: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """`[batch, length, 1]` 1.0 at tokens, 0.0 at padding."""
+    if mask is None:
+        return jnp.ones((*inputs.shape[:2], 1))
+    return jnp.broadcast_to(mask.astype(jnp.float32), inputs.shape[:2])[..., None]
+
+
+def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
+    """Sum of outer products, `[width, width]`."""
+    tokens = (inputs * present).reshape(-1, inputs.shape[-1])
+    return jnp.matmul(tokens.T, tokens, precision="highest")
+
+
+def _tied(model: Model, head_stack: str, layer: int) -> tuple[int, ...]:
+    return tuple(model.config.stacks()[SLOTS[head_stack][0]].tied_layers(layer))
+
+
+def _moments(sums: list[dict[str, jax.Array]]) -> Moments:
+    total = {name: sum(np.asarray(layer[name], np.float64) for layer in sums) for name in sums[0]}
+    queries, keys = np.maximum(total["queries"], 1.0), np.maximum(total["keys"], 1.0)
+    query_mean, key_mean = total["query_sum"] / queries, total["key_sum"] / keys
+    return Moments(
+        query_mean=query_mean,
+        query_covariance=total["query_second"] / queries - np.outer(query_mean, query_mean),
+        key_mean=key_mean,
+        key_covariance=total["key_second"] / keys - np.outer(key_mean, key_mean),
+        key_within=total["key_within"] / keys,
+    )

@@ -1,0 +1,126 @@
+"""What a layer can be turned into: the base of the conversions, and what they get to work on."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention import Attention, Grouped, MultiHead
+from headjax.convert.moments import Moments
+from headjax.convert.products import Products
+from headjax.errors import ConfigError, require
+from headjax.serialize import kind_of
+from headjax.tensors import Params
+
+HeadLayer = tuple[str, int]
+"""A head stack and a layer in it."""
+
+
+class Site(NamedTuple):
+    """One layer to convert.
+
+    Attributes:
+        attention: its formulation, as multi-head attention where the conversion asks for that.
+        params: its parameters in float32.
+        moments: of its inputs, when there were calibration batches.
+    """
+
+    attention: Attention
+    params: Params
+    moments: Moments | None
+
+    @property
+    def multi_head(self) -> MultiHead:
+        """The formulation, for conversions that are given nothing else."""
+        if not isinstance(self.attention, MultiHead):
+            raise TypeError(f"expected multi-head attention, got {kind_of(self.attention)}")
+        return self.attention
+
+
+class Converted(NamedTuple):
+    """What a layer became."""
+
+    attention: Attention
+    params: Params
+
+
+class Target(abc.ABC):
+    """Base of the conversions: frozen dataclasses whose fields are what `--to name:field=value,...` sets.
+
+    Attributes:
+        name: as typed on the command line.
+        of_multi_head: whether the conversion starts from multi-head attention; other layers are refused or, where that
+            is exact, first written as such.
+    """
+
+    name: ClassVar[str]
+    of_multi_head: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def check(self, attention: Attention, width: int, memory_width: int) -> None:
+        """Raises `ConfigError` naming the field when a layer cannot become this."""
+
+    @abc.abstractmethod
+    def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+        """The layers' new formulations and float32 parameters, in order."""
+
+
+def as_multi_head(attention: Attention, params: Params) -> tuple[Attention, Params]:
+    """The layer as multi-head attention: grouped layers give every query head its own copy of key and value."""
+    if not isinstance(attention, Grouped):
+        return attention, params
+    index = jnp.asarray(attention.groups)
+    copied = {
+        name: jnp.take(array, index, axis=array.ndim - 2) if name.startswith(("key", "value")) else array
+        for name, array in params.items()
+    }
+    return multi_head_of(attention), copied
+
+
+def multi_head_of(attention: Attention) -> MultiHead:
+    """The config of `as_multi_head`.
+
+    Raises:
+        ConfigError: the layer is neither multi-head nor grouped attention, or normalises queries or keys.
+    """
+    if isinstance(attention, MultiHead):
+        return attention
+    if not isinstance(attention, Grouped):
+        raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
+    plain = attention.query_norm is None and attention.key_norm is None
+    require(plain, "query_norm", "normalised queries or keys are no product of weights and cannot be converted")
+    kept = {field.name: getattr(attention, field.name) for field in dataclasses.fields(MultiHead)}
+    return MultiHead(**kept)
+
+
+def require_no_rotary(attention: Attention, name: str) -> None:
+    """Raises `ConfigError` when rotary embeddings stand between queries and keys."""
+    rotary = getattr(attention, "rotary", None)
+    require(rotary is None, "rotary", f"turns queries and keys between W_Q and W_K, so the layer cannot become {name}")
+
+
+def require_rank(field: str, rank: int, most: int, what: str) -> None:
+    """Raises `ConfigError` unless 1 <= rank <= most."""
+    require(1 <= rank <= most, field, f"must be from 1 to {what} = {most}, got {rank}")
+
+
+def query_key_of(site: Site) -> Products:
+    """W_Q and W_K of a multi-head site, the logits' scale left out."""
+    return Products(site.params["query"], site.params["key"])
+
+
+def value_output_of(site: Site) -> Products:
+    """W_V and W_O of a multi-head site."""
+    return Products(site.params["value"], jnp.moveaxis(site.params["output"], 2, 0))
+
+
+def bias_or_zeros(site: Site, name: str) -> jax.Array:
+    """A bias `[heads, dim]` of a multi-head site; zeros where it has none."""
+    if f"{name}_bias" in site.params:
+        return site.params[f"{name}_bias"]
+    return jnp.zeros(site.params[name].shape[1:])
