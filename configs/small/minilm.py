@@ -1,0 +1,41 @@
+"""all-MiniLM-L6-v2 fine-tuned on a task of GLUE, from local files.
+
+    headjax import all-MiniLM-L6-v2 models/minilm
+    export HEADJAX_DATA=...   # the folder that holds glue/SST-2 and the like
+    headjax train --config configs/small/minilm.py:start=models/minilm,task=sst2 --workdir runs/minilm-sst2
+    headjax evaluate runs/minilm-sst2/model --task sst2
+
+Measured with task=sst2,steps=200 (6,400 phrases): accuracy 0.823 on the 872 sentences of GLUE's development set.
+"""
+
+from ml_collections import ConfigDict
+
+from headjax.configuration import parse_arguments
+from headjax.data.glue import GLUE
+from headjax.errors import ConfigError
+from headjax.serialize import unknown_name
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """Arguments: start (a model directory), task (a name of GLUE), steps, batch_size, peak (learning rate), seed."""
+    knobs = parse_arguments(arg, start="models/minilm", task="sst2", steps=2000, batch_size=32, peak=5e-5, seed=0)
+    if knobs.task not in GLUE:
+        raise ConfigError(f"task: {unknown_name('GLUE task', knobs.task, GLUE)}")
+    classes = len(GLUE[knobs.task].classes)
+    output = {"kind": "classification", "classes": classes} if classes else {"kind": "regression"}
+    return ConfigDict(
+        {
+            "model": {"kind": "directory", "path": knobs.start, "task": output},
+            "data": {"kind": "glue", "name": knobs.task, "max_length": 128, "buckets": (16, 32, 64)},
+            "batch_size": knobs.batch_size,
+            "steps": knobs.steps,
+            "optimizer": {
+                "kind": "adamw",
+                "schedule": {"kind": "linear_decay", "peak": knobs.peak, "warmup_steps": knobs.steps // 10},
+                "b2": 0.999,
+                "weight_decay": 0.01,
+            },
+            "checkpoint_every": 500,
+            "seed": knobs.seed,
+        }
+    )
