@@ -1,4 +1,4 @@
-"""score, ablate, prune and convert from the command line: the contract's keys, and numbers that agree with each other."""
+"""score, ablate, prune and convert from the command line: the contract's keys, and numbers that agree."""
 
 import json
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.convert.moments import Root, covariance_root
-from headjax.convert.target import Site, bias_or_zeros
+from headjax.conversion.moments import Root, covariance_root
+from headjax.conversion.target import Site, bias_or_zeros
 from headjax.tensors import Params
 
 Groups = Sequence[Sequence[int]]

@@ -8,10 +8,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from headjax.convert.cp import CP
-from headjax.convert.products import Products, squared_norm
-from headjax.convert.solver import Fit, Solver, solve
-from headjax.convert.starts import STARTS
+from headjax.conversion.cp import CP
+from headjax.conversion.products import Products, squared_norm
+from headjax.conversion.solver import Fit, Solver, solve
+from headjax.conversion.starts import STARTS
 from headjax.errors import ConfigError, require
 from headjax.serialize import unknown_name
 
@@ -21,7 +21,7 @@ class Search:
     """Where to start and how to improve; the best of all starts is kept, layer by layer.
 
     Attributes:
-        starts: names in `headjax.convert.starts.STARTS`, tried one after another. A name given more than once is tried
+        starts: names in `headjax.conversion.starts.STARTS`, tried one after another. A name given more than once is tried
             with another random seed each time.
         solver: how each start is improved.
     """

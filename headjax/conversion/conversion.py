@@ -12,11 +12,11 @@ import numpy as np
 
 from headjax import history
 from headjax.attention import Attention, Gated, NoHeads
-from headjax.convert.circuits import query_key, value_output
-from headjax.convert.moments import Moments, collect, covariance_root
-from headjax.convert.parse import describe, parse_target
-from headjax.convert.products import Products, relative_distance
-from headjax.convert.target import Converted, HeadLayer, Site, Target, as_multi_head
+from headjax.conversion.circuits import query_key, value_output
+from headjax.conversion.moments import Moments, collect, covariance_root
+from headjax.conversion.parse import describe, parse_target
+from headjax.conversion.products import Products, relative_distance
+from headjax.conversion.target import Converted, HeadLayer, Site, Target, as_multi_head
 from headjax.errors import ConfigError
 from headjax.heads.surgery import map_attention
 from headjax.models.base import SLOTS, Batch, Model
@@ -33,7 +33,7 @@ class LayerError(NamedTuple):
         value_error: the same over W_V^h W_O^h.
             Both are 0 for conversions that keep the function by construction (gates).
         logit_error: root mean square error of logits over their root mean square, for query and key inputs of the
-            calibration batches' covariances (keys within a sequence, see `headjax.convert.moments`); None without.
+            calibration batches' covariances (keys within a sequence, see `headjax.conversion.moments`); None without.
     """
 
     stack: str

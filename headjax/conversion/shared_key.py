@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import MultiHead
-from headjax.convert.moments import Root, covariance_root
-from headjax.convert.products import Products
-from headjax.convert.target import Site, bias_or_zeros, query_key_of
+from headjax.conversion.moments import Root, covariance_root
+from headjax.conversion.products import Products
+from headjax.conversion.target import Site, bias_or_zeros, query_key_of
 from headjax.tensors import Params
 
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Collaborative
-from headjax.convert.cp import CP
-from headjax.convert.factorisation import Search, decompose
-from headjax.convert.products import Products
-from headjax.convert.shared_key import (
+from headjax.conversion.cp import CP
+from headjax.conversion.factorisation import Search, decompose
+from headjax.conversion.products import Products
+from headjax.conversion.shared_key import (
     has_content_bias,
     roots,
     scaled_query_key,
@@ -21,7 +21,7 @@ from headjax.convert.shared_key import (
     shared_key_params,
     weighted,
 )
-from headjax.convert.target import Converted, Site, Target, multi_head_of, require_no_rotary, require_rank
+from headjax.conversion.target import Converted, Site, Target, multi_head_of, require_no_rotary, require_rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from headjax.convert.cp import CP, mixing_for
-from headjax.convert.products import Products, join
+from headjax.conversion.cp import CP, mixing_for
+from headjax.conversion.products import Products, join
 
 Start = Callable[[Products, int, jax.Array], CP]
 """A start of one tensor: (products, rank, PRNG key) to factors."""

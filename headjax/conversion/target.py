@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Grouped, MultiHead
-from headjax.convert.moments import Moments
-from headjax.convert.products import Products
+from headjax.conversion.moments import Moments
+from headjax.conversion.products import Products
 from headjax.errors import ConfigError, require
 from headjax.serialize import kind_of
 from headjax.tensors import Params

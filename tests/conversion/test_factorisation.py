@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.convert.cp import CP, Damping, sweep
-from headjax.convert.factorisation import Search, decompose
-from headjax.convert.procrustes import generalised, orthogonal, pairwise
-from headjax.convert.products import Products, relative_distance, squared_distance, squared_norm
-from headjax.convert.solver import Solver
-from headjax.convert.starts import STARTS, concatenation
-from headjax.convert.subspaces import low_rank, tucker
+from headjax.conversion.cp import CP, Damping, sweep
+from headjax.conversion.factorisation import Search, decompose
+from headjax.conversion.procrustes import generalised, orthogonal, pairwise
+from headjax.conversion.products import Products, relative_distance, squared_distance, squared_norm
+from headjax.conversion.solver import Solver
+from headjax.conversion.starts import STARTS, concatenation
+from headjax.conversion.subspaces import low_rank, tucker
 from headjax.errors import ConfigError
 
 LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3

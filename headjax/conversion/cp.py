@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.convert.products import Products, gram, join, project
+from headjax.conversion.products import Products, gram, join, project
 
 
 class CP(NamedTuple):

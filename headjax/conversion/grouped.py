@@ -12,11 +12,11 @@ import numpy as np
 
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.rotary import Rotary
-from headjax.convert.fitting import Groups, fit_query_key, fit_value_output, sharing_losses
-from headjax.convert.grouping import Partition, best_partition, consecutive
-from headjax.convert.moments import covariance_root
-from headjax.convert.procrustes import Align, generalised, orthogonal, pairwise
-from headjax.convert.target import Converted, Site, Target, bias_or_zeros, multi_head_of
+from headjax.conversion.fitting import Groups, fit_query_key, fit_value_output, sharing_losses
+from headjax.conversion.grouping import Partition, best_partition, consecutive
+from headjax.conversion.moments import covariance_root
+from headjax.conversion.procrustes import Align, generalised, orthogonal, pairwise
+from headjax.conversion.target import Converted, Site, Target, bias_or_zeros, multi_head_of
 from headjax.errors import require
 from headjax.tensors import Params
 

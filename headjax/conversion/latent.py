@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Latent
-from headjax.convert.moments import covariance_root
-from headjax.convert.products import gram
-from headjax.convert.subspaces import low_rank
-from headjax.convert.target import (
+from headjax.conversion.moments import covariance_root
+from headjax.conversion.products import gram
+from headjax.conversion.subspaces import low_rank
+from headjax.conversion.target import (
     Converted,
     Site,
     Target,

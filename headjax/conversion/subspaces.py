@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.convert.products import Products, gram
+from headjax.conversion.products import Products, gram
 
 
 class TuckerFactors(NamedTuple):

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, MultiHead
-from headjax.convert.fitting import fit_query_key, fit_value_output
-from headjax.convert.target import Converted, Site, Target, multi_head_of
+from headjax.conversion.fitting import fit_query_key, fit_value_output
+from headjax.conversion.target import Converted, Site, Target, multi_head_of
 from headjax.errors import require, require_positive
 from headjax.tensors import Params
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.convert.cp import CP, Damping, sweep
-from headjax.convert.products import Products, squared_norm
+from headjax.conversion.cp import CP, Damping, sweep
+from headjax.conversion.products import Products, squared_norm
 from headjax.errors import require, require_positive
 
 
@@ -28,7 +28,7 @@ class Solver:
         tolerance: stop once ten sweeps together lower the relative error by less than this.
         acceleration: False is plain alternating least squares.
         ridge: weight of the components' squared norms, relative to the squared error reached so far, so that it
-            vanishes where the fit is exact; see `headjax.convert.cp.Damping`.
+            vanishes where the fit is exact; see `headjax.conversion.cp.Damping`.
         proximal: smallest proximal term. It grows tenfold while equations are singular.
     """
 
@@ -51,7 +51,7 @@ class Fit(NamedTuple):
     Attributes:
         factors: the best factors met.
         errors: `[..., sweeps]` relative error ||T - T'|| / ||T|| after every sweep, the last one repeated after the
-            stop. Values below about 1e-3 are rounding; `headjax.convert.products.relative_distance` is exact.
+            stop. Values below about 1e-3 are rounding; `headjax.conversion.products.relative_distance` is exact.
         sweeps: `[...]` number of sweeps taken.
     """
 

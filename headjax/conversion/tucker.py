@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from headjax.attention import Attention, Tucker
-from headjax.convert.shared_key import (
+from headjax.conversion.shared_key import (
     has_content_bias,
     roots,
     scaled_query_key,
@@ -15,8 +15,8 @@ from headjax.convert.shared_key import (
     shared_key_params,
     weighted,
 )
-from headjax.convert.subspaces import TuckerFactors, tucker
-from headjax.convert.target import Converted, Site, Target, multi_head_of, require_no_rotary, require_rank
+from headjax.conversion.subspaces import TuckerFactors, tucker
+from headjax.conversion.target import Converted, Site, Target, multi_head_of, require_no_rotary, require_rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 
 from headjax import tensors
 from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, NoHeads, RotaryHalves, Tucker
-from headjax.convert import (
+from headjax.conversion import (
     Target,
     ToCollaborative,
     ToFixed,
@@ -22,9 +22,9 @@ from headjax.convert import (
     convert,
     parse_target,
 )
-from headjax.convert.factorisation import Search
-from headjax.convert.parse import describe
-from headjax.convert.solver import Solver
+from headjax.conversion.factorisation import Search
+from headjax.conversion.parse import describe
+from headjax.conversion.solver import Solver
 from headjax.errors import ConfigError
 from headjax.heads.pruning import prune
 from headjax.initializers import Normal
@@ -251,9 +251,9 @@ def test_calibration_lowers_the_error_of_logits(model) -> None:
 
 def _logit_errors(model, target: Target) -> list[float]:
     """What the uncalibrated conversion leaves of logits, under the moments that calibration would see."""
-    from headjax.convert.circuits import query_key
-    from headjax.convert.moments import collect, covariance_root
-    from headjax.convert.products import Products, relative_distance
+    from headjax.conversion.circuits import query_key
+    from headjax.conversion.moments import collect, covariance_root
+    from headjax.conversion.products import Products, relative_distance
 
     found, moments = [], collect(model, [PADDED])
     converted = convert(model, target).model

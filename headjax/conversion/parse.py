@@ -7,13 +7,13 @@ import types
 import typing
 from typing import Any
 
-from headjax.convert.collaborative import ToCollaborative
-from headjax.convert.fixed import ToFixed
-from headjax.convert.gated import ToGated
-from headjax.convert.grouped import ToGrouped
-from headjax.convert.latent import ToLatent
-from headjax.convert.target import Target
-from headjax.convert.tucker import ToTucker
+from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.fixed import ToFixed
+from headjax.conversion.gated import ToGated
+from headjax.conversion.grouped import ToGrouped
+from headjax.conversion.latent import ToLatent
+from headjax.conversion.target import Target
+from headjax.conversion.tucker import ToTucker
 from headjax.errors import ConfigError
 from headjax.serialize import unknown_name
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Gated, NoHeads
-from headjax.convert.target import Converted, Site, Target
+from headjax.conversion.target import Converted, Site, Target
 from headjax.errors import require
 from headjax.initializers import Constant
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from headjax.attention import Attention, Collaborative, Gated, Grouped, Latent, MultiHead, Tucker
 from headjax.attention.shared_key import SharedKey
-from headjax.convert.products import Products
+from headjax.conversion.products import Products
 from headjax.errors import ConfigError
 from headjax.serialize import kind_of
 from headjax.tensors import Params
