@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from headjax.commands.command import Command, Result
 from headjax.report import numbers
@@ -19,10 +18,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         default="auto",
         metavar="LAYOUT",
-        help="auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4) "
-        "(%(default)s)",
+        help="auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4), "
+        "onnx (%(default)s)",
     )
     parser.add_argument("--family", metavar="TYPE", help="model_type (default: what the model came from, or fits)")
+    parser.add_argument("--length", type=int, metavar="N", help="tokens of an example, for onnx (default 128)")
     parser.add_argument("--check", action="store_true", help="read it again and compare outputs")
 
 
@@ -30,20 +30,25 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
     from headjax.hub.checking import max_difference
+    from headjax.hub.onnx import to_onnx
     from headjax.models.directory import load
 
     model = load(options.model)
-    exported = to_huggingface(model, options.directory, options.layout, family=options.family, progress=progress)
-    data: dict[str, Any] = exported._asdict() | {"directory": str(options.directory)}
+    if options.layout == "onnx":
+        exported = to_onnx(model, options.directory, length=options.length)
+    else:
+        exported = to_huggingface(model, options.directory, options.layout, family=options.family, progress=progress)
+        if options.check:
+            exported = exported._replace(max_difference=max_difference(model, options.directory))
+    data = exported._asdict() | {"directory": str(options.directory)}
     rows = [
         ("family", exported.family),
         ("layout", exported.layout),
         ("tensors", numbers.count(exported.tensors)),
         ("size", numbers.size(exported.bytes)),
     ]
-    if options.check:
-        data["max_difference"] = max_difference(model, options.directory)
-        rows.append(("largest difference of outputs", f"{data['max_difference']:.2g}"))
+    if exported.max_difference is not None:
+        rows.append(("largest difference of outputs", f"{exported.max_difference:.2g}"))
     return Result(data, [Table((Column("Exported"), Column("")), rows)], f"directory: {options.directory}")
 
 

@@ -31,20 +31,33 @@ def max_difference(model: Model, directory: str | Path) -> float:
     return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs if a is not None)
 
 
-def example_batch(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
-    """Two random examples of what the model reads."""
-    generator, config = np.random.default_rng(seed), model.config
+def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
+    """Two random examples of what the model reads, the second padded.
+
+    Args:
+        model: the model.
+        length: their tokens; None is `LENGTH`, or the model's longest if that is less.
+    """
+    generator, config = np.random.default_rng(0), model.config
     if isinstance(config, VisionModel):
         size = (2, config.patches.channels, config.patches.image_size, config.patches.image_size)
         return {"pixel_values": generator.standard_normal(size, dtype=np.float32)}
     embeddings = config.embeddings  # type: ignore[attr-defined]
-    length = min(LENGTH, getattr(embeddings.positions, "max_length", None) or LENGTH)
+    length = min(LENGTH, longest(model) or LENGTH) if length is None else length
     mask = np.ones((2, length), np.int32)
     mask[1, length // 2 :] = 0
     batch = {"input_ids": _tokens(generator, embeddings.vocab_size, length), "attention_mask": mask}
+    if embeddings.segments > 1:
+        batch["token_type_ids"] = _tokens(generator, embeddings.segments, length)
     if isinstance(config, EncoderDecoderModel):
         batch["decoder_input_ids"] = _tokens(generator, config.target_embeddings.vocab_size, length)
     return batch
+
+
+def longest(model: Model) -> int | None:
+    """The longest sequence that the model reads, in tokens; None where there is no such limit."""
+    embeddings = getattr(model.config, "embeddings", None)
+    return None if embeddings is None else getattr(embeddings.positions, "max_length", None)
 
 
 def _tokens(generator: np.random.Generator, vocab_size: int, length: int) -> np.ndarray:

@@ -5,43 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from headjax import tensors as declared
 from headjax.data.tokenizer_files import write_tokenizer
 from headjax.errors import HeadjaxError
+from headjax.hub.checking import longest
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family, InexpressibleError
 from headjax.hub.layouts import LAYOUTS, choose
+from headjax.hub.results import Exported
 from headjax.hub.rules import bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.models.base import Model
 from headjax.models.directory import write_directory
-from headjax.models.embeddings import Learned
 from headjax.report.progress import Progress, silent
 from headjax.serialize import kind_of, unknown_name
 from headjax.tensors import flatten
 
 _FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
 """Fields of an imported config that say nothing about what is written now."""
-
-
-class Exported(NamedTuple):
-    """What was written.
-
-    Attributes:
-        family: `model_type` of the config.
-        layout: the layout taken.
-        tensors: number of tensors in the file.
-        bytes: size of the file.
-    """
-
-    family: str
-    layout: str
-    tensors: int
-    bytes: int
 
 
 def to_huggingface(
@@ -61,7 +46,8 @@ def to_huggingface(
         model: the model.
         directory: where to; an earlier export there is replaced.
         layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), `pruned_heads` (the
-            convention of transformers 4), or `auto`, the first of these that can express the model.
+            convention of transformers 4), or `auto`, the first of these that can express the model. `onnx` writes
+            `model.onnx` instead, see `headjax.hub.onnx.to_onnx`.
         family: `model_type` of the family; None is the one the model was imported from, or the first that fits.
         progress: shows what is written.
 
@@ -69,9 +55,13 @@ def to_huggingface(
         InexpressibleError: the layout cannot express the model; the message says why and names one that can.
         HeadjaxError: an unknown layout or family, or a directory that holds something else.
     """
-    if layout not in ("auto", *LAYOUTS):
-        raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS])}")
+    if layout not in ("auto", *LAYOUTS, "onnx"):
+        raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS, 'onnx'])}")
     declared.check(model.config.tensors(), model.params)
+    if layout == "onnx":
+        from headjax.hub.onnx import to_onnx
+
+        return to_onnx(model, directory)
     imported = _imported(model)
     chosen, name, written = choose(model, _families(model, family, imported), layout)
     past = imported["config"] if imported and imported["family"] == chosen.model_type else {}
@@ -84,7 +74,7 @@ def to_huggingface(
         write_safetensors(folder / SINGLE, arrays)
         (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
-            write_tokenizer(model.tokenizer, folder, _longest(model))
+            write_tokenizer(model.tokenizer, folder, longest(model))
 
     write_directory(Path(directory), write, marker=SINGLE)
     size = (Path(directory) / SINGLE).stat().st_size
@@ -146,8 +136,3 @@ def _dtype(arrays: Mapping[str, np.ndarray]) -> str:
     for array in arrays.values():
         sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.nbytes
     return max(sizes, key=lambda name: sizes[name])
-
-
-def _longest(model: Model) -> int | None:
-    positions = getattr(getattr(model.config, "embeddings", None), "positions", None)
-    return positions.max_length if isinstance(positions, Learned) else None

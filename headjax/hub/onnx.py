@@ -1,0 +1,102 @@
+"""Models as ONNX, by `jax2onnx`: any formulation and any head counts, for onnxruntime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from headjax.data.tokenizer_files import write_tokenizer
+from headjax.errors import HeadjaxError
+from headjax.hub.checking import example_batch, longest
+from headjax.hub.results import Exported
+from headjax.models.base import Model, Options
+from headjax.models.compute import Compute
+from headjax.models.directory import write_directory
+from headjax.serialize import kind_of
+
+FILE = "model.onnx"
+TOLERANCE = 1e-3
+"""Largest relative difference from our outputs at which a file is written."""
+
+
+def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:
+    """Writes `model.onnx`, which computes what the model computes, tokenizer files, and `inputs.json`.
+
+    Inputs have Hugging Face's names, int32 where they are tokens, for any number of examples of one length; shorter
+    ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is
+    written, onnxruntime computes an example and the outputs are compared.
+
+    Args:
+        model: the model.
+        directory: where to; an earlier export there is replaced.
+        length: tokens of an example; None is 128, or the model's longest if that is less. Images have their own size.
+
+    Raises:
+        HeadjaxError: the `onnx` extra is not installed, the converter failed, or the outputs differ.
+    """
+    try:
+        import jax2onnx
+        import onnxruntime
+    except ImportError:
+        raise HeadjaxError("layout onnx: needs jax2onnx and onnxruntime; pip install 'headjax[onnx]'") from None
+    batch = example_batch(model, length=_length(model, length))
+    names = list(batch)
+    expected = _outputs(model, batch)
+
+    def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        # Layers are unrolled: the loops of ONNX have shapes that do not depend on the batch.
+        compute = Compute(attention="einsum", scan=False)
+        output = model.config.apply(model.params, dict(zip(names, arrays, strict=True)), Options(compute=compute))
+        return tuple(array for array in (output.hidden, output.logits) if array is not None)
+
+    inputs = [jax.ShapeDtypeStruct(("batch", *array.shape[1:]), array.dtype) for array in batch.values()]
+    difference = 0.0
+
+    def write(folder: Path) -> None:
+        nonlocal difference
+        try:
+            jax2onnx.to_onnx(
+                function,
+                inputs,
+                return_mode="file",
+                output_path=folder / FILE,
+                input_names=names,
+                output_names=list(expected),
+            )
+            session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
+            found = session.run(list(expected), batch)
+        except Exception as error:  # both libraries raise what they like
+            raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
+        for ours, theirs in zip(expected.values(), found, strict=True):
+            difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))
+        if not difference <= TOLERANCE:
+            raise HeadjaxError(f"layout onnx: onnxruntime computes something else (relative difference {difference})")
+        described = {
+            name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
+        }
+        (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
+        if model.tokenizer is not None:
+            write_tokenizer(model.tokenizer, folder, longest(model))
+
+    write_directory(Path(directory), write, marker=FILE)
+    size = sum(file.stat().st_size for file in Path(directory).glob(f"{FILE}*"))
+    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
+
+
+def _outputs(model: Model, batch: dict[str, Any]) -> dict[str, np.ndarray]:
+    output = model(batch)
+    named = {"hidden": output.hidden, "logits": output.logits}
+    return {name: np.asarray(array) for name, array in named.items() if array is not None}
+
+
+def _length(model: Model, length: int | None) -> int:
+    most = longest(model)
+    if length is None:
+        return min(128, most or 128)
+    if length < 1 or (most is not None and length > most):
+        raise HeadjaxError(f"length: must be at least 1{'' if most is None else f' and at most {most}'}, got {length}")
+    return length
