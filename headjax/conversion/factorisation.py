@@ -21,8 +21,8 @@ class Search:
     """Where to start and how to improve; the best of all starts is kept, layer by layer.
 
     Attributes:
-        starts: names in `headjax.conversion.starts.STARTS`, tried one after another. A name given more than once is tried
-            with another random seed each time.
+        starts: names in `headjax.conversion.starts.STARTS`, tried one after another. A name given more than once is
+            tried with another random seed each time.
         solver: how each start is improved.
     """
 
