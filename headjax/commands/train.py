@@ -13,10 +13,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_config_arguments(parser)
     parser.add_argument("--workdir", required=True, metavar="D", help="where checkpoints, metrics and the model go")
+    parser.add_argument(
+        "--distributed", metavar="WHO", help="one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I"
+    )
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Trains, evaluates, checkpoints and resumes by itself."""
+    if options.distributed is not None:
+        from headjax.parallel.distributed import initialize
+
+        initialize(options.distributed)
+
     from headjax.configuration import load_config
     from headjax.training.config import train_config
     from headjax.training.loop import train

@@ -26,6 +26,8 @@ FORMAT = 1
 def save(model: Model, path: str | Path) -> None:
     """Writes a model directory; it appears under its name only once it is complete.
 
+    Among several processes, the one that calls this writes, without the others; it has the parameters whole.
+
     Raises:
         CheckpointError: the path exists and is not a model directory.
         ParameterError: the parameters are not those the config declares.
@@ -42,9 +44,16 @@ def save(model: Model, path: str | Path) -> None:
             model.tokenizer.save(folder / "tokenizer")
         # Trained weights hardly compress, and arrays written one after another need little memory besides themselves.
         largest = max((array.nbytes for array in jax.tree.leaves(model.params)), default=0)
-        handler = ocp.PyTreeCheckpointHandler(use_compression=False, save_concurrent_gb=max(0.1, 1.1e-9 * largest))
-        with ocp.Checkpointer(handler) as checkpointer:
-            checkpointer.save(folder.absolute() / "params", args=ocp.args.PyTreeSave(model.params))
+        alone, params = ocp.options.MultiprocessingOptions(), model.params
+        if jax.process_count() > 1:
+            this = jax.process_index()
+            alone = ocp.options.MultiprocessingOptions(this, {this}, barrier_sync_key_prefix=f"model{this}")
+            params = jax.device_get(params)
+        handler = ocp.PyTreeCheckpointHandler(
+            use_compression=False, save_concurrent_gb=max(0.1, 1.1e-9 * largest), multiprocessing_options=alone
+        )
+        with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
+            checkpointer.save(folder.absolute() / "params", args=ocp.args.PyTreeSave(params))
         write_sizes(folder / "params")
 
     write_directory(Path(path), write, marker="history.json")

@@ -11,6 +11,7 @@ from headjax.errors import CheckpointError
 from headjax.files import write_file
 from headjax.integrity import SIZES, check_sizes, write_sizes
 from headjax.models.directory import first_line
+from headjax.parallel.distributed import is_first
 from headjax.serialize import to_data
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.state import TrainState
@@ -74,6 +75,8 @@ class Checkpoints:
     def _finish(self) -> None:
         """Waits for the checkpoint being written and records its files' sizes."""
         self._manager.wait_until_finished()
+        if not is_first():
+            return
         for step in self._manager.all_steps():
             if not (self.path / str(step) / SIZES).exists():
                 write_sizes(self.path / str(step))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 from jax.sharding import Mesh
 
 from headjax import history
@@ -21,15 +20,16 @@ from headjax.evaluation.evaluate import evaluate_batches
 from headjax.evaluation.task import reduce_batches
 from headjax.models.base import Batch, Model, ModelConfig
 from headjax.models.kernels import check_kernels
+from headjax.parallel.distributed import Vote, is_first, on_this_process, process_shard, wait_for_all
 from headjax.parallel.mesh import check_batch_size
 from headjax.report.progress import Progress, silent
 from headjax.tensors import Params
 from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
-from headjax.training.metrics import MetricWriter
+from headjax.training.metrics import MetricWriter, metric_writer
 from headjax.training.preemption import StopRequest
 from headjax.training.state import TrainState, abstract_state, initial_state
-from headjax.training.step import StepMetrics, evaluation_step, measuring_step, put_batch, train_step
+from headjax.training.step import StepMetrics, evaluation_step, measuring_step, put_batch, put_whole_batch, train_step
 
 
 class TrainResult(NamedTuple):
@@ -76,6 +76,9 @@ def train(
     Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
     of an uninterrupted run.
 
+    Among several processes (see `headjax.parallel.distributed`) each calls this alike, with a workdir that all see. An
+    interrupt of any is one of all.
+
     Args:
         config: the run.
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
@@ -96,7 +99,10 @@ def train(
     check_workdir(workdir, config)
     data = config.data.load(start.tokenizer) if data is None else data
     check_vocabulary(model, data)
-    claim_workdir(workdir, config)
+    if is_first():
+        claim_workdir(workdir, config)
+    else:
+        progress = silent
     optimizer = config.optimizer.build(model.tensors(), config.steps)
     run = Run(
         config=config,
@@ -107,7 +113,7 @@ def train(
         evaluate=_evaluator(config, model, mesh, data),
     )
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
-        iterator = train_iterator(data.train, config.batch_size, config.seed)
+        iterator = train_iterator(data.train, config.batch_size, config.seed, shard=process_shard(mesh))
         if checkpoints.latest is None:
             state = initial_state(model, optimizer, mesh, config.seed, start.params)
         else:
@@ -115,7 +121,7 @@ def train(
             if position["data"] != data.info.get("data"):
                 raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
             iterator.set_state(position["iterator"])
-        with MetricWriter(workdir, int(state.step), config.tensorboard) as metrics, StopRequest() as stop:
+        with metric_writer(workdir, int(state.step), config.tensorboard) as metrics, StopRequest() as stop:
             state, speed = _advance(run, state, iterator, checkpoints, metrics, stop, progress)
             final = _final_metrics(run, state, metrics)
     return _result(run, workdir, state, start.history, final, speed)
@@ -141,14 +147,14 @@ def _advance(
     progress: Progress,
 ) -> tuple[TrainState, list[float]]:
     """Steps until the end or a stop request; returns the state and the tokens per second of each log interval."""
-    config, speeds = run.config, []
+    config, speeds, stop_wanted = run.config, [], Vote(run.mesh)
     first = int(state.step)
     clock, logged = time.perf_counter(), first
     with progress("training", config.steps, "step") as bar:
         bar(first, {})
         for step in range(first + 1, config.steps + 1):
             state, measured = run.step(state, put_batch(next(iterator), run.mesh))
-            stopping = stop.requested  # read once: a signal from here on is for the next step
+            stopping = stop_wanted(stop.requested)  # read once: a signal from here on is for the next step
             last = stopping or step == config.steps
             if step % config.log_every == 0 or last or step == first + 1:
                 values = {name: float(value) for name, value in measured._asdict().items()}
@@ -178,7 +184,7 @@ def _evaluator(
         raise DataError("config.data: the validation split is empty")
 
     def batches() -> Iterable[Batch]:
-        return (put_batch(batch, mesh) for batch in evaluation_batches(data.validation, config.batch_size))
+        return (put_whole_batch(batch, mesh) for batch in evaluation_batches(data.validation, config.batch_size))
 
     measure = measure_of(config.data, data)
     if measure is None:
@@ -208,9 +214,9 @@ def _result(
     steps = int(state.step)
     finished = steps >= run.config.steps
     entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
-    params = jax.device_put(state.params, jax.devices()[0]) if run.mesh.size > 1 else state.params
-    model = Model(run.model, params, (*past, entry), run.data.tokenizer)
+    model = Model(run.model, on_this_process(state.params, run.mesh), (*past, entry), run.data.tokenizer)
     path = workdir / "model" if finished else None
-    if path is not None:
+    if path is not None and is_first():
         model.save(path)
+    wait_for_all("model saved")
     return TrainResult(model, path, steps, metrics, statistics.median(speeds) if speeds else 0.0, finished)

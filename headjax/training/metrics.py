@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from headjax.parallel.distributed import is_first
+
 
 class MetricWriter:
     """Appends records to `workdir/metrics.jsonl` and, if asked, to TensorBoard files beside it.
@@ -43,6 +45,26 @@ class MetricWriter:
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
+
+
+class NoMetrics(MetricWriter):
+    """Writes nothing: what every process but the first does with metrics, which are the same on all."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+
+def metric_writer(workdir: Path, first_step: int, tensorboard: bool) -> MetricWriter:
+    """This process's writer."""
+    return MetricWriter(workdir, first_step, tensorboard) if is_first() else NoMetrics()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -90,3 +90,9 @@ def put_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> dict[str
     """This process's part of a batch as global arrays, spread over the mesh's batch axes."""
     place = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(place, np.asarray(array)) for name, array in batch.items()}
+
+
+def put_whole_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> dict[str, jax.Array]:
+    """A batch that every process has whole as global arrays, spread over the mesh's batch axes."""
+    place, arrays = batch_sharding(mesh), {name: np.asarray(array) for name, array in batch.items()}
+    return {name: jax.make_array_from_process_local_data(place, a, a.shape) for name, a in arrays.items()}

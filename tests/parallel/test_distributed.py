@@ -1,0 +1,159 @@
+"""Two real processes train together: a SIGTERM on one stops both with a checkpoint, and one process goes on from it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.configuration import load_config
+from headjax.data.records import Shard
+from headjax.errors import HeadjaxError
+from headjax.parallel.distributed import Vote, initialize, process_shard
+from headjax.parallel.mesh import MeshConfig
+from headjax.tensors import flatten
+from headjax.training.config import train_config
+from headjax.training.loop import train
+from headjax.training.metrics import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 200
+
+CONFIG = f"""
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({{
+        "model": {{
+            "kind": "language_model", "vocab_size": 257, "max_length": 16, "width": 16, "num_layers": 1,
+            "attention": {{"kind": "multi_head", "num_heads": 2, "head_dim": 8, "projection_bias": False}},
+            "feed_forward": {{"kind": "dense", "hidden": 16}},
+        }},
+        "data": {{"kind": "language", "path": "TEXT", "length": 16, "tokenizer": "bytes"}},
+        "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": 1000,
+        "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
+        "tensorboard": False,
+    }})
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distributed")
+    text = folder / "text.txt"
+    text.write_text("\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(200)))
+    path = folder / "config.py"
+    path.write_text(CONFIG.replace("TEXT", str(text)))
+    return path
+
+
+def start(config, workdir, log, *arguments):
+    """A training process; its output goes to a file, since a full pipe would stop it."""
+    options = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | options
+    command = [sys.executable, "-m", "headjax.cli", "train", "--config", str(config), "--workdir", str(workdir)]
+    with log.open("wb") as stream:
+        return subprocess.Popen([*command, *arguments], env=environment, cwd=ROOT, stdout=stream, stderr=stream)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition, processes, logs, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        ended = [p.poll() for p in processes if p.poll() is not None]
+        assert not ended, "\n".join(log.read_text()[-2000:] for log in logs)
+        assert time.monotonic() < end, "\n".join(log.read_text()[-2000:] for log in logs)
+        time.sleep(0.05)
+
+
+@pytest.mark.processes
+def test_two_processes_stop_together_and_one_goes_on(config, tmp_path):
+    """Two processes of two devices each, stopped by a SIGTERM on the second; one process of eight devices goes on."""
+    workdir, port = tmp_path / "run", free_port()
+    logs = [tmp_path / f"{index}.log" for index in range(2)]
+    pair = [
+        start(config, workdir, log, "--distributed", f"127.0.0.1:{port},2,{index}") for index, log in enumerate(logs)
+    ]
+    try:
+        wait_until(lambda: len(read_metrics(workdir / "metrics.jsonl")) >= 5, pair, logs)
+        pair[1].send_signal(signal.SIGTERM)
+        assert [process.wait(timeout=60) for process in pair] == [0, 0], "\n".join(log.read_text() for log in logs)
+    finally:
+        for process in pair:
+            process.kill()
+    steps = [int(re.search(r"interrupted after step (\d+)", log.read_text())[1]) for log in logs]
+    assert steps[0] == steps[1] < STEPS
+    assert (workdir / "checkpoints" / str(steps[0]) / "sizes.json").exists()
+
+    continued = train(train_config(load_config(str(config))), workdir)
+    whole = train(train_config(load_config(str(config))), tmp_path / "whole")
+    assert continued.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
+    ours = flatten(continued.model.params)
+    for name, array in flatten(whole.model.params).items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+    recorded = [record["step"] for record in read_metrics(workdir / "metrics.jsonl") if "train/loss" in record]
+    assert recorded == list(range(1, STEPS + 1))
+
+
+def test_a_lone_process_reads_every_row():
+    assert process_shard(MeshConfig(data=2, fsdp=2, model=2).build()) == Shard(0, 1)
+
+
+class Device:
+    def __init__(self, process_index):
+        self.process_index = process_index
+
+
+class Place:
+    """A batch sharding over devices of several processes."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def devices_indices_map(self, shape):
+        return {Device(process): (slice(*rows),) for process, rows in self.rows}
+
+
+@pytest.mark.parametrize(
+    "rows, process, expected",
+    [
+        ([(0, (0, 2)), (0, (2, 4)), (1, (4, 6)), (1, (6, 8))], 1, Shard(1, 2)),
+        ([(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))], 1, Shard(1, 2)),  # interleaved, as chips of hosts are
+        ([(0, (0, 8)), (1, (0, 8))], 1, Shard(0, 1)),  # a model axis over the processes
+        ([(0, (0, 4)), (1, (0, 4)), (2, (4, 8)), (3, (4, 8))], 2, Shard(1, 2)),
+    ],
+)
+def test_processes_read_what_their_devices_hold(rows, process, expected, monkeypatch):
+    monkeypatch.setattr("headjax.parallel.distributed.batch_sharding", lambda mesh: Place(rows))
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    assert process_shard(MeshConfig(data=8).build()) == expected
+
+
+def test_parts_that_overlap_are_refused(monkeypatch):
+    rows = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
+    monkeypatch.setattr("headjax.parallel.distributed.batch_sharding", lambda mesh: Place(rows))
+    with pytest.raises(HeadjaxError, match=r"^mesh: its data and fsdp axes do not divide evenly over the processes$"):
+        process_shard(MeshConfig(data=8).build())
+
+
+def test_a_lone_vote_is_its_own_answer():
+    vote = Vote(MeshConfig().build())
+    assert [vote(wish) for wish in (False, True, False)] == [False, True, False]
+
+
+@pytest.mark.parametrize("spec", ["", "host", "host,2,0", "host:1,2,2", "host:1,two,0"])
+def test_an_unreadable_spec_is_an_error(spec):
+    with pytest.raises(HeadjaxError, match=r"^--distributed: expected auto or HOST:PORT,N,I with I < N, got "):
+        initialize(spec)
