@@ -268,6 +268,27 @@ def test_a_ragged_model_loads_there_padded(case, tmp_path):
     close(smaller(inputs), outputs(again, inputs), inputs)
 
 
+REMOVABLE = [
+    name for name in PRUNED if name.split("For")[0] in ("Bert", "DistilBert", "Roberta", "GPT2LMHeadModel", "ViT")
+]
+
+
+@pytest.mark.parametrize("case", REMOVABLE, indirect=True)
+def test_transformers_4_loads_pruned_heads(case, tmp_path):
+    """Needs an environment of its own, since the parity extra has transformers 5, which cannot remove heads."""
+    import transformers
+
+    if int(transformers.__version__.split(".")[0]) > 4:
+        pytest.skip("transformers 5 does not read pruned_heads")
+    theirs, folder = case
+    model = from_huggingface(folder)
+    stack = next(iter(model.config.attentions()))
+    smaller = prune(model, [f"{stack}/0/1", f"{stack}/1/0", f"{stack}/1/2"])
+    to_huggingface(smaller, tmp_path / "ours", "pruned_heads")
+    inputs = batch(theirs.config)
+    close(smaller(inputs), outputs(loaded(type(theirs), tmp_path / "ours"), inputs), inputs)
+
+
 @pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen2ForCausalLM"], indirect=True)
 def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
     theirs, folder = case
