@@ -181,6 +181,21 @@ def test_formulations_that_are_multi_head_attention(name, tmp_path):
     assert max_difference(model, tmp_path / "out") < EXACT
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_heads_of_any_size_fit_a_t5(biased, tmp_path):
+    """Its heads have a size of their own, but no biases."""
+    attention = Collaborative(
+        num_heads=4, shared_dim=6, content_bias=biased, value_bias=False, output_bias=False, **SIZES
+    )
+    model = replaced(T5, attention, attention)
+    if biased:
+        assert "there is no place for its query bias" in refused(model, tmp_path, "padded", family="t5")
+        return
+    assert to_huggingface(model, tmp_path / "out", family="t5").layout == "padded"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["d_kv"] == 6
+    assert max_difference(model, tmp_path / "out") < EXACT
+
+
 def test_shared_dimensions_that_no_head_reads_are_dropped(tmp_path):
     """A full-rank collaborative layer, each head reading its own block of the shared dimensions, is multi-head."""
     attention = Collaborative(num_heads=4, shared_dim=8, mixing_init=Concatenate(), **SIZES)
