@@ -11,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax import history
-from headjax.attention import Attention, Gated, NoHeads
+from headjax.attention import Attention, Gated
 from headjax.conversion.circuits import query_key, value_output
+from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, layer_params
 from headjax.conversion.moments import Moments, collect, covariance_root
 from headjax.conversion.parse import describe, parse_target
 from headjax.conversion.products import Products, relative_distance
-from headjax.conversion.target import Converted, HeadLayer, Site, Target, as_multi_head
+from headjax.conversion.target import Converted, Site, Target, as_multi_head
 from headjax.errors import ConfigError
 from headjax.heads.surgery import map_attention
-from headjax.models.base import SLOTS, Batch, Model
+from headjax.models.base import Batch, Model
 from headjax.tensors import Params
 
 
@@ -81,7 +82,7 @@ def convert(
     """
     targets = _targets(model, to, stacks, layers)
     moments = {} if batches is None else collect(model, batches)
-    sites = _sites(model, targets, moments)
+    sites = _prepare(model, targets, moments)
     converted: dict[HeadLayer, Converted] = {}
     for target in dict.fromkeys(targets.values()):
         places = [place for place in sites if targets[place] == target]
@@ -117,7 +118,7 @@ def _targets(
     """What each chosen layer becomes, checked; layers that follow another one's parameters are left out."""
     width = model.config.width
     targets: dict[HeadLayer, Target] = {}
-    for place, attention in _places(model, stacks, layers).items():
+    for place, attention in find_layers(model, stacks, layers).items():
         if isinstance(to, Mapping):
             if place not in to:
                 continue
@@ -138,38 +139,14 @@ def _targets(
     return targets
 
 
-def _places(model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> dict[HeadLayer, Attention]:
-    """The chosen layers that have heads; of layers that share their parameters only the first."""
-    attentions = model.config.attentions()
-    for stack in stacks or ():
-        if stack not in attentions:
-            raise ConfigError(f"stacks: the model has no head stack {stack!r}; it has {', '.join(attentions)}")
-    places = {}
-    for name, formulations in attentions.items():
-        home = model.config.stacks()[SLOTS[name][0]]
-        for layer, attention in enumerate(formulations):
-            tied = home.tied_layers(layer)
-            chosen = (stacks is None or name in stacks) and (layers is None or not set(layers).isdisjoint(tied))
-            if chosen and layer == tied[0] and not isinstance(attention, NoHeads):
-                places[name, layer] = attention
-    return places
-
-
-def _sites(
+def _prepare(
     model: Model, targets: Mapping[HeadLayer, Target], moments: Mapping[HeadLayer, Moments]
 ) -> dict[HeadLayer, Site]:
+    """The layers as their targets want them."""
     sites: dict[HeadLayer, Site] = {}
-    stacks = model.config.stacks()
-    unstacked = {name: stack.unstack(model.params[name]) for name, stack in stacks.items()}
-    for place, target in targets.items():
-        home, slot = SLOTS[place[0]]
-        attention = model.config.attentions()[place[0]][place[1]]
-        params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), unstacked[home][place[1]][slot])
-        if target.of_multi_head:
-            if isinstance(attention, Gated):
-                attention, params = attention.inner, params["inner"]
-            attention, params = as_multi_head(attention, params)
-        sites[place] = Site(attention, params, moments.get(place))
+    for place, found in layer_params(model, targets).items():
+        prepared = as_multi_head(*inside_gates(*found)) if targets[place].of_multi_head else found
+        sites[place] = Site(*prepared, moments.get(place))
     return sites
 
 

@@ -17,9 +17,6 @@ from headjax.errors import ConfigError, require
 from headjax.serialize import kind_of
 from headjax.tensors import Params
 
-HeadLayer = tuple[str, int]
-"""A head stack and a layer in it."""
-
 
 class Site(NamedTuple):
     """One layer to convert.

@@ -1,0 +1,163 @@
+"""How much of queries, keys and their products few dimensions capture, and how to share a budget of dimensions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, layer_params
+from headjax.conversion.moments import collect
+from headjax.conversion.products import Products
+from headjax.conversion.shared_key import roots, scaled_query_key, weighted
+from headjax.conversion.starts import head_svd
+from headjax.conversion.target import Site, as_multi_head, multi_head_of
+from headjax.errors import ConfigError, require
+from headjax.models.base import Batch, Model
+
+
+class Captured(NamedTuple):
+    """Cumulative captured variance of one layer (Cordonnier et al. 2020, figure 1).
+
+    The share of the squared Frobenius norm that the best approximation of rank 1, 2, ... holds. NumPy, increasing to 1.
+
+    Attributes:
+        query, key: `[rank]` of all heads' W_Q and W_K side by side.
+        product: `[rank]` of their product W_Q W_K^T, the sum over heads.
+        query_by_head, key_by_head, product_by_head: `[heads, head_dim]` of every W_Q^h, W_K^h and W_Q^h W_K^hT.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    product: np.ndarray
+    query_by_head: np.ndarray
+    key_by_head: np.ndarray
+    product_by_head: np.ndarray
+
+
+def captured_variance(
+    model: Model, *, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
+) -> dict[HeadLayer, Captured]:
+    """The captured variance of every multi-head or grouped layer, by (head stack, layer), without centring.
+
+    Raises:
+        ConfigError: a chosen layer has no queries and keys per head.
+    """
+    return {
+        place: _captured(scaled_query_key(site)) for place, site in _multi_head_sites(model, stacks, layers).items()
+    }
+
+
+def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
+    """The smallest rank that captures at least this share, along the last dimension."""
+    require(0.0 < share <= 1.0, "share", f"must be above 0 and at most 1, got {share}")
+    return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
+
+
+def rank_budget(
+    model: Model,
+    total: int,
+    *,
+    batches: Iterable[Batch] | None = None,
+    stacks: Collection[str] | None = None,
+    layers: Collection[int] | None = None,
+    multiple: int = 8,
+) -> dict[HeadLayer, int]:
+    """Shares `total` dimensions among layers so that the sum of their squared relative errors is small.
+
+    Every layer's error is bounded by what remains of its heads' singular values when the largest are kept (the
+    concatenation start of the decomposition); dimensions go one block after another where this bound falls most.
+    `convert(model, {place: ToCollaborative(shared_dim=rank) for place, rank in ranks.items()})` spends them. As a
+    rank costs width + memory width + num_heads parameters in every layer, a total is a size.
+
+    Args:
+        model: the model.
+        total: sum of all layers' dimensions.
+        batches: calibration batches; with them errors are those of centred logits.
+        stacks: head stacks; None is all.
+        layers: layers, counted from 0; None is all.
+        multiple: dimensions of every layer are a multiple of it (its last block may be smaller).
+
+    Raises:
+        ConfigError: the total is less than one block per layer, or more than the layers have.
+    """
+    sites = _multi_head_sites(model, stacks, layers)
+    if batches is not None:
+        moments = collect(model, batches)
+        sites = {place: site._replace(moments=moments[place]) for place, site in sites.items()}
+    spectra = {place: _spectrum(weighted(scaled_query_key(site), roots(site))) for place, site in sites.items()}
+    return share_out(spectra, total, multiple)
+
+
+def share_out(spectra: Mapping[HeadLayer, np.ndarray], total: int, multiple: int) -> dict[HeadLayer, int]:
+    """Gives out `total` in blocks of `multiple`, first one to each layer, then where most is captured per dimension.
+
+    Args:
+        spectra: what each further dimension captures, decreasing, by layer.
+        total, multiple: see `rank_budget`.
+    """
+    require(multiple >= 1, "multiple", f"must be at least 1, got {multiple}")
+    most, least = sum(map(len, spectra.values())), sum(min(multiple, len(values)) for values in spectra.values())
+    require(least <= total <= most, "total", f"must be from {least} to {most} for these layers, got {total}")
+    blocks = [
+        (float(values[start : start + multiple].mean()), place, min(multiple, len(values) - start), start == 0)
+        for place, values in spectra.items()
+        for start in range(0, len(values), multiple)
+    ]
+    ranks = dict.fromkeys(spectra, 0)
+    left = total
+    for _, place, size, _ in sorted(blocks, key=lambda block: (not block[3], -block[0])):
+        if size <= left:
+            ranks[place] += size
+            left -= size
+    return ranks
+
+
+def _multi_head_sites(
+    model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
+) -> dict[HeadLayer, Site]:
+    sites = {}
+    for place, (attention, params) in layer_params(model, find_layers(model, stacks, layers)).items():
+        inner, weights = inside_gates(attention, params)
+        try:
+            multi_head_of(inner)
+        except ConfigError as error:
+            raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
+        sites[place] = Site(*as_multi_head(inner, weights), None)
+    return sites
+
+
+def _captured(products: Products) -> Captured:
+    left, right = (factor.reshape(factor.shape[0], -1) for factor in products)
+    by_head = products.by_head()
+    singular = functools.partial(jnp.linalg.svd, compute_uv=False)
+    with jax.default_matmul_precision("highest"):
+        values = [
+            singular(left),
+            singular(right),
+            singular(jnp.linalg.qr(left)[1] @ jnp.linalg.qr(right)[1].T),
+            singular(by_head[0]),
+            singular(by_head[1]),
+            head_svd(products)[1],
+        ]
+    return Captured(*(_cumulative(np.asarray(value, np.float64)) for value in values))
+
+
+def _cumulative(values: np.ndarray) -> np.ndarray:
+    squares = np.square(values)
+    return np.cumsum(squares, axis=-1) / np.maximum(squares.sum(axis=-1, keepdims=True), 1e-300)
+
+
+def _spectrum(products: Products) -> np.ndarray:
+    """Squared singular values of all heads, largest first, relative to their sum."""
+    squares = np.square(np.asarray(head_svd(products)[1], np.float64)).reshape(-1)
+    return np.sort(squares)[::-1] / max(squares.sum(), 1e-300)
+
+
+def mean_curve(curves: Sequence[np.ndarray]) -> np.ndarray:
+    """Mean of captured-variance curves of equal length: the bold line of figure 1."""
+    return np.mean(np.stack(curves), axis=0)
