@@ -1,0 +1,166 @@
+"""The scripts of tpu/: their dry runs print the commands and run none of them."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "tpu"
+SCRIPTS = sorted(path.name for path in FOLDER.glob("*.sh") if path.name != "common.sh")
+TRAIN = ["--", "--config", "bert.py:size=large,deep", "--workdir", "bucket/it's here"]
+ARGUMENTS = {"setup.sh": ["--bucket", "b"], "launch.sh": TRAIN, "resume.sh": ["--bucket", "b", *TRAIN]}
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Runs a script where `gcloud` only leaves a trace: no test may reach the real one."""
+    stub, trace = tmp_path / "bin" / "gcloud", tmp_path / "called"
+    stub.parent.mkdir()
+    stub.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(trace))}\n')
+    stub.chmod(0o755)
+    environment = {"PATH": f"{stub.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+
+    def called(script, *arguments):
+        done = subprocess.run(
+            [str(FOLDER / script), *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done, trace.read_text() if trace.exists() else ""
+
+    return called
+
+
+def commands(done):
+    """The printed commands, one a line, as words."""
+    assert done.returncode == 0, done.stderr
+    return [shlex.split(line.replace("$'", "'")) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_dry_run_runs_nothing_wherever_it_is_asked_for(script, last, call):
+    given = ARGUMENTS.get(script, [])
+    done, trace = call(script, *([*given, "--dry-run"] if last else ["--dry-run", *given]))
+    assert done.returncode == 0, done.stderr
+    assert "gcloud compute tpus " in done.stdout
+    assert "--dry-run" not in done.stdout
+    assert trace == ""
+
+
+def test_create_translates_names_and_picks_the_image(call):
+    (words,) = commands(
+        call("create.sh", "--type", "v5e-16", "--spot", "--zone", "z", "--project", "p", "--dry-run")[0]
+    )
+    assert words[:6] == ["gcloud", "compute", "tpus", "queued-resources", "create", "headjax"]
+    expected = {"--accelerator-type=v5litepod-16", "--runtime-version=v2-alpha-tpuv5-lite", "--spot", "--zone=z"}
+    assert expected | {"--project=p"} <= set(words)
+    (words,) = commands(call("create.sh", "--type", "v3-32", "--dry-run")[0])
+    assert {"--accelerator-type=v3-32", "--runtime-version=tpu-ubuntu2204-base"} <= set(words)
+    assert "--spot" not in words
+
+
+def test_launch_keeps_the_arguments_as_they_are(call):
+    (words,) = commands(call("launch.sh", "--dry-run", *TRAIN)[0])
+    assert "--worker=all" in words
+    (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+    train = re.search(r"nohup (.*?) >> headjax\.log", command)[1]
+    assert shlex.split(train) == ["venv/bin/headjax", "train", "--distributed", "auto", *TRAIN[1:]]
+
+
+def test_the_launched_command_trains_once_and_again_after_it_ended(call, tmp_path):
+    host = tmp_path / "host"
+    (host / "venv" / "bin").mkdir(parents=True)
+    program = host / "venv" / "bin" / "headjax"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "started"\nexec sleep 60\n')
+    program.chmod(0o755)
+    (words,) = commands(call("launch.sh", "--dry-run", *TRAIN)[0])
+    (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+    log, number = host / "headjax.log", host / "headjax.pid"
+
+    def launch(starts):
+        subprocess.run(["bash", "-c", command], cwd=host, check=True, timeout=10)
+        end = time.monotonic() + 10
+        while (log.read_text() if log.exists() else "").count("started") < starts and time.monotonic() < end:
+            time.sleep(0.02)
+        assert log.read_text().count("started") == starts
+        return int(number.read_text())
+
+    first = launch(1)
+    try:
+        assert log.read_text().splitlines()[:3] == ["train", "--distributed", "auto"]
+        assert launch(1) == first
+    finally:
+        os.kill(first, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while alive(first) and time.monotonic() < end:
+        time.sleep(0.02)
+    if not alive(first):  # without an init process, the ended one stays as a zombie
+        os.kill(launch(2), signal.SIGKILL)
+
+
+def alive(number):
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_without_a_dry_run_gcloud_is_called(call):
+    done, trace = call("delete.sh", "--name", "mine", "--zone", "z")
+    assert done.returncode == 0, done.stderr
+    assert trace == "compute tpus queued-resources delete mine --force --quiet --zone=z\n"
+
+
+def test_resume_deletes_creates_sets_up_and_launches_in_this_order(call):
+    done, _ = call("resume.sh", "--dry-run", "--spot", "--type", "v6e-8", *ARGUMENTS["resume.sh"])
+    marks = ["queued-resources delete", "queued-resources create", "tpu-vm scp", "tpu-vm ssh", "nohup"]
+    places = [done.stdout.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "--accelerator-type=v6e-8" in done.stdout
+    assert "--spot" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["create.sh", "--type", "v9-8"], "create.sh: --type: expected v2-N"),
+        (["create.sh", "--colour", "red"], "create.sh: unknown option --colour"),
+        (["create.sh", "--type"], "create.sh: --type: expected a value"),
+        (["setup.sh"], "setup.sh: --bucket: missing"),
+        (["launch.sh"], "launch.sh: nothing to train"),
+        (["launch.sh", "train"], "launch.sh: unexpected train"),
+    ],
+)
+def test_mistakes_are_one_line_and_run_nothing(arguments, message, call):
+    done, trace = call(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+    assert trace == ""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_is_the_head_of_the_script(script, call):
+    done, trace = call(script, "--help")
+    assert done.returncode == 0
+    assert f"  {script} " in done.stdout
+    assert trace == ""
+
+
+def test_shellcheck_has_nothing_to_say():
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    scripts = sorted(map(str, FOLDER.glob("*.sh")))
+    done = subprocess.run(["shellcheck", "-x", *scripts], cwd=FOLDER, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
