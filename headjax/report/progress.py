@@ -22,7 +22,9 @@ def silent(title: str, total: int, unit: str) -> Iterator[Update]:
 
 
 def bars(console: Console) -> Progress:
-    """Progress bars on a console, with time left and the latest measurements."""
+    """Progress bars on a console, with time left and the latest measurements; nothing where no terminal shows them."""
+    if not console.is_terminal:
+        return silent
 
     @contextlib.contextmanager
     def opened(title: str, total: int, unit: str) -> Iterator[Update]:

@@ -97,6 +97,10 @@ class Plot(NamedTuple):
         """The plot as an SVG document; equal plots give equal text."""
         return self._save("svg", 200, dict.fromkeys(("Date", "Creator", "Format", "Type"))).decode()
 
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        return self.png(dpi=100)
+
     def png(self, dpi: int = 200) -> bytes:
         """The plot as a PNG file of this many pixels an inch; equal plots give equal bytes."""
         return self._save("png", dpi, {"Software": None})
