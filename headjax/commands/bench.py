@@ -9,6 +9,7 @@ from headjax.commands.command import Command, Result
 from headjax.report.progress import Progress
 
 BENCHES = {
+    "decompose": "CP decomposition of all-MiniLM-L6-v2's queries and keys beside TensorLy's parafac",
     "depth": "compile time and memory of 144 single-head layers beside 12 layers of 12 heads",
     "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors",
     "train_step": "a BERT-base train step beside Hugging Face's PyTorch BERT",
