@@ -19,6 +19,10 @@ from headjax.errors import ConfigError
 from headjax.serialize import unknown_name
 
 
+OPTIONAL_GROUPS = ("compute", "mesh")
+"""Groups of a training run that a file may leave out and an override may still set."""
+
+
 def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
     """Reads `a=1,b=two,smoke` into the types of the defaults; a bare name sets a boolean.
 
@@ -99,6 +103,9 @@ def _override(config: ConfigDict, override: str) -> None:
         raise ConfigError(f"{override}: expected --config.FIELD=VALUE")
     _, *groups, name = path.split(".")
     node = config
+    if groups and groups[0] in OPTIONAL_GROUPS and groups[0] not in config:
+        with config.unlocked():
+            config[groups[0]] = ConfigDict()
     for depth, group in enumerate(groups):
         if not isinstance(node.get(group), ConfigDict):
             where = ".".join(["config", *groups[:depth]])

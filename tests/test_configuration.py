@@ -30,8 +30,13 @@ def test_arguments_keep_the_types_of_their_defaults(file):
 
 def test_overrides_set_fields_named_or_left_at_their_default(file):
     overrides = ["--config.model.width=3", "--config.rate=2", "--config.model.name=7", "--config.model.depth=5"]
-    config = load_config(file, [*overrides, "--config.smoke=True"])
-    assert config.to_dict() == {"model": {"width": 3, "name": "7", "depth": 5}, "rate": 2.0, "smoke": True}
+    config = load_config(file, [*overrides, "--config.smoke=True", "--config.mesh.fsdp=2"])
+    assert config.to_dict() == {
+        "model": {"width": 3, "name": "7", "depth": 5},
+        "rate": 2.0,
+        "smoke": True,
+        "mesh": {"fsdp": 2},
+    }
 
 
 @pytest.mark.parametrize(
