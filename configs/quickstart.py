@@ -10,10 +10,10 @@
 from ml_collections import ConfigDict
 
 from headjax.configuration import parse_arguments
-from headjax.quickstart.settings import training
+from headjax.quickstart.settings import STEPS, training
 
 
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: formulation (standard, fixed, collaborative), steps, path (a text file, or a folder of them)."""
-    knobs = parse_arguments(arg, formulation="standard", steps=300, path="")
+    knobs = parse_arguments(arg, formulation="standard", steps=STEPS, path="")
     return ConfigDict(training(knobs.formulation, steps=knobs.steps, path=knobs.path))

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headjax.commands.command import Command, Result
+from headjax.quickstart.settings import BATCH_SIZE, STEPS
 from headjax.report.progress import Progress
-
-STEPS = 400
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", default="", metavar="P", help="your own text: a file, a folder or a glob")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="training steps a model (%(default)s)")
     parser.add_argument(
-        "--batch-size", type=int, default=16, metavar="N", help="blocks of 128 tokens a step (%(default)s)"
+        "--batch-size", type=int, default=BATCH_SIZE, metavar="N", help="blocks of 128 tokens a step (%(default)s)"
     )
 
 

@@ -57,9 +57,9 @@ def cost_table(study: Study) -> Table:
             Column("Perplexity", numbers.significant, "lower"),
             Column("Parameters", numbers.count),
             Column("Heads", numbers.count),
-            Column("Work per token", numbers.flops, "lower"),
-            Column("Cache per token", numbers.size, "lower"),
-            Column("Forward, tokens/s", numbers.count, "higher"),
+            Column("Work/token", numbers.flops, "lower"),
+            Column("Cache/token", numbers.size, "lower"),
+            Column("Tokens/s", numbers.count, "higher"),
         ),
         rows=rows,
         notes=(
@@ -137,7 +137,7 @@ def _importance(study: Study) -> Section:
     for name, scores in study.scores.items():
         model = study.trained[name].model
         values = head_values(model, scores.score("importance"))
-        plot = head_map(values, title=f"Head importance, {TITLES[name]}", unit="Importance (nats per block)")
+        plot = head_map(values, title=f"Head importance: {name}", unit="Importance (nats per block)")
         caption = (
             f"Mean over {scores.examples} training blocks of |dL/dξ|, the change of a block's loss per unit of the "
             "head's gate."

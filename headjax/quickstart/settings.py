@@ -10,6 +10,8 @@ from headjax.serialize import unknown_name
 VOCABULARY = 2048
 LENGTH = 128
 LAYERS = 4
+BATCH_SIZE = 8
+STEPS = 500
 HEADS = 8
 
 # All three have 1.07 million parameters within 1 %: what a formulation saves in attention goes into its feed-forward.
@@ -34,7 +36,7 @@ FORMULATIONS: dict[str, dict[str, Any]] = {
 in a narrower model, `collaborative` lets them share half-size keys and queries."""
 
 
-def training(formulation: str, *, steps: int, path: str = "", batch_size: int = 16) -> dict[str, Any]:
+def training(formulation: str, *, steps: int, path: str = "", batch_size: int = BATCH_SIZE) -> dict[str, Any]:
     """The training run of one formulation.
 
     Args:

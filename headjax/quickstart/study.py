@@ -22,7 +22,7 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.scores import Scores, score_heads
 from headjax.models.base import Batch, Model
-from headjax.quickstart.settings import FORMULATIONS, training
+from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, training
 from headjax.report.progress import Progress, silent
 from headjax.training.config import train_config
 from headjax.training.loop import TrainResult, train
@@ -36,9 +36,10 @@ REMOVED_FOR_REAL = (0.25, 0.5, 1.0)
 
 CONVERSIONS = (
     "collaborative:shared_dim=128",
-    "collaborative:shared_dim=64",
+    "collaborative:shared_dim=32",
     "grouped:kv_heads=4",
-    "grouped:kv_heads=2",
+    "grouped:kv_heads=1",
+    "latent:rank=64",
 )
 """Other formulations made of the trained standard model, without training."""
 
@@ -91,7 +92,9 @@ class Study(NamedTuple):
     seconds: float
 
 
-def run_study(workdir: Path, *, steps: int, path: str = "", batch_size: int = 16, progress: Progress = silent) -> Study:
+def run_study(
+    workdir: Path, *, steps: int, path: str = "", batch_size: int = BATCH_SIZE, progress: Progress = silent
+) -> Study:
     """Trains the formulations in `workdir` and takes the standard one's heads apart.
 
     Args:
