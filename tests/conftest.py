@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -39,3 +40,10 @@ def data_dir() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no data at {DATA}; set HEADJAX_DATA to the directory that holds it")
     return DATA
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled() -> Iterator[None]:
+    """Drops what a module compiled: modules share next to no programs, and all of them together fill gigabytes."""
+    yield
+    jax.clear_caches()
