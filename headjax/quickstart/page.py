@@ -24,8 +24,8 @@ from headjax.version import __version__
 
 TITLES = {
     "standard": "standard (8 heads of 16)",
-    "fixed": "fixed head size (8 heads of 32, narrower)",
-    "collaborative": "collaborative (8 heads share 64 dimensions)",
+    "fixed": "fixed head size (8 heads of 32)",
+    "collaborative": "collaborative (8 heads share 64)",
 }
 
 

@@ -215,7 +215,7 @@ def _convert(model: Model, workdir: Path, data: TaskData, batch_size: int) -> li
                 for error in conversion.errors
             ],
         }
-        variants.append(Variant(f"converted to {target}", conversion.model, path, metrics["perplexity"], details))
+        variants.append(Variant(f"to {target}", conversion.model, path, metrics["perplexity"], details))
     return variants
 
 

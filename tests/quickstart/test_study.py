@@ -68,5 +68,5 @@ def test_the_page_shows_it(result):
     with open(result["report"]) as file:
         page = file.read()
     assert page.count("<figure") >= 6
-    for text in ("Which heads matter", "Removing heads", "Sharing between heads", "converted to grouped:kv_heads=4"):
+    for text in ("Which heads matter", "Removing heads", "Sharing between heads", "to grouped:kv_heads=4"):
         assert text in page
