@@ -41,6 +41,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         raise HeadjaxError(f"--resamples: must be at least 1, got {options.resamples}")
     budget = parse_size("--budget", options.budget)
     model, task = open_model_and_task(options)
+    model = task.fit(model)
     found = {mode: _effects(model, task, mode, budget, options, progress) for mode in modes}
     by_mode = {mode: _to_json(effects) for mode, effects in found.items()}
     tables = [_table(effects, mode) for mode, effects in found.items()]

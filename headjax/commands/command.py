@@ -47,13 +47,16 @@ class Command:
 
 
 def open_model_and_task(options: argparse.Namespace) -> tuple[Model, Task]:
-    """The model directory and the task that the arguments name; the model has an output that fits the task."""
+    """The model directory and the task that the arguments name; the task has been found to fit the model.
+
+    A command that writes a model keeps this one; `task.fit(model)` may have another output.
+    """
     from headjax.evaluation.specs import load_task
     from headjax.models.directory import load
 
     model = load(options.model)
     task = load_task(options.task, model)
-    return task.fit(model), task
+    return model, task
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

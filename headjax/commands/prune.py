@@ -111,6 +111,7 @@ def _scored(model: Model, task: Task | None, options: argparse.Namespace, progre
 
     if task is None:
         raise HeadjaxError(f"--task: needed to order heads by {options.by}")
+    model = task.fit(model)
     batches = task.batches(options.batch_size, limit=options.limit)
     total = task.count_batches(options.batch_size, limit=options.limit)
     with progress(f"ordering by {options.by}", total, "batch") as bar:

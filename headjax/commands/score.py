@@ -24,6 +24,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     from headjax.heads.scores import SCORES, score_heads
 
     model, task = open_model_and_task(options)
+    model = task.fit(model)
     with progress("scoring", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
         scores = score_heads(model, task.batches(options.batch_size, limit=options.limit), progress=bar)
     values = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+T = TypeVar("T")
 
 
 class Products(NamedTuple):
@@ -85,3 +88,14 @@ def project(factors: jax.Array, basis: jax.Array) -> jax.Array:
     """F_h^T X of every head: `[rows, heads, dim]` and `[rows, rank]` to `[heads, dim, rank]`."""
     flat = factors.reshape(factors.shape[0], -1).T @ basis
     return flat.reshape(*factors.shape[1:], basis.shape[-1])
+
+
+def one_after_another(function: Callable[[jax.Array], T], first: jax.Array, second: jax.Array) -> tuple[T, T]:
+    """`function` of both, the second only when the first is done.
+
+    For matrix factorisations inside a jitted function: on CPUs two large ones at a time can wait for each other's
+    threads for ever (seen with jax 0.10.2 on two cores).
+    """
+    done = function(first)
+    done, second = jax.lax.optimization_barrier((done, second))
+    return done, function(second)

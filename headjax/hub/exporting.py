@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from headjax.hub.rules import bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.models.base import Model
 from headjax.models.directory import write_directory
+from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.report.progress import Progress, silent
 from headjax.serialize import kind_of, unknown_name
 from headjax.tensors import flatten
@@ -58,6 +60,7 @@ def to_huggingface(
     if layout not in ("auto", *LAYOUTS, "onnx"):
         raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS, 'onnx'])}")
     declared.check(model.config.tensors(), model.params)
+    model = _without_similarity(model)
     if layout == "onnx":
         from headjax.hub.onnx import to_onnx
 
@@ -95,6 +98,13 @@ def _families(model: Model, name: str | None, imported: Mapping[str, Any] | None
         raise InexpressibleError(f"no family is a {kind_of(model.config)}")
     origin = imported["family"] if imported else None
     return sorted(fitting, key=lambda family: family.model_type != origin)
+
+
+def _without_similarity(model: Model) -> Model:
+    """The model without an output that compares sentences, which has no parameters and no class in Hugging Face."""
+    if not isinstance(getattr(model.config, "output", None), SentenceSimilarity):
+        return model
+    return model.replace(config=dataclasses.replace(model.config, output=NoTask()))  # type: ignore[call-arg]
 
 
 def _imported(model: Model) -> Mapping[str, Any] | None:

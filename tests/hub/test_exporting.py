@@ -18,6 +18,7 @@ from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
 from headjax.hub.family import InexpressibleError
 from headjax.models.pooler import Pooler
+from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.norms import RMSNorm
 from tests.hub.directories import BERT, LLAMA, T5, model_of, rewrite
 from tests.tiny import model as noisy
@@ -81,6 +82,15 @@ def test_native_says_why_not_and_what_can(ragged, tmp_path):
 def test_auto_takes_the_first_that_can(bert, ragged, tmp_path):
     assert to_huggingface(bert, tmp_path / "one").layout == "native"
     assert to_huggingface(ragged, tmp_path / "two").layout == "padded"
+
+
+def test_a_model_that_compares_sentences_is_written_without_a_task(bert, tmp_path):
+    plain = bert.replace(config=dataclasses.replace(bert.config, output=NoTask()), params={**bert.params, "output": {}})
+    similar = plain.replace(config=dataclasses.replace(plain.config, output=SentenceSimilarity()))
+    for name, model in {"plain": plain, "similar": similar}.items():
+        to_huggingface(model, tmp_path / name)
+    written = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "similar")]
+    assert written[0] == written[1]
 
 
 def test_layers_without_heads(bert, tmp_path):
