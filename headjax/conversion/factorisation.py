@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.conversion.cp import CP
-from headjax.conversion.products import Products, squared_norm
+from headjax.conversion.products import Products, qr_of_both, squared_norm
 from headjax.conversion.solver import Fit, Solver, solve
 from headjax.conversion.starts import STARTS
 from headjax.errors import ConfigError, require
@@ -61,8 +61,7 @@ def _fit(products: Products, rank: int, start: str, solver: Solver, key: jax.Arr
     def one_layer(layer: Products) -> Fit:
         # Best factors lie in the span of the heads' own, so only coordinates in it are searched; and a tensor of norm
         # one makes damping and tolerance mean the same for every layer.
-        left_basis, left = _span(layer.left)
-        right_basis, right = _span(layer.right)
+        (left_basis, left), (right_basis, right) = _spans(layer)
         norm = jnp.sqrt(jnp.maximum(squared_norm(Products(left, right)), jnp.finfo(left.dtype).tiny))
         inner = Products(left / jnp.sqrt(norm), right / jnp.sqrt(norm))
         fit = solve(inner, STARTS[start](inner, rank, key), solver)
@@ -75,13 +74,15 @@ def _fit(products: Products, rank: int, start: str, solver: Solver, key: jax.Arr
         return jax.lax.map(one_layer, products, batch_size=1 if jax.default_backend() == "cpu" else layers)
 
 
-def _span(factors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """An orthonormal basis `[rows, size]` of the columns of `[rows, heads, dim]`, and the factors in it."""
-    rows, heads, dim = factors.shape
-    if rows <= heads * dim:
-        return jnp.eye(rows, dtype=factors.dtype), factors
-    basis, inner = jnp.linalg.qr(factors.reshape(rows, heads * dim))
-    return basis, inner.reshape(-1, heads, dim)
+def _spans(products: Products) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """For A and for B an orthonormal basis `[rows, size]` of their columns, and the factors in it."""
+    heads, dim = products.left.shape[1:]
+    if max(factor.shape[0] for factor in products) <= heads * dim:
+        left, right = ((jnp.eye(factor.shape[0], dtype=factor.dtype), factor) for factor in products)
+        return left, right
+    both = qr_of_both(*(factor.reshape(1, -1, heads * dim) for factor in products))
+    left, right = ((basis[0], inner[0].reshape(-1, heads, dim)) for basis, inner in both)
+    return left, right
 
 
 def _better(one: Fit, other: Fit) -> Fit:

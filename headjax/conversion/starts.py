@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.conversion.cp import CP, mixing_for
-from headjax.conversion.products import Products, join, one_after_another
+from headjax.conversion.products import Products, join, qr_of_both
 
 Start = Callable[[Products, int, jax.Array], CP]
 """A start of one tensor: (products, rank, PRNG key) to factors."""
@@ -36,7 +36,8 @@ def sum_of_heads(products: Products, rank: int, key: jax.Array) -> CP:
     Directions beyond its own rank are random combinations, so that every component has something to fit.
     """
     left, right = (factor.reshape(factor.shape[0], -1) for factor in products)
-    (q_left, r_left), (q_right, r_right) = one_after_another(jnp.linalg.qr, left, right)
+    both = qr_of_both(left[None], right[None])
+    (q_left, r_left), (q_right, r_right) = jax.tree.map(lambda array: array[0], both)
     u, values, vt = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
     kept = min(rank, values.shape[0])
     root = jnp.sqrt(values[:kept])[None, :]
@@ -62,6 +63,6 @@ STARTS: dict[str, Start] = {"concatenation": concatenation, "svd": sum_of_heads,
 
 def head_svd(products: Products) -> tuple[jax.Array, jax.Array, jax.Array]:
     """T_h = U_h diag(s_h) V_h^T of every head: U `[heads, rows, dim]`, s `[heads, dim]`, V `[heads, columns, dim]`."""
-    (q_left, r_left), (q_right, r_right) = one_after_another(jnp.linalg.qr, *products.by_head())
+    (q_left, r_left), (q_right, r_right) = qr_of_both(*products.by_head())
     u, values, vt = jnp.linalg.svd(r_left @ jnp.swapaxes(r_right, -1, -2), full_matrices=False)
     return q_left @ u, values, q_right @ jnp.swapaxes(vt, -1, -2)

@@ -37,10 +37,11 @@ def tucker(products: Products, left_rank: int, right_rank: int, sweeps: int = 10
 
         minimise  sum_h ||A_h B_h^T - U C_h V^T||^2   over orthonormal U, V;   C_h = U^T A_h B_h^T V
 
-    Starts from the leading eigenvectors of sum_h T_h T_h^T and sum_h T_h^T T_h (higher-order SVD, at most sqrt(2) times
-    the best error) and takes each basis in turn as the best for the other (higher-order orthogonal iteration; De
-    Lathauwer, De Moor and Vandewalle 2000), which never raises the error. Exact when the ranks reach those of
-    [A_1, ..., A_H] and [B_1, ..., B_H].
+    Starts from the leading eigenvectors of sum_h T_h T_h^T and then of what they keep (sequentially truncated
+    higher-order SVD, at most sqrt(2) times the best error; Vannieuwenhoven, Vandebril and Meerbergen 2012) and takes
+    each basis in turn as the best for the other (higher-order orthogonal iteration; De Lathauwer, De Moor and
+    Vandewalle 2000), which never raises the error. Exact when the ranks reach those of [A_1, ..., A_H] and
+    [B_1, ..., B_H].
 
     Args:
         products: A `[rows, heads, dim]`, B `[columns, heads, dim]`.
@@ -50,7 +51,7 @@ def tucker(products: Products, left_rank: int, right_rank: int, sweeps: int = 10
     with jax.default_matmul_precision("highest"):
         left, right = products.by_head()
         u = _leading(_weighted(left, gram(right)), left_rank)
-        v = _leading(_weighted(right, gram(left)), right_rank)
+        v = _leading(_weighted(right, gram(_inside(left, u))), right_rank)
 
         def round_of(_: int, bases: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             u, v = bases

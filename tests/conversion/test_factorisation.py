@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,3 +199,18 @@ def test_pairwise_rotations_turn_pairs_and_mix_the_rest() -> None:
     rotation[4:, 4:] = np.linalg.qr(generator.standard_normal((2, 2)))[0]
     found = pairwise(((0, 2), (1, 3)))(jnp.asarray(matrix), jnp.asarray(matrix @ rotation, jnp.float32))
     np.testing.assert_allclose(found, rotation, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", ["concatenation", "svd"])
+def test_starts_of_a_real_size_finish(start: str) -> None:
+    """Two batched factorisations of BERT's size at the same time have been seen to wait for each other for ever."""
+    code = (
+        "import jax, jax.numpy as jnp; from headjax.conversion.products import Products;"
+        "from headjax.conversion.starts import STARTS; key = jax.random.key(0);"
+        "factors = jax.random.normal(key, (2, 768, 12, 64));"
+        f"start = jax.jit(STARTS[{start!r}], static_argnums=1);"
+        "jax.block_until_ready(start(Products(*factors), 384, key))"
+    )
+    # Threads of BLAS that fight for busy cores would make this slow, which is another matter.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, env=environment)
