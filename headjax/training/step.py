@@ -32,25 +32,41 @@ class StepMetrics(NamedTuple):
     targets: jax.Array
 
 
+def updated(
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    loss_of: Callable[[Params, jax.Array], tuple[jax.Array, Loss]],
+    seed: int,
+) -> tuple[TrainState, StepMetrics]:
+    """The state after one step down the gradient, to be traced.
+
+    Args:
+        optimizer: makes updates of gradients.
+        state: the state before.
+        loss_of: from parameters and a dropout key to what is minimised and the losses it comes of.
+        seed: the key depends on it and on the step alone.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    (loss, losses), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, key)
+    updates, moments = optimizer.update(gradients, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    metrics = StepMetrics(loss, optax.tree.norm(gradients), losses.weight.sum())
+    return TrainState(state.step + 1, params, moments), metrics
+
+
 def train_step(
     model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh, *, compute: Compute, seed: int
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
     """The jitted step. It donates the state it is given, and draws dropout from (seed, step) alone."""
 
-    def loss_of(params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Loss]:
-        output = model.apply(params, batch, Options(key=key, compute=compute))
-        losses = model.loss(output, batch)
-        return losses.mean(), losses
-
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        def loss_of(params: Params, key: jax.Array) -> tuple[jax.Array, Loss]:
+            losses = model.loss(model.apply(params, batch, Options(key=key, compute=compute)), batch)
+            return losses.mean(), losses
+
         # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            (loss, losses), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, batch, key)
-        updates, moments = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics = StepMetrics(loss, optax.tree.norm(gradients), losses.weight.sum())
-        return TrainState(state.step + 1, params, moments), metrics
+            return updated(optimizer, state, loss_of, seed)
 
     places = state_shardings(model, optimizer, mesh)
     return jax.jit(

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.heads.pruning import prune
+from headjax.models.base import Output
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Bert
+from headjax.models.tasks import Classification, Regression, Span
+from headjax.parallel.mesh import MeshConfig
+from headjax.training.distillation import Distillation, distill, distillation_loss
+from headjax.training.optimizer import AdamW, ConstantRate
+from tests import tiny
+
+FAST = AdamW(schedule=ConstantRate(peak=3e-3))
+SETTINGS = Distillation(steps=40, optimizer=FAST, task=0.0, logits=1.0, hidden=0.1, temperature=1.0)
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return tiny.model(tiny.decoder_config())
+
+
+@pytest.fixture(scope="module")
+def student(teacher):
+    return prune(teacher, ["decoder/0/1", "decoder/0/2", "decoder/1/0"])
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return [tiny.tokens(8, 10, seed) for seed in range(4)]
+
+
+def difference(student, teacher, batches):
+    """Mean squared difference of the logits."""
+    return np.mean([np.square(student(batch).logits - teacher(batch).logits) for batch in batches])
+
+
+def test_a_pruned_model_comes_back_to_its_teacher(student, teacher, batches):
+    before = {name: np.array(array) for name, array in student.params["embeddings"].items()}
+    found = distill(student, teacher, itertools.cycle(batches), SETTINGS)
+    assert found.losses.shape == (40,)
+    assert difference(found.model, teacher, batches) < 0.5 * difference(student, teacher, batches)
+    assert found.model.config == student.config
+    assert found.model.history[-1]["action"] == "distill"
+    assert found.model.history[-1]["logits"] == 1.0
+    for name, array in student.params["embeddings"].items():  # the student that was given is still itself
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_a_mesh_computes_the_same(student, teacher, batches):
+    repeated = list(itertools.islice(itertools.cycle(batches), SETTINGS.steps))
+    one = distill(student, teacher, repeated, SETTINGS)
+    spread = distill(student, teacher, repeated, SETTINGS, mesh=MeshConfig(data=8).build())
+    np.testing.assert_allclose(spread.losses[:5], one.losses[:5], rtol=1e-4)
+    np.testing.assert_allclose(spread.losses, one.losses, rtol=0.05)
+
+
+def test_without_a_teacher_it_is_fine_tuning(student, batches):
+    alone = distill(student, None, batches, Distillation(steps=2, optimizer=FAST, logits=9.0, hidden=9.0))
+    loss = student.config.loss(student(batches[0]), batches[0]).mean()
+    assert alone.losses[0] == pytest.approx(float(loss), rel=1e-5)
+
+
+def encoder(task):
+    return Bert(
+        attention=tiny.multi_head(), feed_forward=Dense(8), vocab_size=9, max_length=8, width=8, num_layers=1, task=task
+    ).build()
+
+
+def outputs(generator, logits, **extra):
+    hidden = generator.standard_normal((2, 3, 8)).astype(np.float32)
+    return Output(jnp.asarray(hidden), None if logits is None else jnp.asarray(logits), extra_logits=extra or None)
+
+
+def kl(own, other, temperature):
+    """T^2 KL(other || own) along the last axis."""
+    own, other = log_softmax(own / temperature, axis=-1), log_softmax(other / temperature, axis=-1)
+    return temperature**2 * (np.exp(other) * (other - own)).sum(axis=-1)
+
+
+def test_the_loss_of_a_classifier_by_hand():
+    """The second example is a filler: only the first counts, and of it only the tokens before the padding."""
+    generator = np.random.default_rng(0)
+    config = encoder(Classification(classes=3))
+    own, other = generator.standard_normal((2, 2, 3)).astype(np.float32)
+    given, taught = outputs(generator, own), outputs(generator, other)
+    mask = np.array([[1, 1, 0], [0, 0, 0]])
+    batch = {"labels": np.array([1, -100]), "attention_mask": jnp.asarray(mask)}
+    settings = Distillation(steps=1, task=2.0, logits=3.0, hidden=5.0, temperature=1.7)
+    total, losses = distillation_loss(config, given, taught, batch, settings)
+    squares = np.square(given.hidden - taught.hidden)[0, :2].mean()
+    expected = -2.0 * log_softmax(own[0])[1] + 3.0 * kl(own[0], other[0], 1.7) + 5.0 * squares
+    assert float(total) == pytest.approx(expected, rel=1e-5)
+    assert losses.weight.tolist() == [1.0, 0.0]
+
+
+def test_spans_compare_both_ends_and_numbers_their_difference():
+    generator = np.random.default_rng(1)
+    own, other = generator.standard_normal((2, 2, 3, 2)).astype(np.float32)
+    pair = [outputs(generator, a, start_logits=jnp.asarray(a[..., 0]), end_logits=jnp.asarray(a[..., 1]))
+            for a in (own, other)]  # fmt: skip
+    positions = {"start_positions": np.array([0, 1]), "end_positions": np.array([1, 2])}
+    settings = Distillation(steps=1, task=0.0, temperature=1.0)
+    total, _ = distillation_loss(encoder(Span()), *pair, positions, settings)
+    ends = [kl(own[..., end], other[..., end], 1.0).mean() for end in (0, 1)]
+    assert float(total) == pytest.approx(np.mean(ends), rel=1e-5)
+    numbers = [outputs(generator, np.array([[1.0], [2.0]])), outputs(generator, np.array([[3.0], [5.0]]))]
+    total, _ = distillation_loss(encoder(Regression()), *numbers, {"labels": np.array([0.0, np.nan])}, settings)
+    assert float(total) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"steps": 0}, "steps: must be an integer of at least 1"),
+        ({"hidden": -1.0}, "hidden: must not be negative"),
+        ({"task": 0.0, "logits": 0.0}, "task: all weights are 0"),
+        ({"temperature": 0.0}, "temperature: must be positive"),
+    ],
+)
+def test_bad_settings_are_errors(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        Distillation(**{"steps": 1} | fields)
+
+
+def test_bad_requests_are_errors(student, teacher, batches):
+    with pytest.raises(DataError, match="there is no example"):
+        distill(student, teacher, [], Distillation(steps=1))
+    with pytest.raises(DataError, match="they end after 3 of 40 steps"):
+        distill(student, teacher, batches[:3], SETTINGS)
+    smaller = encoder(Classification(classes=3))
+    other = tiny.model(smaller)
+    with pytest.raises(HeadjaxError, match=r"its logits are \[8, 3\], the student's \[8, 8, 50\]"):
+        distill(student, other, [{"input_ids": batches[0]["input_ids"][:, :8] % 9}], Distillation(steps=1))
