@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headjax.data.buckets import LengthBuckets
+from headjax.data.ragged import RaggedRows
 from headjax.data.task import Source
 from headjax.errors import DataError, require
 from headjax.models.outputs import IGNORED
@@ -136,6 +138,22 @@ def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np
     """
     _check_batch(source, batch_size)
     return _evaluation_batches(source, batch_size)
+
+
+def batches_by_length(rows: RaggedRows, batch_size: int, bounds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
+    """Every example once, short ones first and in batches that are padded to less; see `evaluation_batches`.
+
+    Args:
+        rows: the examples.
+        batch_size: examples of one batch.
+        bounds: lengths that batches are padded to, besides the rows' own; one compilation each.
+
+    Raises:
+        ConfigError: a batch size below one.
+        DataError: no examples.
+    """
+    _check_batch(rows, batch_size)
+    return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in rows.buckets(bounds))
 
 
 def _evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.data.ragged import RaggedRows
-from headjax.data.records import evaluation_batches, train_iterator
+from headjax.data.records import batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import Source, TaskData
 from headjax.errors import DataError, require
 from headjax.evaluation.measures import Measure, Outcomes
@@ -80,7 +79,7 @@ class Task:
         if isinstance(source, RaggedRows):
             require(all(bound >= 1 for bound in buckets), "buckets", f"must be positive lengths, got {list(buckets)}")
             some = source.select(np.arange(min(limit or len(source), len(source))), source.length)
-            return itertools.chain.from_iterable(evaluation_batches(part, batch_size) for part in some.buckets(buckets))
+            return batches_by_length(some, batch_size, buckets)
         return evaluation_batches(First(source, limit) if limit else source, batch_size)
 
     def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0) -> int:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from headjax import history
-from headjax.data.records import evaluation_batches, train_iterator
+from headjax.data.buckets import LengthBuckets
+from headjax.data.ragged import RaggedRows
+from headjax.data.records import batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.errors import ConfigError, DataError
 from headjax.evaluation.data_measures import measure_of
@@ -184,7 +186,7 @@ def _evaluator(
         raise DataError("config.data: the validation split is empty")
 
     def batches() -> Iterable[Batch]:
-        return (put_whole_batch(batch, mesh) for batch in evaluation_batches(data.validation, config.batch_size))
+        return (put_whole_batch(batch, mesh) for batch in _validation_batches(data, config.batch_size))
 
     measure = measure_of(config.data, data)
     if measure is None:
@@ -192,6 +194,13 @@ def _evaluator(
         return lambda params: evaluate_batches(step, params, batches())
     measuring = measuring_step(measure.fit(model), measure, mesh, compute=config.compute)
     return lambda params: reduce_batches(measure, [measuring(params, batch) for batch in batches()]).metrics
+
+
+def _validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
+    """The validation split, padded as little as the training split is."""
+    if isinstance(data.train, LengthBuckets) and isinstance(data.validation, RaggedRows):
+        return batches_by_length(data.validation, batch_size, data.train.bounds)
+    return evaluation_batches(data.validation, batch_size)
 
 
 def _final_metrics(run: Run, state: TrainState, metrics: MetricWriter) -> Mapping[str, float]:
