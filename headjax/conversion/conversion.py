@@ -17,31 +17,11 @@ from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, laye
 from headjax.conversion.moments import Moments, collect, covariance_root
 from headjax.conversion.parse import describe, parse_target
 from headjax.conversion.products import Products, relative_distance
-from headjax.conversion.target import Converted, Site, Target, as_multi_head
+from headjax.conversion.target import Converted, LayerError, Restructuring, Site, Target, as_multi_head
 from headjax.errors import ConfigError
 from headjax.heads.surgery import map_attention
 from headjax.models.base import Batch, Model
 from headjax.tensors import Params
-
-
-class LayerError(NamedTuple):
-    """How far a converted layer is from the original.
-
-    Attributes:
-        stack: head stack.
-        layer: layer within it.
-        relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT.
-        value_error: the same over W_V^h W_O^h.
-            Both are 0 for conversions that keep the function by construction (gates).
-        logit_error: root mean square error of logits over their root mean square, for query and key inputs of the
-            calibration batches' covariances (keys within a sequence, see `headjax.conversion.moments`); None without.
-    """
-
-    stack: str
-    layer: int
-    relative_error: float
-    value_error: float
-    logit_error: float | None = None
 
 
 class Conversion(NamedTuple):
@@ -53,18 +33,19 @@ class Conversion(NamedTuple):
 
 def convert(
     model: Model,
-    to: Target | str | Mapping[HeadLayer, Target | str],
+    to: Target | Restructuring | str | Mapping[HeadLayer, Target | str],
     *,
     batches: Iterable[Batch] | None = None,
     stacks: Collection[str] | None = None,
     layers: Collection[int] | None = None,
     seed: int = 0,
 ) -> Conversion:
-    """The model with its attention layers written as another formulation, from the same weights.
+    """The model with its attention layers written as another formulation, or as other layers, from the same weights.
 
     Layers without heads stay. Gated layers are converted inside their gates. Grouped layers start from one key and
     value per head. Heads keep their numbers, so that conversions and pruning compose in either order; layers that share
-    their parameters change together. The conversion is added to the history.
+    their parameters change together. The conversion is added to the history. A restructuring (`deep`) changes which
+    layers there are, and with them the function; it needs no calibration.
 
     Args:
         model: the model.
@@ -80,6 +61,9 @@ def convert(
         ConfigError: a target that does not exist or that one of the layers cannot become; the message names the layer.
             Nothing is computed then.
     """
+    to = parse_target(to) if isinstance(to, str) else to
+    if isinstance(to, Restructuring):
+        return Conversion(*to.restructure(model, stacks, layers, seed))
     targets = _targets(model, to, stacks, layers)
     moments = {} if batches is None else collect(model, batches)
     sites = _prepare(model, targets, moments)
@@ -111,7 +95,7 @@ def convert(
 
 def _targets(
     model: Model,
-    to: Target | str | Mapping[HeadLayer, Target | str],
+    to: Target | Mapping[HeadLayer, Target | str],
     stacks: Collection[str] | None,
     layers: Collection[int] | None,
 ) -> dict[HeadLayer, Target]:
@@ -119,13 +103,14 @@ def _targets(
     width = model.config.width
     targets: dict[HeadLayer, Target] = {}
     for place, attention in find_layers(model, stacks, layers).items():
-        if isinstance(to, Mapping):
-            if place not in to:
-                continue
-            asked = to[place]
-        else:
-            asked = to
+        asked: Target | str | None = to.get(place) if isinstance(to, Mapping) else to
+        if asked is None:
+            continue
         target = parse_target(asked) if isinstance(asked, str) else asked
+        if isinstance(target, Restructuring):
+            raise ConfigError(
+                f"{place[0]}/{place[1]}: {target.name} changes which layers there are; convert to it alone"
+            )
         inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
         try:
             target.check(inner, width, width)

@@ -8,22 +8,23 @@ import typing
 from typing import Any
 
 from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.deep import ToDeep
 from headjax.conversion.fixed import ToFixed
 from headjax.conversion.gated import ToGated
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
-from headjax.conversion.target import Target
+from headjax.conversion.target import Restructuring, Target
 from headjax.conversion.tucker import ToTucker
 from headjax.errors import ConfigError
 from headjax.serialize import unknown_name
 
-TARGETS: dict[str, type[Target]] = {
-    target.name: target for target in (ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker)
+TARGETS: dict[str, type[Target | Restructuring]] = {
+    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker)
 }
 """Conversions by name."""
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> Target | Restructuring:
     """The conversion that `name` or `name:option=value,...` names.
 
     Raises:

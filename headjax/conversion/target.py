@@ -1,10 +1,10 @@
-"""What a layer can be turned into: the base of the conversions, and what they get to work on."""
+"""What a layer or a model can be turned into: the bases of the conversions, and what they get to work on."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -14,8 +14,30 @@ from headjax.attention import Attention, Grouped, MultiHead
 from headjax.conversion.moments import Moments
 from headjax.conversion.products import Products
 from headjax.errors import ConfigError, require
+from headjax.models.base import Model
 from headjax.serialize import kind_of
 from headjax.tensors import Params
+
+
+class LayerError(NamedTuple):
+    """How far a converted layer is from the original.
+
+    Attributes:
+        stack: head stack.
+        layer: layer within it.
+        relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT. Of a layer that became several:
+            ||y - y'|| / ||y|| of its outputs y for standard normal inputs.
+        value_error: the same over W_V^h W_O^h; None of a layer that became several.
+            Both are 0 for conversions that keep the function by construction (gates).
+        logit_error: root mean square error of logits over their root mean square, for query and key inputs of the
+            calibration batches' covariances (keys within a sequence, see `headjax.conversion.moments`); None without.
+    """
+
+    stack: str
+    layer: int
+    relative_error: float
+    value_error: float | None
+    logit_error: float | None = None
 
 
 class Site(NamedTuple):
@@ -65,6 +87,31 @@ class Target(abc.ABC):
     @abc.abstractmethod
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
         """The layers' new formulations and float32 parameters, in order."""
+
+
+class Restructuring(abc.ABC):
+    """Base of the conversions that change which layers there are: frozen dataclasses like `Target`s.
+
+    Attributes:
+        name: as typed on the command line.
+    """
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def restructure(
+        self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
+    ) -> tuple[Model, tuple[LayerError, ...]]:
+        """The restructured model, its history with it, and the error of each layer that changed.
+
+        Args:
+            model: the model.
+            stacks, layers: what to restructure, as for `headjax.conversion.convert`.
+            seed: of whatever is drawn.
+
+        Raises:
+            ConfigError: a layer that cannot become this; the message names it.
+        """
 
 
 def as_multi_head(attention: Attention, params: Params) -> tuple[Attention, Params]:

@@ -1,0 +1,107 @@
+"""Every head in a layer of its own: the deep single-head model of a trained one, to start training from."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.base import Call
+from headjax.attention.mask import Mask
+from headjax.conversion.layers import find_layers
+from headjax.conversion.target import LayerError, Restructuring
+from headjax.errors import require, require_positive
+from headjax.models.base import SLOTS, Model
+from headjax.models.deep import deepen, part_counts
+from headjax.models.layer import Layer, LayerCall
+from headjax.tensors import Params
+
+EXAMPLES, LENGTH = 4, 32
+"""Sequences that a layer's error is measured on, and their length."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToDeep(Restructuring):
+    """A layer of H heads becomes H / heads layers, attention and feed-forward split together (Liu et al. 2021).
+
+    See `headjax.models.deep` for what becomes of norms and biases. The function is not kept.
+
+    Attributes:
+        heads: heads of each new layer.
+    """
+
+    name: ClassVar[str] = "deep"
+
+    heads: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "heads")
+
+    def restructure(
+        self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
+    ) -> tuple[Model, tuple[LayerError, ...]]:
+        chosen = _whole_layers(model, stacks, layers)
+        counts = part_counts(model.config, self.heads, chosen)
+        deep = deepen(model, self.heads, chosen)
+        errors = []
+        for name, stack in model.config.stacks().items():
+            old = stack.unstack(model.params[name])
+            new_layers, new = deep.config.stacks()[name].layers, deep.config.stacks()[name].unstack(deep.params[name])
+            first = 0
+            for i, parts in enumerate(counts[name]):
+                there = slice(first, first + parts)
+                if parts > 1:
+                    whole, split = ([stack.layers[i]], [old[i]]), (new_layers[there], new[there])
+                    errors.append(LayerError(name, i, layer_gap(whole, split, model.config.width, seed), None))
+                first += parts
+        return deep, tuple(errors)
+
+
+def layer_gap(
+    whole: tuple[Sequence[Layer], Sequence[Params]],
+    split: tuple[Sequence[Layer], Sequence[Params]],
+    width: int,
+    seed: int = 0,
+) -> float:
+    """||y - y'|| / ||y|| of the outputs y and y' of layers one after another, for standard normal inputs.
+
+    Decoder layers with cross-attention attend to a memory that is standard normal too. Attention is not masked.
+
+    Args:
+        whole: the layers of the original and their parameters, in order.
+        split: those that take their place.
+        width: size of the residual stream.
+        seed: of the inputs.
+    """
+    inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, width))
+    expected = _apply(*whole, inputs, memory)
+    return float(jnp.linalg.norm(_apply(*split, inputs, memory) - expected) / jnp.linalg.norm(expected))
+
+
+def _apply(layers: Sequence[Layer], params: Sequence[Params], x: jax.Array, memory: jax.Array) -> jax.Array:
+    for layer, weights in zip(layers, params, strict=True):
+        x = _forward(layer.structure(), jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), weights), x, memory)
+    return x
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
+    return layer(params, x, LayerCall(attention=Call(mask=Mask()), memory=memory))[0]
+
+
+def _whole_layers(
+    model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
+) -> set[tuple[str, int]] | None:
+    """The layers chosen, by stack; a layer is chosen with all its attention or not at all."""
+    if stacks is None and layers is None:
+        return None
+    found = find_layers(model, stacks, layers)
+    chosen = {(SLOTS[head_stack][0], layer) for head_stack, layer in found}
+    every = {head_stack for head_stack in model.config.attentions() if SLOTS[head_stack][0] in {s for s, _ in chosen}}
+    together = " and ".join(sorted(head_stack for head_stack in every if SLOTS[head_stack][0] == "decoder"))
+    require(stacks is None or every <= set(stacks), "stacks", f"{together} split together, name both or none")
+    return chosen

@@ -1,0 +1,186 @@
+"""Many heads side by side to many layers of few: the deep single-head Transformer of Liu, Liu and Han (2021).
+
+Both sub-layers of a layer with H heads are sums (their equations 1 and 3): attention of its heads, the feed-forward
+sub-layer of H slices of its inner units. A restructured layer is H layers, each with one head and one slice:
+
+    x_h' = LN(x_h + ATT_h(x_h)),   x_(h+1) = LN(x_h' + FFN_h(x_h')),   h = 1..H
+
+What was summed is now composed, so the function changes. The heads stay, and so do work and parameters but for the
+norms and biases that every new layer has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+from headjax import history
+from headjax.attention import Attention, NoHeads, Talking
+from headjax.errors import require
+from headjax.models.base import Model, ModelConfig
+from headjax.models.feed_forward import FeedForward
+from headjax.models.layer import Layer
+from headjax.models.stack import SharedStack, Stack
+from headjax.serialize import kind_of
+from headjax.tensors import Params, Tensor, map_tensors
+
+C = TypeVar("C", bound=ModelConfig)
+
+Parts = dict[str, list[int]]
+"""Into how many layers each layer splits, by stack (`encoder`, `decoder`)."""
+
+
+def deep_config(config: C, heads: int = 1) -> C:
+    """The architecture with `heads` heads in every layer and as many more layers, for fresh models.
+
+    In every layer heads are numbered from 0, except where relative positions know them by their numbers.
+
+    Raises:
+        ConfigError: a layer that cannot be split, or no layer with more heads; the message names the layer.
+    """
+    stacks = {}
+    for name, stack in _split_stacks(config, part_counts(config, heads)).items():
+        named = stack.position_bias is not None
+        layers = stack.layers if named else tuple(layer.structure() for layer in stack.layers)
+        stacks[name] = dataclasses.replace(stack, layers=layers)
+    return config.replace_stacks(stacks)  # type: ignore[return-value]
+
+
+def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | None = None) -> Model:
+    """The model with its layers split into layers of `heads` heads each, from the same weights.
+
+    Every new layer has its heads, its slice of the feed-forward weights and a copy of the norms. Biases that a
+    sub-layer adds once, b_O and b_2, are shared out evenly, so that the new layers' sub-layers sum to the old one's.
+    What heads share (keys of grouped attention, collaborative projections) every new layer has for itself. Heads keep
+    their numbers: with 12 heads a layer, `encoder/3/7` becomes `encoder/43/7`. The history says into how many layers
+    each layer was split.
+
+    Args:
+        model: the model.
+        heads: heads of each new layer.
+        chosen: (stack, layer) of the layers to split, self- and cross-attention together; None is all.
+
+    Raises:
+        ConfigError: see `deep_config`.
+    """
+    counts = part_counts(model.config, heads, chosen)
+    stacks = _split_stacks(model.config, counts)
+    params = dict(model.params)
+    for name, old in model.config.stacks().items():
+        unstacked = zip(old.layers, old.unstack(params[name]), counts[name], strict=True)
+        split = [new for layer, weights, n in unstacked for new in split_params(layer, weights, n, model.config.width)]
+        params[name] = stacks[name].restack(split, params[name])
+    entry = history.entry("deepen", heads=heads, layers=counts)
+    config = model.config.replace_stacks(stacks)
+    return model.replace(config=config, params=params, history=(*model.history, entry))
+
+
+def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None = None) -> Parts:
+    """Into how many layers of `heads` heads each layer splits; 1 for those that are not chosen.
+
+    Raises:
+        ConfigError: see `deep_config`.
+    """
+    require(heads >= 1, "heads", f"must be at least 1, got {heads}")
+    counts: Parts = {}
+    for name, stack in config.stacks().items():
+        shared = isinstance(stack, SharedStack)
+        require(not shared, name, "its layers are one layer used again and again, which cannot become different ones")
+        counts[name] = [
+            _parts(f"{name}/{i}", layer, heads) if chosen is None or (name, i) in chosen else 1
+            for i, layer in enumerate(stack.layers)
+        ]
+    more = any(count > 1 for parts in counts.values() for count in parts)
+    number = f"{heads} head" + ("s" if heads > 1 else "")
+    require(more, "heads", f"the layers have {number} already, there is nothing to split")
+    return counts
+
+
+def split_layer(layer: Layer, parts: int) -> list[Layer]:
+    """The layers that a layer becomes, its heads and inner units in equal groups; heads keep their numbers."""
+    if parts == 1:
+        return [layer]
+    feed_forward = dataclasses.replace(layer.feed_forward, hidden=layer.feed_forward.hidden // parts)
+    groups = {
+        slot: [attention.with_heads(group) for group in _groups(attention, parts)] for slot, attention in _slots(layer)
+    }
+    return [
+        dataclasses.replace(layer, feed_forward=feed_forward, **{slot: new[i] for slot, new in groups.items()})  # type: ignore[arg-type]
+        for i in range(parts)
+    ]
+
+
+def split_params(layer: Layer, params: Params, parts: int, width: int) -> list[Params]:
+    """The parameters of the layers that a layer becomes, see `deepen`."""
+    if parts == 1:
+        return [params]
+    cut = {slot: split_attention(attention, params[slot], parts, width) for slot, attention in _slots(layer)}
+    cut["feed_forward"] = split_feed_forward(layer.feed_forward, params["feed_forward"], parts, width)
+    return [params | {name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
+
+
+def split_attention(attention: Attention, params: Params, parts: int, width: int) -> list[Params]:
+    """The parameters of each of `parts` equal groups of heads; the groups' outputs sum to the layer's."""
+    kept = [attention.keep_heads(params, group, width, width) for group in _groups(attention, parts)]
+    return [_share_bias(piece, parts, "output_bias") for _, piece in kept]
+
+
+def split_feed_forward(feed_forward: FeedForward, params: Params, parts: int, width: int) -> list[Params]:
+    """The parameters of each of `parts` equal slices of the inner units; the slices' outputs sum to the whole's."""
+    size = feed_forward.hidden // parts
+
+    def part(index: int) -> Params:
+        def cut(name: str, tensor: Tensor) -> Any:
+            if "feed_forward" not in tensor.axes:
+                return params[name]
+            before = (slice(None),) * tensor.axes.index("feed_forward")
+            return params[name][*before, index * size : (index + 1) * size]
+
+        return _share_bias(map_tensors(cut, feed_forward.tensors(width)), parts, "down_bias")
+
+    return [part(index) for index in range(parts)]
+
+
+def _share_bias(params: Params, parts: int, name: str) -> Params:
+    """The parameters with an equal share of the bias of this name, at whatever depth."""
+    return {
+        key: _share_bias(entry, parts, name) if isinstance(entry, dict) else entry / parts if key == name else entry
+        for key, entry in params.items()
+    }
+
+
+def _split_stacks(config: ModelConfig, counts: Parts) -> dict[str, Stack]:
+    def split(stack: Stack, parts: list[int]) -> Stack:
+        layers = [new for layer, n in zip(stack.layers, parts, strict=True) for new in split_layer(layer, n)]
+        return dataclasses.replace(stack, layers=tuple(layers))
+
+    return {name: split(stack, counts[name]) for name, stack in config.stacks().items()}
+
+
+def _slots(layer: Layer) -> list[tuple[str, Attention]]:
+    both = ("attention", layer.attention), ("cross_attention", layer.cross_attention)
+    return [(slot, attention) for slot, attention in both if attention is not None]
+
+
+def _groups(attention: Attention, parts: int) -> list[range]:
+    size = attention.num_heads // parts
+    return [range(first, first + size) for first in range(0, attention.num_heads, size)]
+
+
+def _parts(where: str, layer: Layer, heads: int) -> int:
+    """Into how many layers a layer splits; its sub-layers must agree."""
+    found: dict[str, int] = {}
+    for slot, attention in _slots(layer):
+        splits = not isinstance(attention, NoHeads | Talking)
+        reason = "has no heads" if isinstance(attention, NoHeads) else "mixes its heads, so that none stands alone"
+        require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention {reason}; it cannot be split")
+        even = attention.num_heads % heads == 0
+        require(even, "heads", f"{where}: {slot} has {attention.num_heads} heads, which are no layers of {heads}")
+        found[slot] = attention.num_heads // heads
+    counts = ", ".join(f"{slot} into {count}" for slot, count in found.items())
+    require(len(set(found.values())) == 1, f"{where}: cross_attention", f"the layer would split {counts} layers")
+    parts = found["attention"]
+    hidden = layer.feed_forward.hidden
+    require(hidden % parts == 0, f"{where}: feed_forward.hidden", f"{hidden} does not split evenly into {parts} layers")
+    return parts

@@ -1,0 +1,98 @@
+"""`convert(model, to="deep")`: another function, and its distance is measured."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.cli import main
+from headjax.conversion import ToDeep, convert
+from headjax.conversion.deep import layer_gap
+from headjax.conversion.difference import output_difference
+from headjax.data.tokenizers import byte_tokenizer
+from headjax.errors import ConfigError, DataError
+from headjax.models.deep import deepen
+from headjax.models.directory import load
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Translation
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(32))))
+
+
+def test_conversion_reports_how_far_each_layer_is(model):
+    deep, errors = convert(model, "deep")
+    assert [(error.stack, error.layer) for error in errors] == [("decoder", 0), ("decoder", 1)]
+    assert all(0.01 < error.relative_error < 10 for error in errors)
+    assert deep.history == deepen(model).history
+    pairs, _ = convert(model, ToDeep(heads=2), layers=[1])
+    assert [layer.attention.num_heads for layer in pairs.config.decoder.layers] == [4, 2, 2]
+
+
+def test_the_gap_of_equal_layers_is_none(model):
+    layers, params = model.config.decoder.layers, model.config.decoder.unstack(model.params["decoder"])
+    assert layer_gap((layers, params), (layers, params), tiny.WIDTH) == 0.0
+
+
+def test_pre_norm_layers_compose_to_their_sum_to_first_order():
+    """The gap falls with the square of the sub-layers' outputs."""
+    model = tiny.model(tiny.decoder_config(tiny.layer()))
+
+    def gap(scale):
+        def shrink(path, array):
+            return array * scale if path[1].key in ("output", "output_bias", "down", "down_bias") else array
+
+        params = jax.tree_util.tree_map_with_path(shrink, model.params["decoder"]["layers_0_0"])
+        small = model.replace(params=model.params | {"decoder": model.params["decoder"] | {"layers_0_0": params}})
+        return convert(small, "deep").errors[0].relative_error
+
+    assert 70 < gap(1e-1) / gap(1e-2) < 130
+
+
+def test_output_difference_counts_no_padding(model):
+    batch = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 6 + [0] * 4])}
+    embedding = model.params["embeddings"]
+    moved = model.replace(
+        params=model.params | {"embeddings": embedding | {"position": embedding["position"].at[7:].multiply(-3)}}
+    )
+    only = {name: array[1:] for name, array in batch.items()}
+    assert output_difference(model, moved, [only]) == 0.0
+    assert output_difference(model, moved, [batch]) > 0.1
+    with pytest.raises(DataError, match="batches: there are none"):
+        output_difference(model, moved, [])
+
+
+def test_attention_of_a_decoder_splits_together():
+    recipe = Translation(vocab_size=50, width=16, num_layers=1, attention=tiny.multi_head(), feed_forward=Dense(32))
+    translator = tiny.model(recipe.build())
+    with pytest.raises(ConfigError, match="stacks: cross and decoder split together"):
+        convert(translator, "deep", stacks=["cross"])
+    encoder, errors = convert(translator, "deep", stacks=["encoder"])
+    assert [len(stack.layers) for stack in encoder.config.stacks().values()] == [4, 1]
+    assert [error.stack for error in errors] == ["encoder"]
+
+
+def test_it_cannot_be_what_some_layers_become(model):
+    with pytest.raises(ConfigError, match="decoder/0: deep changes which layers there are"):
+        convert(model, {("decoder", 0): "deep"})
+
+
+def test_command(model, tmp_path, capsys):
+    model.replace(tokenizer=byte_tokenizer()).save(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("\n\n".join(f"{i} times {i} is {i * i}." for i in range(300)))
+    words = ["convert", str(tmp_path / "model"), str(tmp_path / "deep"), "--to", "deep:heads=2"]
+    assert main([*words, "--task", str(tmp_path / "text.txt"), "--limit", "8", "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    data = json.loads(printed.out)
+    assert data["output_difference"] > 0.01
+    assert "Outputs on the task differ by" in printed.err
+    assert {"stack", "layer", "relative_error"} <= data["error_per_layer"][0].keys()
+    assert data["metrics"]["perplexity"] != data["metrics_before"]["perplexity"]
+    assert len(load(tmp_path / "deep").config.decoder.layers) == 4

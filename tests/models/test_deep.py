@@ -1,0 +1,158 @@
+"""Deep models: sub-layers are the sums of their parts, heads keep their names, and what cannot be split is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax import tensors
+from headjax.attention import Call, MultiHead, NoHeads, Talking
+from headjax.errors import ConfigError
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.pruning import prune
+from headjax.initializers import Normal
+from headjax.models.deep import deep_config, deepen, split_attention, split_feed_forward
+from headjax.models.dropout import Dropper
+from headjax.models.feed_forward import Dense, GatedDense
+from headjax.models.recipes import T5, Albert, Bert, Deep, Directory, Translation
+from headjax.tensors import initialize
+from tests import tiny
+from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+
+SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
+
+
+def bert(**fields):
+    fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32), "max_length": tiny.MAX_LENGTH} | fields
+    return Bert(**SIZES, **fields)
+
+
+def translation(**fields):
+    fields = {"attention": tiny.multi_head(), "feed_forward": Dense(32)} | fields
+    return Translation(**SIZES, **fields)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(dataclasses.replace(bert().build(), initializer=Normal(0.3)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def attention_output(attention, params, inputs):
+    attended = attention.attend(params, inputs, attention.memory(params, inputs, None), Call())
+    return attention.combine(params, attended.context)
+
+
+@pytest.mark.parametrize("name", ["multi_head", "ragged_grouped", "collaborative", "gated"])
+def test_attention_is_the_sum_of_its_heads(name):
+    attention = FORMULATIONS[name]
+    params, inputs = random_params(attention), jnp.asarray(random_inputs())
+    whole = np.asarray(attention_output(attention, params, inputs))
+    parts = split_attention(attention, params, attention.num_heads, WIDTH)
+    heads = [attention.with_heads([head]).structure() for head in range(attention.num_heads)]
+    assert all(head.num_heads == 1 for head in heads)
+    summed = sum(attention_output(head, part, inputs) for head, part in zip(heads, parts, strict=True))
+    np.testing.assert_allclose(summed, whole, atol=1e-6 * np.abs(whole).max(), rtol=0)
+
+
+@pytest.mark.parametrize("feed_forward", [Dense(24, "relu"), GatedDense(24, "silu"), Dense(24, bias=False)])
+def test_feed_forward_is_the_sum_of_its_slices(feed_forward):
+    params = initialize(feed_forward.tensors(WIDTH), jax.random.key(0), Normal(0.5))
+    params = jax.tree.map(lambda array: array + 0.1, params)
+    inputs, off = jnp.asarray(random_inputs()), Dropper(0.0, None)
+    whole = np.asarray(feed_forward(params, inputs, off))
+    slice_config = dataclasses.replace(feed_forward, hidden=6)
+    parts = split_feed_forward(feed_forward, params, 4, WIDTH)
+    summed = sum(np.asarray(slice_config(part, inputs, off)) for part in parts)
+    np.testing.assert_allclose(summed, whole, atol=1e-6 * np.abs(whole).max(), rtol=0)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_heads_keep_numbers_and_weights(model, heads):
+    deep = deepen(model, heads)
+    tensors.check(deep.config.tensors(), deep.params)
+    assert len(deep.config.encoder.layers) == 8 // heads
+    assert len(deep.config.encoder.runs) == 1, "the new layers compute as one scan"
+    assert [head.head for head in all_heads(deep.config)] == [0, 1, 2, 3] * 2
+    assert HeadId("encoder", 4 // heads + 3 // heads, 3) in all_heads(deep.config), "layer 1, head 3"
+    old = model.config.encoder.unstack(model.params["encoder"])[1]
+    new = deep.config.encoder.unstack(deep.params["encoder"])[4 // heads + 3 // heads]
+    np.testing.assert_array_equal(new["attention"]["query"][:, 3 % heads], old["attention"]["query"][:, 3])
+    np.testing.assert_array_equal(new["feed_forward"]["up"], old["feed_forward"]["up"][:, -8 * heads :])
+    np.testing.assert_array_equal(
+        new["attention_residual"]["norm"]["scale"], old["attention_residual"]["norm"]["scale"]
+    )
+    assert deep.history[-1]["layers"] == {"encoder": [4 // heads] * 2}
+    assert np.isfinite(deep(tiny.tokens()).hidden).all()
+
+
+def test_one_layer_alone_and_a_pruned_one(model):
+    pruned = prune(model, ["encoder/1/0", "encoder/1/2"])
+    deep = deepen(pruned, chosen={("encoder", 1)})
+    assert [str(head) for head in all_heads(deep.config)][4:] == ["encoder/1/1", "encoder/2/3"]
+    assert len(deep.config.encoder.layers) == 3
+    assert deepen(pruned).config.encoder.layers[-1].feed_forward.hidden == 16
+
+
+def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
+    attention = MultiHead(num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
+    recipe = T5(attention=attention, feed_forward=GatedDense(24, "gelu_tanh", bias=False), **SIZES)
+    config = deep_config(recipe.build())
+    assert [len(stack.layers) for stack in config.stacks().values()] == [8, 8]
+    assert [layer.ids for layer in config.attentions()["decoder"]] == [(head,) for head in range(4)] * 2
+    batch = tiny.tokens() | {"labels": tiny.tokens(seed=1)["input_ids"]}
+    assert np.isfinite(tiny.model(config)(batch).logits).all()
+
+
+def test_fresh_heads_are_numbered_anew():
+    config = deep_config(translation().build(), heads=2)
+    assert len(set(config.encoder.layers)) == len(set(config.decoder.layers)) == 1
+    assert [layer.num_heads for layer in config.attentions()["cross"]] == [2] * 4
+
+
+def test_parameters_grow_by_norms_and_biases_alone():
+    """(HL - L) * 6D an encoder, (HL - L) * 9D a decoder: b_O, b_2 and the norms of every new layer."""
+    before, after = translation().build(), deep_config(translation().build())
+    more = tensors.count(after.tensors()) - tensors.count(before.tensors())
+    assert more == (8 - 2) * (6 + 9) * tiny.WIDTH
+
+
+def test_the_recipe_starts_fresh_or_from_trained_weights(model, tmp_path):
+    fresh = Deep(of=bert(), heads=2).start()
+    assert fresh.params is None
+    assert fresh.config == Deep(of=bert(), heads=2).build()
+    model.save(tmp_path / "model")
+    warm = Deep(of=Directory(path=str(tmp_path / "model"))).start()
+    assert warm.history[-1]["action"] == "deepen"
+    jax.tree.map(np.testing.assert_array_equal, warm.params, deepen(model).params)
+
+
+MIXING = Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_dim=3)
+
+
+@pytest.mark.parametrize(
+    "recipe, heads, message",
+    [
+        (bert(feed_forward=Dense(30)), 1, r"encoder/0: feed_forward.hidden: 30 does not split evenly into 4 layers"),
+        (bert(attention=tiny.multi_head(1)), 1, "heads: the layers have 1 head already, there is nothing to split"),
+        (bert(), 4, "heads: the layers have 4 heads already"),
+        (bert(), 3, "heads: encoder/0: attention has 4 heads, which are no layers of 3"),
+        (bert(), 0, "heads: must be at least 1, got 0"),
+        (bert(attention=MIXING), 1, "encoder/0: attention: talking attention mixes its heads"),
+        (bert(attention=NoHeads()), 1, "encoder/0: attention: no_heads attention has no heads"),
+        (Albert(**SIZES, attention=tiny.multi_head(), feed_forward=Dense(32)), 1, "encoder: its layers are one layer"),
+        (
+            translation(cross_attention=tiny.multi_head(2)),
+            1,
+            "decoder/0: cross_attention: the layer would split attention into 4, cross_attention into 2 layers",
+        ),
+    ],
+)
+def test_what_cannot_be_split_is_refused(recipe, heads, message):
+    with pytest.raises(ConfigError, match=message):
+        deep_config(recipe.build(), heads)
