@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from headjax.errors import require_positive
 from headjax.serialize import kind
 
 if TYPE_CHECKING:
@@ -78,6 +79,34 @@ class Xavier(Initializer):
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         limit = self.gain * math.sqrt(6.0 / max(tensor.fan_in + tensor.fan_out, 1))
+        return jax.random.uniform(key, tensor.shape, dtype, -limit, limit)
+
+
+@kind("sliced_xavier")
+@dataclasses.dataclass(frozen=True)
+class SlicedXavier(Xavier):
+    """Xavier as if heads and feed-forward units were a slice of a layer with `slices` times as many.
+
+    A layer taken apart into single-head layers can start like a part of itself. `xavier` sees the small matrices
+    alone, whose fans are smaller, and draws larger weights: by sqrt(2 H / (H + 1)) for one of H heads that together
+    are as wide as the stream.
+
+    Attributes:
+        slices: how many such layers the large one was taken apart into.
+    """
+
+    slices: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "slices")
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        cut = next((i for i, axis in enumerate(tensor.axes) if axis in ("heads", "feed_forward")), None)
+        if cut is None:
+            return super().__call__(key, tensor, dtype)
+        shape = tuple(size * self.slices if i == cut else size for i, size in enumerate(tensor.shape))
+        whole = dataclasses.replace(tensor, shape=shape)
+        limit = self.gain * math.sqrt(6.0 / (whole.fan_in + whole.fan_out))
         return jax.random.uniform(key, tensor.shape, dtype, -limit, limit)
 
 

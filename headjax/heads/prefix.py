@@ -7,21 +7,18 @@ earlier stacks) the compiler drops.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from headjax.models.base import Batch, ModelConfig, Options, Output
 from headjax.models.layer import Layer, LayerCall
-from headjax.models.run import Run, StackCall
+from headjax.models.run import StackCall
 from headjax.models.stack import Stack
+from headjax.models.variant import LayerForward, StackForward, variant
 from headjax.tensors import Params
-
-LayerForward = Callable[[Params, jax.Array, LayerCall], tuple[jax.Array, dict[str, Any]]]
-StackForward = Callable[[Params, jax.Array, StackCall], tuple[jax.Array, list[dict[str, Any]]]]
 
 
 class Recorded(NamedTuple):
@@ -84,11 +81,11 @@ def _recording(base: Stack, name: str, recorded: dict[str, Recorded]) -> Stack:
 
         return call_stack
 
-    return _variant(base, recording_layer, forward)
+    return variant(base, recording_layer, forward)
 
 
 def _replaying(base: Stack, output: jax.Array) -> Stack:
-    return _variant(base, lambda layer: layer, lambda stack: lambda params, x, call: (output, []))
+    return variant(base, lambda layer: layer, lambda stack: lambda params, x, call: (output, []))
 
 
 def _resuming(base: Stack, stream: jax.Array, start: jax.Array) -> Stack:
@@ -104,39 +101,6 @@ def _resuming(base: Stack, stream: jax.Array, start: jax.Array) -> Stack:
 
         return call_layer
 
-    return _variant(
+    return variant(
         base, resuming_layer, lambda stack: lambda params, x, call: type(base).__call__(stack, params, stream, call)
     )
-
-
-def _variant(
-    base: Stack, layer_forward: Callable[[Layer], LayerForward], stack_forward: Callable[[Stack], StackForward]
-) -> Stack:
-    """The same stack with another forward of its layers and of itself, for the trace of one forward pass only."""
-
-    class Variant(type(base)):  # type: ignore[misc]
-        @property
-        def runs(self) -> tuple[Run, ...]:
-            return tuple(
-                dataclasses.replace(run, layer=_Forward(run.layer, layer_forward(run.layer))) for run in super().runs
-            )
-
-        def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-            return stack_forward(self)(params, x, call)
-
-    fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
-    return cast(Stack, Variant(**fields))
-
-
-class _Forward:
-    """A layer with another forward."""
-
-    def __init__(self, layer: Layer, forward: LayerForward) -> None:
-        self._layer = layer
-        self._forward = forward
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._layer, name)
-
-    def __call__(self, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
-        return self._forward(params, x, call)

@@ -88,7 +88,7 @@ class Stack:
         for run in self.runs:
             x, per_layer = run(params[run.name], x, call)
             reports.extend(per_layer)
-        return self._ended(params, x), reports
+        return self.end(params, x), reports
 
     def decode(self, params: Params, x: jax.Array, call: StackCall, cache: Cache) -> tuple[jax.Array, Cache]:
         """The output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them in it.
@@ -108,7 +108,7 @@ class Stack:
         layers = {}
         for run in self.runs:
             x, layers[run.name] = run.decode(params[run.name], x, call, cache.layers[run.name])
-        return self._ended(params, x), cache._replace(layers=layers, used=cache.used + x.shape[1])
+        return self.end(params, x), cache._replace(layers=layers, used=cache.used + x.shape[1])
 
     def empty_cache(self, params: Params, example: jax.Array, slots: int, memory: jax.Array | None = None) -> Cache:
         """A cache of this many empty slots.
@@ -138,7 +138,8 @@ class Stack:
         longest = max(map(len, ids))
         return jnp.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], jnp.int32)
 
-    def _ended(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, params: Params, x: jax.Array) -> jax.Array:
+        """The last layer's output, normalised where the stack says so."""
         return x if self.final_norm is None else self.final_norm(params["final_norm"], x)
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:

@@ -118,6 +118,7 @@ class LlamaFamily(Family):
         layer = config.decoder.layers[0]
         attention = expect(layer.attention, Grouped, "decoder.layers[0].attention", self)
         feed_forward = expect(layer.feed_forward, GatedDense, "decoder.layers[0].feed_forward", self)
+        residual = expect(layer.residual, PreNorm, "decoder.layers[0].residual", self)
         positions = expect(config.embeddings.positions, NoPositions, "embeddings.positions", self)
         if attention.rotary is None:
             raise InexpressibleError(f"decoder.layers[0].attention.rotary is None, {self.model_type} has rotary heads")
@@ -132,7 +133,7 @@ class LlamaFamily(Family):
             "num_key_value_heads": attention.kv_heads,
             "head_dim": attention.head_dim,
             "hidden_act": ACTIVATION_NAMES[feed_forward.activation],
-            "rms_norm_eps": layer.residual.norm.epsilon,
+            "rms_norm_eps": residual.norm.epsilon,
             "attention_dropout": layer.attention_dropout,
             "tie_word_embeddings": isinstance(config.output, Tied),
             **write_rotary(attention.rotary),

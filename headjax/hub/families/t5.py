@@ -129,6 +129,7 @@ class T5Family(Family):
         layer = config.encoder.layers[0]
         attention = expect(layer.attention, MultiHead, "encoder.layers[0].attention", self)
         bias = expect(config.encoder.position_bias, RelativeBuckets, "encoder.position_bias", self)
+        residual = expect(layer.residual, PreNorm, "encoder.layers[0].residual", self)
         scaled = isinstance(config.output, Tied) and config.output.scale_by_width
         return {
             "model_type": self.model_type,
@@ -142,7 +143,7 @@ class T5Family(Family):
             "num_decoder_layers": len(config.decoder.layers),
             "relative_attention_num_buckets": bias.buckets,
             "relative_attention_max_distance": bias.max_distance,
-            "layer_norm_epsilon": layer.residual.norm.epsilon,
+            "layer_norm_epsilon": residual.norm.epsilon,
             "dropout_rate": layer.dropout,
             "tie_word_embeddings": scaled,
             **({"scale_decoder_outputs": scaled} if self.scales else {}),

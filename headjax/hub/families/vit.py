@@ -113,6 +113,7 @@ class VitFamily(Family):
         layer, patches = config.encoder.layers[0], config.patches
         attention = expect(layer.attention, MultiHead, "encoder.layers[0].attention", self)
         feed_forward = expect(layer.feed_forward, Dense, "encoder.layers[0].feed_forward", self)
+        residual = expect(layer.residual, PreNorm, "encoder.layers[0].residual", self)
         fields: dict[str, Any] = {
             "model_type": self.model_type,
             "architectures": list(self.classes(config)),
@@ -122,7 +123,7 @@ class VitFamily(Family):
             "qkv_bias": attention.projection_bias,
             "intermediate_size": feed_forward.hidden,
             "hidden_act": ACTIVATION_NAMES[feed_forward.activation],
-            "layer_norm_eps": layer.residual.norm.epsilon,
+            "layer_norm_eps": residual.norm.epsilon,
             "hidden_dropout_prob": layer.dropout,
             "attention_probs_dropout_prob": layer.attention_dropout,
             "image_size": patches.image_size,

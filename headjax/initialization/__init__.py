@@ -1,0 +1,25 @@
+"""Initialisations that make deep models train, each a step that a training config names."""
+
+from headjax.initialization.admin import Admin
+from headjax.initialization.admin_constant import AdminConstant, constant_omega
+from headjax.initialization.base import Initialization, Setting
+from headjax.initialization.deep_norm import DeepNorm
+from headjax.initialization.ds_init import DSInit
+from headjax.initialization.folding import fold_shortcuts
+from headjax.initialization.layer_scale import LayerScale
+from headjax.initialization.re_zero import ReZero
+from headjax.initialization.t_fixup import TFixup
+
+__all__ = [
+    "Admin",
+    "AdminConstant",
+    "DSInit",
+    "DeepNorm",
+    "Initialization",
+    "LayerScale",
+    "ReZero",
+    "Setting",
+    "TFixup",
+    "constant_omega",
+    "fold_shortcuts",
+]

@@ -1,0 +1,122 @@
+"""Admin: shortcuts weighted by the variance that the sub-layers before them have added, found by a profiling pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.errors import DataError, require_positive
+from headjax.initialization.base import Initialization, Setting
+from headjax.initialization.layers import require_own_layers, require_residual, set_shortcuts, with_residuals
+from headjax.models.base import Batch, ModelConfig, Options
+from headjax.models.observe import Joining, observe
+from headjax.models.residual import PostNorm, ScaledPostNorm
+from headjax.parallel.mesh import replicated
+from headjax.serialize import kind
+from headjax.tensors import Params
+
+NEEDS_POST_NORM = "Admin is an initialisation of post_norm layers"
+NEEDS_OWN_LAYERS = "Admin weights each shortcut by its depth"
+
+
+@kind("admin")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Admin(Initialization):
+    """Admin by profiling (Liu et al. 2020, "Understanding the Difficulty of Training Transformers", section 4.2).
+
+    Post-norm layers become LN(omega_i * x + f_i(x)). In each stack, on one training batch with dropout,
+
+        omega_1 = 1,    omega_(i+1)^2 = Var[omega_i * x_(i-1)] + Var[f_i(x_(i-1))]
+
+    from the first sub-layer to the last, each computed with the omegas found before it, as the authors' code does it;
+    since x_(i-1) is normalised, that is omega_(i+1)^2 = Var[x_0] + sum_(j<=i) Var[f_j]. The variance is over every
+    number of the batch, `[batch, length, width]`. Each omega starts as a vector of one value and is learned.
+
+    Attributes:
+        batches: training batches to profile; omega^2 is the mean over them.
+        exclude_padding: whether the variance is over tokens alone; the authors' includes padding.
+    """
+
+    batches: int = 1
+    exclude_padding: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "batches")
+
+    @property
+    def num_batches(self) -> int:
+        return self.batches
+
+    def configure(self, config: ModelConfig) -> ModelConfig:
+        require_own_layers(config, NEEDS_OWN_LAYERS)
+        require_residual(config, PostNorm, NEEDS_POST_NORM)
+        return with_residuals(config, lambda _, residual: ScaledPostNorm(residual.norm))
+
+    def measure(self, config: ModelConfig, params: Params, setting: Setting) -> tuple[Params, Mapping[str, Any]]:
+        profiles = [
+            profile(config, params, batch, setting._replace(key=key), exclude_padding=self.exclude_padding)
+            for batch, key in zip(setting.batches, jax.random.split(setting.key, len(setting.batches)), strict=True)
+        ]
+        if not profiles:
+            raise DataError("batches: there is none to profile")
+        omega = {
+            name: np.sqrt(np.mean([np.square(profiled[name]) for profiled in profiles], axis=0)) for name in profiles[0]
+        }
+        history = {name: [round(value, 6) for value in values.tolist()] for name, values in omega.items()}
+        return set_shortcuts(config, params, omega), {"omega": history}
+
+
+def profile(
+    config: ModelConfig, params: Params, batch: Batch, setting: Setting, *, exclude_padding: bool = False
+) -> dict[str, np.ndarray]:
+    """Admin's omega of every sub-layer, by stack, in the order in which they are computed. One jitted forward.
+
+    Args:
+        config: an architecture of `ScaledPostNorm` layers; the omegas it has do not matter.
+        params: its parameters.
+        batch: a training batch.
+        setting: dropout key, devices and computation.
+        exclude_padding: whether the variance is over tokens alone.
+
+    Raises:
+        DataError: a batch without examples or, if padding is excluded, without tokens.
+    """
+    if any(array.shape[0] == 0 for array in batch.values()):
+        raise DataError("batch: holds no examples to profile")
+
+    def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
+        with jax.sharding.use_abstract_mesh(setting.mesh.abstract_mesh):
+            observing, observed = observe(config, weigh, jnp.ones(()))
+            observing.apply(params, batch, Options(key=key, compute=setting.compute))
+        return {name: jnp.stack(records) for name, records in observed.items()}
+
+    def weigh(joining: Joining, omega: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        mask = joining.mask if exclude_padding else None
+        shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
+        norm = joining.residual.norm
+        assert norm is not None  # ScaledPostNorm has one
+        following = jnp.sqrt(variance(shortcut, mask) + variance(output, mask))
+        return norm(joining.params["norm"], shortcut + output), following, omega
+
+    run = jax.jit(omegas, out_shardings=replicated(setting.mesh))
+    found = {name: np.asarray(values) for name, values in run(params, batch, setting.key).items()}
+    if not all(np.isfinite(values).all() for values in found.values()):
+        raise DataError("batch: has no finite variance to profile (no tokens but padding, or parameters not finite)")
+    return found
+
+
+def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The variance of all numbers of `[batch, length, width]`, or of those at tokens that `mask` marks, in float32.
+
+    It is NaN where the mask marks none.
+    """
+    x = x.astype(jnp.float32)
+    if mask is None:
+        return jnp.var(x)
+    counted = jnp.broadcast_to(mask[:, :, None], x.shape)
+    return jnp.var(x, where=counted)

@@ -1,0 +1,121 @@
+"""Watching every sub-layer of a forward pass: what goes in, what comes out, and a state handed down the stack."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from headjax.models.base import ModelConfig
+from headjax.models.layer import Layer, LayerCall
+from headjax.models.norms import Norm
+from headjax.models.residual import Residual, SubLayer
+from headjax.models.run import StackCall
+from headjax.models.stack import Stack
+from headjax.models.variant import LayerForward, StackForward, variant
+from headjax.tensors import Params, Tensors
+
+_OBSERVED = "observed"
+"""Key under which an observed layer reports, besides what was probed."""
+
+
+class Joining(NamedTuple):
+    """A sub-layer about to join the residual stream.
+
+    Attributes:
+        residual: how it joins.
+        params: the residual connection's parameters.
+        x: `[batch, length, width]`, the stream.
+        f: the sub-layer.
+        mask: `[batch, length]` bool, False at padding; None where there is none.
+    """
+
+    residual: Residual
+    params: Params
+    x: jax.Array
+    f: SubLayer
+    mask: jax.Array | None
+
+
+Observer = Callable[[Joining, Any], tuple[jax.Array, Any, Any]]
+"""(sub-layer, state) to the stream after it, the state for the next sub-layer, and what to record of it."""
+
+Observed = dict[str, list[Any]]
+"""By stack, what was recorded of every sub-layer, in the order they are computed."""
+
+
+def observe(config: ModelConfig, observer: Observer, state: Any = ()) -> tuple[ModelConfig, Observed]:
+    """The same model for one trace, and what its forward will have recorded by then.
+
+    To be called inside the traced function, which returns what was recorded with its other results. Runs stay scans;
+    the program is no longer for a deeper model.
+
+    Args:
+        config: the architecture.
+        observer: computes a sub-layer in the residual connection's place.
+        state: what the first sub-layer of each stack is handed; its shapes and types stay.
+    """
+    observed: Observed = {}
+    stacks = {name: _observing(stack, name, observer, state, observed) for name, stack in config.stacks().items()}
+    return config.replace_stacks(stacks), observed
+
+
+class _Stream(NamedTuple):
+    """What an observed stack carries from layer to layer."""
+
+    hidden: jax.Array
+    state: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.hidden.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class _Watched(Residual):
+    """The residual connections of one layer during its trace."""
+
+    inner: Residual
+    join: Callable[[Residual, Params, jax.Array, SubLayer], jax.Array]
+
+    @property
+    def norm(self) -> Norm | None:
+        return self.inner.norm
+
+    def tensors(self, width: int) -> Tensors:
+        return self.inner.tensors(width)
+
+    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
+        return self.join(self.inner, params, x, f)
+
+
+def _observing(base: Stack, name: str, observer: Observer, state: Any, observed: Observed) -> Stack:
+    def observing_layer(layer: Layer) -> LayerForward:
+        def call_layer(params: Params, stream: Any, call: LayerCall) -> tuple[Any, dict[str, Any]]:
+            state, records = stream.state, []
+
+            def join(residual: Residual, weights: Params, x: jax.Array, f: SubLayer) -> jax.Array:
+                nonlocal state
+                x, state, record = observer(Joining(residual, weights, x, f, call.query_mask), state)
+                records.append(record)
+                return x
+
+            watched = dataclasses.replace(layer, residual=_Watched(layer.residual, join))
+            hidden, reports = watched(params, stream.hidden, call)
+            return _Stream(hidden, state), reports | {_OBSERVED: records}
+
+        return call_layer
+
+    def forward(stack: Stack) -> StackForward:
+        def call_stack(params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+            bare = dataclasses.replace(stack, final_norm=None)
+            stream: Any = _Stream(x, state)
+            stream, reports = type(base).__call__(bare, params, stream, call)
+            observed[name] = [record for layer in reports for record in layer.pop(_OBSERVED)]
+            return stack.end(params, stream.hidden), reports
+
+        return call_stack
+
+    return variant(base, observing_layer, forward)

@@ -1,0 +1,301 @@
+"""Initialisations: their published numbers, what they promise of a fresh model, and where they are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.errors import ConfigError, DataError
+from headjax.initialization import (
+    Admin,
+    AdminConstant,
+    DeepNorm,
+    DSInit,
+    Initialization,
+    LayerScale,
+    ReZero,
+    Setting,
+    TFixup,
+    constant_omega,
+)
+from headjax.initialization.admin import profile
+from headjax.initializers import FanIn, SlicedXavier, Xavier
+from headjax.models import Compute, EncoderDecoderModel, Options
+from headjax.models.embeddings import Embeddings, Sinusoidal
+from headjax.models.feed_forward import Dense
+from headjax.models.norms import LayerNorm
+from headjax.models.residual import PostNorm, ScaledNoNorm
+from headjax.models.stack import SharedStack, Stack
+from headjax.parallel.mesh import MeshConfig
+from headjax.serialize import from_data, to_data
+from headjax.tensors import Tensor, flatten
+from headjax.training.step import put_whole_batch
+from tests import tiny
+
+DEPTH = 3
+POST = tiny.layer(residual=PostNorm(), dropout=0.1)
+SEEDS = jax.random.key(3)
+
+
+def post_norm(**fields):
+    """A decoder whose fresh embeddings have variance one, and whose sub-layers keep variance."""
+    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm())
+    stack = Stack(layers=(POST,) * DEPTH)
+    return tiny.decoder_config(**{"decoder": stack, "embeddings": embeddings, "initializer": FanIn()} | fields)
+
+
+def translation(encoder=DEPTH, decoder=2):
+    crossed = dataclasses.replace(POST, cross_attention=tiny.multi_head())
+    return EncoderDecoderModel(
+        width=tiny.WIDTH,
+        embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm()),
+        encoder=Stack(layers=(POST,) * encoder),
+        decoder=Stack(layers=(crossed,) * decoder),
+        initializer=FanIn(),
+    )
+
+
+def batch_of(translate=False, rows=8):
+    tokens = tiny.tokens(rows, 10)["input_ids"]
+    mask = (np.arange(10)[None, :] < np.arange(3, 3 + rows)[:, None]).astype(np.int32)
+    return {"input_ids": tokens, "attention_mask": mask} | ({"labels": tokens[:, :6]} if translate else {})
+
+
+def setting(*batches, devices=1):
+    mesh = MeshConfig(data=devices).build(jax.devices()[:devices])
+    return Setting([put_whole_batch(batch, mesh) for batch in batches], SEEDS, mesh)
+
+
+@pytest.fixture(scope="module")
+def admin():
+    """Architecture, fresh parameters and profile of a small translation model."""
+    config = Admin().configure(translation())
+    params = config.initialize(SEEDS)
+    where = setting(batch_of(translate=True))
+    return config, params, profile(config, params, where.batches[0], where)
+
+
+@pytest.mark.parametrize(
+    ("sub_layers", "omega"),
+    [
+        (12, 2.0170),
+        (24, 2.6013),
+        (36, 3.0408),
+        (96, 4.4948),
+        (144, 5.3043),
+        (200, 6.0746),
+        (288, 7.0712),
+        (768, 10.711),
+    ],
+)
+def test_the_closed_form_has_the_packages_numbers(sub_layers, omega):
+    assert constant_omega(sub_layers) == pytest.approx(omega, abs=6e-5)
+
+
+def test_the_closed_form_counts_the_sub_layers_of_each_stack():
+    config = AdminConstant().configure(translation())
+    params = AdminConstant().draw(config, SEEDS)
+    for stack, count in (("encoder", 6), ("decoder", 6)):
+        shortcuts = [array for path, array in flatten(params[stack]).items() if path.endswith("shortcut")]
+        assert shortcuts[0].shape[1] == tiny.WIDTH
+        np.testing.assert_allclose(np.concatenate(shortcuts), constant_omega(count), rtol=1e-6)
+
+
+def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
+    """Recomputed without a scan and without an observer, with the same dropout."""
+    config, params, found = admin
+    ratios = [jnp.ones(())]
+
+    class Recomputed(PostNorm):
+        def __call__(self, weights, x, f):
+            output = f(x)
+            shortcut = ratios[-1] * x
+            ratios.append(jnp.sqrt(jnp.var(shortcut) + jnp.var(output)))
+            return self.norm(weights["norm"], shortcut + output)
+
+    layers = (dataclasses.replace(config.encoder.layers[0], residual=Recomputed()),) * DEPTH
+    again = config.replace_stacks({"encoder": dataclasses.replace(config.encoder, layers=layers)})
+
+    @jax.jit
+    def unrolled(params, batch):
+        again.apply(params, batch, Options(key=SEEDS, compute=Compute(scan=False)))
+        return jnp.stack(ratios[:-1])
+
+    batch = setting(batch_of(translate=True)).batches[0]
+    np.testing.assert_allclose(found["encoder"], unrolled(params, batch), rtol=1e-5)
+
+
+def test_admin_starts_each_stack_at_one_and_grows(admin):
+    _, _, found = admin
+    assert {name: len(values) for name, values in found.items()} == {"encoder": 6, "decoder": 6}
+    for values in found.values():
+        assert values[0] == 1.0
+        assert np.all(np.diff(values) > 0)
+
+
+def test_admins_omega_is_the_variance_so_far(admin):
+    """With x_(i-1) normalised, omega_(i+1)^2 - omega_i^2 = Var[f_i] * 1, about 1 for weights that keep variance."""
+    _, _, found = admin
+    for values in found.values():
+        gained = np.diff(np.square(values))
+        assert np.all(gained > 0.02)
+        assert np.all(gained < 3.0)
+
+
+def test_measuring_fills_the_shortcuts_and_tells_the_history(admin):
+    config, params, _ = admin
+    where = setting(batch_of(translate=True))
+    measured, history = Admin().measure(config, params, where)
+    keyed = where._replace(key=jax.random.split(SEEDS, 1)[0])
+    expected = profile(config, params, where.batches[0], keyed)
+    run = measured["decoder"]["layers_0_1"]
+    slots = ("attention_residual", "cross_attention_residual", "feed_forward_residual")
+    filled = np.stack([run[slot]["shortcut"] for slot in slots], axis=1)
+    np.testing.assert_allclose(filled, np.broadcast_to(expected["decoder"].reshape(2, 3, 1), filled.shape), rtol=1e-6)
+    np.testing.assert_allclose(history["omega"]["encoder"], expected["encoder"], atol=1e-5)
+    assert measured["encoder"]["layers_0_2"]["attention"] is params["encoder"]["layers_0_2"]["attention"]
+
+
+def test_eight_devices_profile_what_one_does(admin):
+    config, params, found = admin
+    where = setting(batch_of(translate=True), devices=8)
+    spread = profile(config, params, where.batches[0], where)
+    for name, values in found.items():
+        np.testing.assert_allclose(spread[name], values, rtol=1e-5)
+
+
+def test_padding_can_be_left_out_of_the_variance():
+    config = Admin().configure(post_norm(decoder=Stack(layers=(dataclasses.replace(POST, dropout=0.0),) * DEPTH)))
+    params = config.initialize(SEEDS)
+    batch = batch_of()
+    other = batch | {"input_ids": np.where(batch["attention_mask"] == 1, batch["input_ids"], 7)}
+    where = setting(batch, other)
+
+    def omega(index, exclude):
+        return profile(config, params, where.batches[index], where, exclude_padding=exclude)["decoder"]
+
+    np.testing.assert_allclose(omega(0, True), omega(1, True), rtol=1e-6)
+    assert np.abs(omega(0, False) - omega(1, False)).max() > 1e-3
+    assert np.abs(omega(0, True) - omega(0, False)).max() > 1e-3
+
+
+@pytest.mark.parametrize("empty", ["rows", "padding"])
+def test_an_empty_batch_is_an_error(empty):
+    config = Admin().configure(post_norm())
+    batch = batch_of()
+    batch = {name: array[:0] for name, array in batch.items()} if empty == "rows" else batch
+    batch = batch | {"attention_mask": np.zeros_like(batch["attention_mask"])}
+    where = setting(batch)
+    with pytest.raises(DataError, match=r"^batch: .*to profile"):
+        profile(config, config.initialize(SEEDS), where.batches[0], where, exclude_padding=True)
+
+
+def test_without_batches_there_is_nothing_to_profile():
+    config = Admin().configure(post_norm())
+    with pytest.raises(DataError, match="none to profile"):
+        Admin().measure(config, config.initialize(SEEDS), setting())
+
+
+def test_ds_init_scales_each_layer_by_its_depth():
+    config = post_norm()
+    before, after = config.initialize(SEEDS), DSInit(alpha=0.5).draw(config, SEEDS)
+    scale = 0.5 / np.sqrt([1, 2, 3])
+    for path, array in flatten(before["decoder"]["layers_0_2"]).items():
+        new = flatten(after["decoder"]["layers_0_2"])[path]
+        factor = scale.reshape(-1, *(1,) * (array.ndim - 1)) if np.any(array) and "norm" not in path else 1.0
+        np.testing.assert_allclose(new, array * factor, rtol=1e-6, err_msg=path)
+    np.testing.assert_array_equal(before["embeddings"]["token"], after["embeddings"]["token"])
+
+
+def ratios(initialization, config):
+    """By path, the standard deviation of the initialised weights over that of the plain ones."""
+    configured = initialization.configure(config)
+    plain, drawn = flatten(config.initialize(SEEDS)), flatten(initialization.draw(configured, SEEDS))
+    weights = [path for path in drawn if path in plain and np.std(plain[path]) > 0]
+    return {path: float(np.std(drawn[path]) / np.std(plain[path])) for path in weights}
+
+
+def test_deep_norm_has_the_papers_scales():
+    config = translation(encoder=3, decoder=2)
+    configured = DeepNorm().configure(config)
+    assert configured.encoder.layers[0].residual.alpha == pytest.approx(0.81 * (3**4 * 2) ** (1 / 16))
+    assert configured.decoder.layers[1].residual.alpha == pytest.approx(6**0.25)
+    found = ratios(DeepNorm(), config)
+    encoder, decoder = 0.87 * (3**4 * 2) ** (-1 / 16), 24**-0.25
+    assert found["encoder/layers_0_2/attention/value"] == pytest.approx(encoder, rel=1e-5)
+    assert found["encoder/layers_0_2/feed_forward/up"] == pytest.approx(encoder, rel=1e-5)
+    assert found["decoder/layers_0_1/cross_attention/output"] == pytest.approx(decoder, rel=1e-5)
+    assert found["decoder/layers_0_1/attention/query"] == pytest.approx(1.0)
+    alone = DeepNorm().configure(post_norm()).decoder.layers[0].residual
+    assert alone.alpha == pytest.approx((2 * DEPTH) ** 0.25)
+
+
+def test_t_fixup_has_the_papers_scales_and_no_norms():
+    config = translation(encoder=3, decoder=2)
+    bare = dataclasses.replace(config, embeddings=dataclasses.replace(config.embeddings, norm=None))
+    assert not [path for path in flatten(TFixup().configure(bare).tensors()) if "norm" in path]
+    found = ratios(TFixup(), bare)
+    assert found["encoder/layers_0_2/attention/value"] == pytest.approx(0.67 * 3**-0.25, rel=1e-5)
+    assert found["decoder/layers_0_1/feed_forward/down"] == pytest.approx(18**-0.25, rel=1e-5)
+    assert found["embeddings/token"] == pytest.approx(18**-0.25, rel=1e-5)
+    assert found["decoder/layers_0_1/attention/key"] == pytest.approx(1.0)
+    with pytest.raises(ConfigError, match=r"^embeddings/norm/scale: is a normalisation"):
+        TFixup().configure(config)
+
+
+def test_a_fresh_rezero_stack_is_the_identity():
+    config = ReZero().configure(post_norm())
+    assert type(config.decoder.layers[0].residual) is ScaledNoNorm
+    params, batch = config.initialize(SEEDS), tiny.tokens()
+    embedded = config.embeddings(params["embeddings"], batch["input_ids"], positions=np.arange(10)[None, :])
+    np.testing.assert_array_equal(config.apply(params, batch, Options()).hidden, embedded)
+
+
+@pytest.mark.parametrize(("depth", "scale"), [(18, 0.1), (24, 1e-5), (25, 1e-6)])
+def test_layer_scale_starts_by_depth(depth, scale):
+    config = LayerScale().configure(tiny.decoder_config(*(tiny.layer(),) * depth))
+    run = config.initialize(SEEDS)["decoder"][f"layers_0_{depth - 1}"]
+    np.testing.assert_allclose(run["feed_forward_residual"]["scale"], np.full((depth, tiny.WIDTH), scale), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("initialization", "config", "message"),
+    [
+        (Admin(), tiny.decoder_config(), r"^decoder\.layers\[0\]\.residual: is pre_norm; Admin"),
+        (AdminConstant(), tiny.decoder_config(), r"^decoder\.layers\[0\]\.residual: is pre_norm; Admin"),
+        (DeepNorm(), tiny.decoder_config(), r"^decoder\.layers\[0\]\.residual: is pre_norm; DeepNorm"),
+        (LayerScale(), post_norm(), r"^decoder\.layers\[0\]\.residual: is post_norm; LayerScale"),
+        (DSInit(), post_norm(decoder=SharedStack(layers=(POST,) * 2)), r"^decoder\.layers: share their parameters"),
+    ],
+)
+def test_what_an_initialisation_is_not_for_is_refused(initialization, config, message):
+    with pytest.raises(ConfigError, match=message):
+        initialization.configure(config)
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ConfigError, match=r"config\.kind: unknown kind 'admim'; did you mean 'admin'\?"):
+        from_data(Initialization, {"kind": "admim"})
+
+
+@pytest.mark.parametrize("kind", [Admin, AdminConstant, DeepNorm, ReZero])
+def test_changed_architectures_serialise(kind):
+    config = kind().configure(post_norm())
+    assert from_data(type(config), to_data(config)) == config
+    assert from_data(Initialization, to_data(kind())) == kind()
+
+
+def test_sliced_xavier_draws_the_large_layers_spread():
+    """One of 4 heads of width 64: the large query is 64 x 64, the small one 64 x 16."""
+    tensor = Tensor((64, 1, 16), ("embed", "heads", "head_dim"), head_axis=1)
+    small, sliced = Xavier(), SlicedXavier(slices=4)
+    assert np.abs(small(SEEDS, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 80), rel=0.01)
+    assert np.abs(sliced(SEEDS, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 128), rel=0.01)
+    down = Dense(32).tensors(64)["down"]
+    assert np.abs(sliced(SEEDS, down, np.float32)).max() == pytest.approx(np.sqrt(6 / 192), rel=0.01)
+    table = Tensor((50, 64), ("vocabulary", "embed"))
+    np.testing.assert_array_equal(sliced(SEEDS, table, np.float32), small(SEEDS, table, np.float32))
