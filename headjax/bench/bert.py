@@ -5,18 +5,28 @@ from __future__ import annotations
 from headjax.attention.multi_head import MultiHead
 from headjax.models.base import ModelConfig
 from headjax.models.feed_forward import Dense
+from headjax.models.pooler import Pooler
 from headjax.models.recipes import Bert
-from headjax.models.tasks import MaskedLanguageModel
+from headjax.models.tasks import MaskedLanguageModel, TaskOutput
 
 
-def bert(num_heads: int, num_layers: int, *, width: int = 768, hidden: int = 3072, dropout: float = 0.0) -> ModelConfig:
-    """BERT with a masked-language-model output, heads of 64.
+def bert(
+    num_heads: int,
+    num_layers: int,
+    *,
+    width: int = 768,
+    hidden: int = 3072,
+    task: TaskOutput = MaskedLanguageModel(),
+    dropout: float = 0.0,
+) -> ModelConfig:
+    """BERT with heads of 64.
 
     Args:
         num_heads: heads a layer.
         num_layers: layers.
         width: size of the residual stream.
         hidden: inner feed-forward size.
+        task: its output.
         dropout: rate everywhere; benchmarks against other libraries leave it at 0, since generators differ.
     """
     return Bert(
@@ -24,8 +34,8 @@ def bert(num_heads: int, num_layers: int, *, width: int = 768, hidden: int = 307
         num_layers=num_layers,
         attention=MultiHead(num_heads=num_heads, head_dim=64),
         feed_forward=Dense(hidden),
-        pooler=None,
-        task=MaskedLanguageModel(),
+        pooler=Pooler() if task.needs_pooler else None,
+        task=task,
         dropout=dropout,
         attention_dropout=dropout,
     ).build()

@@ -10,7 +10,8 @@ from headjax.report.progress import Progress
 
 BENCHES = {
     "decompose": "CP decomposition of all-MiniLM-L6-v2's queries and keys beside TensorLy's parafac",
-    "depth": "compile time and memory of 144 single-head layers beside 12 layers of 12 heads",
+    "depth": "compile time, memory and step time of 144 single-head layers beside 12 layers of 12 heads",
+    "heads": "scoring, ablating and removing heads of a BERT-base classifier beside PyTorch",
     "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors",
     "train_step": "a BERT-base train step beside Hugging Face's PyTorch BERT",
 }
