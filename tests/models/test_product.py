@@ -1,6 +1,6 @@
 """Every formulation in every stack: padding, causality, gates, scanning, eight devices, bfloat16.
 
-Each case needs two programs. The examples of one batch do not see each other, so that one forward holds the original
+Each case needs three programs. The examples of one batch do not see each other, so that one forward holds the original
 and all its variations.
 """
 
@@ -56,7 +56,7 @@ def forward(config, params, batch, gates, compute):
 
 
 def hidden(config, batch):
-    """Hidden states of every row, once they are the same on eight devices, unrolled and without gates."""
+    """Hidden states of every row: the same on eight devices, unrolled and without gates, and close in bfloat16."""
     model = tiny.model(config)
     scanned = np.asarray(forward(config, model.params, batch, without_head_zero(config), Compute()))
     mesh = MeshConfig(data=4, fsdp=2).build()
@@ -67,6 +67,9 @@ def hidden(config, batch):
     others = [row for row in range(8) if row != GATED]
     np.testing.assert_allclose(unrolled[others], scanned[others], atol=2e-5)
     np.testing.assert_array_equal(differs(scanned, unrolled[ORIGINAL], GATED), True)
+    rough = np.asarray(forward(config, model.params, batch, None, Compute(dtype="bfloat16")), np.float32)
+    difference = np.abs(rough - scanned)[ORIGINAL, :SEEN].max()
+    assert 0 < difference < 0.1 * np.abs(scanned[ORIGINAL]).max()
     return scanned
 
 
@@ -92,9 +95,6 @@ def test_decoder(name):
     np.testing.assert_array_equal(differs(states, original, PADDING), False)
     np.testing.assert_array_equal(differs(states, original, LAST), [False, False, False, True])
     np.testing.assert_array_equal(differs(states, original, FIRST), True)
-    rough = forward(config, tiny.model(config).params, TEXT, None, Compute(dtype="bfloat16"))
-    scale = np.abs(original).max()
-    assert np.abs(np.asarray(rough, np.float32)[ORIGINAL] - original)[:SEEN].max() < 0.1 * scale
 
 
 @pytest.mark.parametrize("name", list(FORMULATIONS))
