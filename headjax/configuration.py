@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from headjax.errors import ConfigError
 from headjax.serialize import unknown_name
 
-OPTIONAL_GROUPS = ("compute", "mesh")
+OPTIONAL_GROUPS = ("compute", "mesh", "sharding")
 """Groups of a training run that a file may leave out and an override may still set."""
 
 

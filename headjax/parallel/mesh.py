@@ -64,7 +64,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def check_batch_size(batch_size: int, mesh: Mesh) -> None:
-    """Raises `ConfigError` unless the batch divides evenly over the mesh's batch axes."""
+def check_batch_size(batch_size: int, mesh: Mesh, accumulate: int = 1) -> None:
+    """Raises `ConfigError` unless the batch divides evenly over the mesh's batch axes, in so many parts one by one."""
     parts = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-    require(batch_size % parts == 0, "batch_size", f"{batch_size} does not divide over {parts} devices (data x fsdp)")
+    over = f"{parts} devices (data x fsdp)" + (f" in {accumulate} parts (accumulate)" if accumulate > 1 else "")
+    require(batch_size % (parts * accumulate) == 0, "batch_size", f"{batch_size} does not divide over {over}")

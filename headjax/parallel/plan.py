@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from headjax.attention.kernels import target
 from headjax.errors import ConfigError, require_positive
+from headjax.initialization import Initialization
 from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
 from headjax.models.kernels import check_kernels
@@ -22,6 +23,7 @@ from headjax.models.recipes import Recipe
 from headjax.parallel.collectives import Collective, collectives
 from headjax.parallel.mesh import BATCH_AXES, MeshConfig, check_batch_size
 from headjax.parallel.roofline import Roofline, roofline
+from headjax.parallel.rules import ShardingConfig
 from headjax.parallel.tpu import GIB, Slice
 from headjax.report.progress import Progress, silent
 from headjax.serialize import from_data
@@ -47,6 +49,9 @@ class PlanConfig:
         length: tokens of an example; of each side in encoder-decoders.
         compute: type, attention kernel and rematerialisation.
         mesh: how devices are arranged.
+        initialization: how a fresh model starts; it may change the architecture.
+        sharding: what of the state lies where on them, beyond the rules.
+        accumulate: parts of each batch that are computed one after another.
     """
 
     model: Recipe
@@ -55,9 +60,12 @@ class PlanConfig:
     length: int
     compute: Compute = Compute()
     mesh: MeshConfig = MeshConfig()
+    initialization: Initialization | None = None
+    sharding: ShardingConfig = ShardingConfig()
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "length")
+        require_positive(self, "batch_size", "length", "accumulate")
 
 
 class Plan(NamedTuple):
@@ -129,8 +137,9 @@ def plan(config: PlanConfig, where: Slice) -> Plan:
         HeadjaxError: the TPU compiler is not installed.
     """
     mesh = config.mesh.build(where.devices())
-    check_batch_size(config.batch_size, mesh)
+    check_batch_size(config.batch_size, mesh, config.accumulate)
     model = config.model.build()
+    model = model if config.initialization is None else config.initialization.configure(model)
     check_kernels(model, config.compute, training=True)
     return _compile(config, model, mesh, where)
 
@@ -138,8 +147,8 @@ def plan(config: PlanConfig, where: Slice) -> Plan:
 def largest_batch(config: PlanConfig, where: Slice, progress: Progress = silent) -> Plan | None:
     """The plan with the largest batch that fits, to one part in `RESOLUTION`; None when no batch fits.
 
-    Doubles or halves the config's batch until it just fits, then bisects. Batches are multiples of the devices that
-    split them.
+    Doubles or halves the config's batch until it just fits, then bisects. Batches are multiples of the devices and
+    parts that split them.
 
     Args:
         config: the run.
@@ -147,7 +156,7 @@ def largest_batch(config: PlanConfig, where: Slice, progress: Progress = silent)
         progress: shows the advance.
     """
     mesh = config.mesh.build(where.devices())
-    unit = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    unit = config.accumulate * math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
     attempts = itertools.count(1)
 
@@ -173,12 +182,20 @@ def largest_batch(config: PlanConfig, where: Slice, progress: Progress = silent)
 
 def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -> Plan:
     optimizer = config.optimizer.build(model.tensors(), 1)
-    step = train_step(model, optimizer, mesh, compute=config.compute, seed=0)
+    step = train_step(
+        model,
+        optimizer,
+        mesh,
+        compute=config.compute,
+        seed=0,
+        accumulate=config.accumulate,
+        sharding=config.sharding,
+    )
     batch = model.example_batch(config.batch_size, config.length)
     forward = model.flops(config.length) * config.batch_size / where.num_devices
     start = time.perf_counter()
     with target("tpu", where.num_devices, int(where.chip.name[1])):
-        lowered = step.lower(abstract_state(model, optimizer, mesh), batch)  # type: ignore[attr-defined]
+        lowered = step.lower(abstract_state(model, optimizer, mesh, config.sharding), batch)  # type: ignore[attr-defined]
     result = Plan(
         topology=where.name,
         devices=where.num_devices,

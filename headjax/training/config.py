@@ -9,16 +9,30 @@ from ml_collections import ConfigDict
 
 from headjax.data.task import DataConfig
 from headjax.errors import require, require_positive
+from headjax.initialization import Initialization
 from headjax.models.compute import Compute
-from headjax.models.recipes import Recipe
+from headjax.models.recipes import Recipe, Start
 from headjax.parallel.mesh import MeshConfig
+from headjax.parallel.rules import ShardingConfig
 from headjax.serialize import from_data
 from headjax.training.optimizer import Optimizer
 
 EXECUTION_FIELDS = frozenset(
-    {"mesh", "log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints", "tensorboard"}
+    {
+        "mesh",
+        "sharding",
+        "accumulate",
+        "log_every",
+        "evaluate_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "tensorboard",
+        "diagnose_every",
+        "diverged_above",
+    }
 )
-"""Fields that may differ when a run is continued: none of them changes what is computed."""
+"""Fields that may differ when a run is continued: none of them changes what is computed, up to rounding and, for
+`accumulate`, up to which activations dropout drops."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,12 +47,19 @@ class TrainConfig:
         optimizer: optimizer and learning-rate schedule.
         compute: type, attention kernel and rematerialisation.
         mesh: how devices are arranged.
+        sharding: what of the state lies where on them, beyond the rules of `headjax.parallel.rules`.
+        accumulate: parts of each batch that are computed one after another, with the activations of one (gradient
+            accumulation).
         seed: of initialisation, shuffling and dropout.
         log_every: steps between metric records.
         evaluate_every: steps between evaluations; 0 evaluates only at the end.
         checkpoint_every: steps between checkpoints.
         keep_checkpoints: how many of the latest are kept.
         tensorboard: whether to write TensorBoard files besides JSON lines.
+        initialization: how a fresh model starts; None draws what the model's tensors declare.
+        diagnose_every: steps between records along depth, see `headjax.training.depth`; 0 takes none.
+        diverged_above: a training loss (in nats per target) above this stops the run as diverged, as one that is not
+            finite always does; None is no limit.
     """
 
     model: Recipe
@@ -48,17 +69,37 @@ class TrainConfig:
     optimizer: Optimizer
     compute: Compute = Compute()
     mesh: MeshConfig = MeshConfig()
+    sharding: ShardingConfig = ShardingConfig()
+    accumulate: int = 1
     seed: int = 0
     log_every: int = 20
     evaluate_every: int = 0
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
     tensorboard: bool = True
+    initialization: Initialization | None = None
+    diagnose_every: int = 0
+    diverged_above: float | None = None
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "steps", "log_every", "checkpoint_every", "keep_checkpoints")
+        require_positive(self, "batch_size", "steps", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
         require(self.evaluate_every >= 0, "evaluate_every", f"must not be negative, got {self.evaluate_every}")
+        require(self.diagnose_every >= 0, "diagnose_every", f"must not be negative, got {self.diagnose_every}")
+        positive = self.diverged_above is None or self.diverged_above > 0
+        require(positive, "diverged_above", f"must be positive, got {self.diverged_above}")
         require(self.seed >= 0, "seed", f"must not be negative, got {self.seed}")
+
+    def start(self) -> Start:
+        """The model that training starts from, of the architecture that the initialisation asks for.
+
+        Raises:
+            ConfigError: the initialisation is none for this model, or the model has parameters already.
+        """
+        start = self.model.start()
+        if self.initialization is None:
+            return start
+        require(start.params is None, "initialization", "is for fresh models, and this one has trained parameters")
+        return start._replace(config=self.initialization.configure(start.config))
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

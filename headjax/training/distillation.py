@@ -26,9 +26,10 @@ from headjax.parallel.mesh import MeshConfig, batch_sharding
 from headjax.parallel.rules import shardings
 from headjax.report.progress import Update
 from headjax.tensors import Params
+from headjax.training.gradient import gradient
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.state import TrainState, initial_state
-from headjax.training.step import StepMetrics, put_batch, updated
+from headjax.training.step import StepMetrics, dropout_key, put_batch, updated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,6 +234,6 @@ def _step(student: ModelConfig, teacher: ModelConfig, settings: Distillation, me
             return distillation_loss(student, given, wanted, batch, settings)
 
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return updated(optimizer, state, loss_of, settings.seed)
+            return updated(optimizer, state, gradient(loss_of, state.params, dropout_key(settings.seed, state)))
 
     return jax.jit(step, in_shardings=(None, None, batch_sharding(mesh)), donate_argnums=0)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from headjax import history
@@ -28,9 +30,12 @@ from headjax.report.progress import Progress, silent
 from headjax.tensors import Params
 from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
+from headjax.training.depth import Depth, depth_measurement, depth_record
+from headjax.training.divergence import why_diverged
 from headjax.training.metrics import MetricWriter, metric_writer
 from headjax.training.preemption import StopRequest
-from headjax.training.state import TrainState, abstract_state, initial_state
+from headjax.training.start import read_initialization, starting_state
+from headjax.training.state import TrainState, abstract_state
 from headjax.training.step import StepMetrics, evaluation_step, measuring_step, put_batch, put_whole_batch, train_step
 
 
@@ -43,7 +48,9 @@ class TrainResult(NamedTuple):
         steps: optimizer steps done.
         metrics: the last evaluation, by name.
         tokens_per_second: median over log intervals, compilation left out; 0 when too few steps were run to tell.
-        finished: False when the run was interrupted; started again it goes on.
+        finished: False when the run was interrupted or diverged; an interrupted one started again goes on.
+        diverged: why and when the run counts as diverged, in a line; None when it did not. The model and the steps are
+            then those of the last good checkpoint (with none, the model as it was when the run stopped).
     """
 
     model: Model
@@ -52,6 +59,7 @@ class TrainResult(NamedTuple):
     metrics: Mapping[str, float]
     tokens_per_second: float
     finished: bool
+    diverged: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +71,7 @@ class Run:
     mesh: Mesh
     data: TaskData
     step: Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
+    along_depth: Callable[[Params, Params, Batch, int], Depth]
     evaluate: Callable[[Params], Mapping[str, float]]
 
 
@@ -76,7 +85,7 @@ def train(
     """Trains a model, or goes on where an interrupted run of the same config in the same workdir stopped.
 
     Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
-    of an uninterrupted run.
+    of an uninterrupted run. A run that diverges stops, and its last good checkpoint stays the last one.
 
     Among several processes (see `headjax.parallel.distributed`) each calls this alike, with a workdir that all see. An
     interrupt of any is one of all.
@@ -93,10 +102,10 @@ def train(
         CheckpointError: the workdir holds another run or unreadable checkpoints.
     """
     workdir = Path(workdir)
-    start = config.model.start()
+    start = config.start()
     model = start.config
     mesh = config.mesh.build()
-    check_batch_size(config.batch_size, mesh)
+    check_batch_size(config.batch_size, mesh, config.accumulate)
     check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)
     data = config.data.load(start.tokenizer) if data is None else data
@@ -111,22 +120,35 @@ def train(
         model=model,
         mesh=mesh,
         data=data,
-        step=train_step(model, optimizer, mesh, compute=config.compute, seed=config.seed),
+        step=train_step(
+            model,
+            optimizer,
+            mesh,
+            compute=config.compute,
+            seed=config.seed,
+            accumulate=config.accumulate,
+            sharding=config.sharding,
+        ),
+        along_depth=depth_measurement(model, mesh, compute=config.compute, seed=config.seed),
         evaluate=_evaluator(config, model, mesh, data),
     )
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         iterator = train_iterator(data.train, config.batch_size, config.seed, shard=process_shard(mesh))
         if checkpoints.latest is None:
-            state = initial_state(model, optimizer, mesh, config.seed, start.params)
+            state = starting_state(config, start, optimizer, mesh, data.train, workdir)
         else:
-            state, position = checkpoints.restore(checkpoints.latest, abstract_state(model, optimizer, mesh))
+            target = abstract_state(model, optimizer, mesh, config.sharding)
+            state, position = checkpoints.restore(checkpoints.latest, target)
             if position["data"] != data.info.get("data"):
                 raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
             iterator.set_state(position["iterator"])
         with metric_writer(workdir, int(state.step), config.tensorboard) as metrics, StopRequest() as stop:
-            state, speed = _advance(run, state, iterator, checkpoints, metrics, stop, progress)
-            final = _final_metrics(run, state, metrics)
-    return _result(run, workdir, state, start.history, final, speed)
+            state, speed, diverged = _advance(run, state, iterator, checkpoints, metrics, stop, progress)
+            final = _final_metrics(run, state, metrics) if diverged is None else {}
+        if diverged is not None and checkpoints.latest is not None:
+            state, _ = checkpoints.restore(checkpoints.latest, abstract_state(model, optimizer, mesh, config.sharding))
+    past = (*start.history, *read_initialization(workdir))
+    return _result(run, workdir, state, past, final, speed, diverged)
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
@@ -147,18 +169,25 @@ def _advance(
     metrics: MetricWriter,
     stop: StopRequest,
     progress: Progress,
-) -> tuple[TrainState, list[float]]:
-    """Steps until the end or a stop request; returns the state and the tokens per second of each log interval."""
+) -> tuple[TrainState, list[float], str | None]:
+    """Steps until the end, a stop request or divergence.
+
+    Returns:
+        The state, the tokens per second of each log interval, and why the run counts as diverged, or None.
+    """
     config, speeds, stop_wanted = run.config, [], Vote(run.mesh)
     first = int(state.step)
     clock, logged = time.perf_counter(), first
     with progress("training", config.steps, "step") as bar:
         bar(first, {})
         for step in range(first + 1, config.steps + 1):
-            state, measured = run.step(state, put_batch(next(iterator), run.mesh))
+            state, measured = _step(run, state, put_batch(next(iterator), run.mesh), step, metrics)
             stopping = stop_wanted(stop.requested)  # read once: a signal from here on is for the next step
             last = stopping or step == config.steps
-            if step % config.log_every == 0 or last or step == first + 1:
+            saving = step % config.checkpoint_every == 0 or last
+            logging = step % config.log_every == 0 or last or step == first + 1
+            diverged = why_diverged(step, measured, config.diverged_above) if saving or logging else None
+            if logging or diverged is not None:
                 values = {name: float(value) for name, value in measured._asdict().items()}
                 now = time.perf_counter()
                 speed = (step - logged) * values["targets"] / (now - clock)
@@ -168,7 +197,10 @@ def _advance(
                 record = {f"train/{name}": value for name, value in values.items()}
                 metrics.write(step, record | {"train/tokens_per_second": speed})
                 bar(step, {"loss": values["loss"], "tokens/s": speed})
-            if step % config.checkpoint_every == 0 or last:
+            if diverged is not None:
+                metrics.write(step, {"train/diverged": 1.0})
+                return state, speeds, f"{diverged}; {checkpoints.describe_latest()}"
+            if saving:
                 checkpoints.save(step, state, {"iterator": iterator.get_state(), "data": run.data.info.get("data")})
             if stopping:
                 break
@@ -176,7 +208,20 @@ def _advance(
                 evaluated = run.evaluate(state.params)
                 metrics.write(step, {f"validation/{name}": value for name, value in evaluated.items()})
                 clock, logged = time.perf_counter(), step
-    return state, speeds
+    return state, speeds, None
+
+
+def _step(
+    run: Run, state: TrainState, batch: Batch, number: int, metrics: MetricWriter
+) -> tuple[TrainState, StepMetrics]:
+    """One step, measured along depth where the config asks for it."""
+    every = run.config.diagnose_every
+    if every == 0 or number % every:
+        return run.step(state, batch)
+    before = jax.tree.map(jnp.copy, state.params)  # a step donates its state
+    state, measured = run.step(state, batch)
+    metrics.write(number, depth_record(run.along_depth(before, state.params, batch, number - 1)))
+    return state, measured
 
 
 def _evaluator(
@@ -219,13 +264,14 @@ def _result(
     past: tuple[Mapping[str, Any], ...],
     metrics: Mapping[str, float],
     speeds: list[float],
+    diverged: str | None,
 ) -> TrainResult:
     steps = int(state.step)
-    finished = steps >= run.config.steps
+    finished = steps >= run.config.steps and diverged is None
     entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
     model = Model(run.model, on_this_process(state.params, run.mesh), (*past, entry), run.data.tokenizer)
     path = workdir / "model" if finished else None
     if path is not None and is_first():
         model.save(path)
     wait_for_all("model saved")
-    return TrainResult(model, path, steps, metrics, statistics.median(speeds) if speeds else 0.0, finished)
+    return TrainResult(model, path, steps, metrics, statistics.median(speeds) if speeds else 0.0, finished, diverged)

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from headjax import tensors as declared
 from headjax.models.base import ModelConfig
 from headjax.parallel.mesh import replicated
-from headjax.parallel.rules import shardings
+from headjax.parallel.rules import ShardingConfig, moment_shardings, shardings
 from headjax.tensors import Params
 
 
@@ -30,22 +30,32 @@ class TrainState(NamedTuple):
     optimizer: Any
 
 
-def state_shardings(model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """A `NamedSharding` for every array of the state; moments lie where their parameters do."""
-    params = shardings(model.tensors(), mesh)
+def state_shardings(
+    model: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    sharding: ShardingConfig = ShardingConfig(),
+) -> TrainState:
+    """A `NamedSharding` for every array of the state."""
+    params = shardings(model.tensors(), mesh, sharding=sharding)
     empty = replicated(mesh)
     moments = optax.tree.map_params(
         optimizer,
-        lambda _, sharding: sharding,
+        lambda _, place: place,
         jax.eval_shape(optimizer.init, declared.abstract(model.tensors())),
-        params,
+        moment_shardings(model.tensors(), mesh, sharding),
         transform_non_params=lambda _: empty,
     )
     return TrainState(empty, params, moments)
 
 
 def initial_state(
-    model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int, params: Params | None = None
+    model: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    seed: int,
+    params: Params | None = None,
+    sharding: ShardingConfig = ShardingConfig(),
 ) -> TrainState:
     """The state before the first step, created in its shards.
 
@@ -55,8 +65,9 @@ def initial_state(
         mesh: the devices.
         seed: of the initialisation.
         params: start from these instead of fresh ones (fine-tuning).
+        sharding: where on the mesh what lies.
     """
-    places = state_shardings(model, optimizer, mesh)
+    places = state_shardings(model, optimizer, mesh, sharding)
 
     def create(params: Params) -> TrainState:
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
@@ -69,12 +80,17 @@ def initial_state(
     return fresh(jax.random.key(seed))
 
 
-def abstract_state(model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+def abstract_state(
+    model: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    sharding: ShardingConfig = ShardingConfig(),
+) -> TrainState:
     """Shapes, types and shardings of the state: what a checkpoint is restored onto."""
     params = declared.abstract(model.tensors())
     shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(optimizer.init, params))
     return jax.tree.map(
         lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
         shapes,
-        state_shardings(model, optimizer, mesh),
+        state_shardings(model, optimizer, mesh, sharding),
     )

@@ -14,7 +14,9 @@ from headjax.evaluation.measures import Measure
 from headjax.models.base import Batch, Loss, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.parallel.mesh import batch_sharding, replicated
+from headjax.parallel.rules import ShardingConfig, moment_shardings
 from headjax.tensors import Params
+from headjax.training.gradient import Gradient, accumulated_gradient, gradient
 from headjax.training.state import TrainState, state_shardings
 
 
@@ -33,42 +35,65 @@ class StepMetrics(NamedTuple):
 
 
 def updated(
-    optimizer: optax.GradientTransformation,
-    state: TrainState,
-    loss_of: Callable[[Params, jax.Array], tuple[jax.Array, Loss]],
-    seed: int,
+    optimizer: optax.GradientTransformation, state: TrainState, gradient: Gradient
 ) -> tuple[TrainState, StepMetrics]:
-    """The state after one step down the gradient, to be traced.
-
-    Args:
-        optimizer: makes updates of gradients.
-        state: the state before.
-        loss_of: from parameters and a dropout key to what is minimised and the losses it comes of.
-        seed: the key depends on it and on the step alone.
-    """
-    key = jax.random.fold_in(jax.random.key(seed), state.step)
-    (loss, losses), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, key)
-    updates, moments = optimizer.update(gradients, state.optimizer, state.params)
+    """The state after one step down the gradient, to be traced."""
+    updates, moments = optimizer.update(gradient.params, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = StepMetrics(loss, optax.tree.norm(gradients), losses.weight.sum())
+    metrics = StepMetrics(gradient.loss, optax.tree.norm(gradient.params), gradient.targets)
     return TrainState(state.step + 1, params, moments), metrics
 
 
+def dropout_key(seed: int, state: TrainState) -> jax.Array:
+    """The key of a step's dropout, from the seed and the step alone."""
+    return jax.random.fold_in(jax.random.key(seed), state.step)
+
+
 def train_step(
-    model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh, *, compute: Compute, seed: int
+    model: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    compute: Compute,
+    seed: int,
+    accumulate: int = 1,
+    sharding: ShardingConfig = ShardingConfig(),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
-    """The jitted step. It donates the state it is given, and draws dropout from (seed, step) alone."""
+    """The jitted step. It donates the state it is given, and draws dropout from (seed, step) alone.
+
+    Args:
+        model: the architecture.
+        optimizer: makes updates of gradients.
+        mesh: the devices.
+        compute: how to compute.
+        seed: of dropout.
+        accumulate: parts of the batch that are computed one after another.
+        sharding: where on the mesh what lies.
+    """
+
+    def losses_of(params: Params, key: jax.Array, batch: Batch) -> Loss:
+        return model.loss(model.apply(params, batch, Options(key=key, compute=compute)), batch)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        def loss_of(params: Params, key: jax.Array) -> tuple[jax.Array, Loss]:
-            losses = model.loss(model.apply(params, batch, Options(key=key, compute=compute)), batch)
+        def minimised(params: Params, key: jax.Array) -> tuple[jax.Array, Loss]:
+            losses = losses_of(params, key, batch)
             return losses.mean(), losses
 
         # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return updated(optimizer, state, loss_of, seed)
+            key = dropout_key(seed, state)
+            if accumulate == 1:
+                found = gradient(minimised, state.params, key)
+            else:
+                found = accumulated_gradient(losses_of, state.params, key, batch, accumulate)
+            # First where the parameters lie, or the compiler would spread activations as the moments are; then where
+            # the moments lie: under ZeRO every device updates only its own part of the parameters.
+            placed = jax.lax.with_sharding_constraint(found.params, places.params)
+            placed = jax.lax.with_sharding_constraint(placed, moments)
+            return updated(optimizer, state, found._replace(params=placed))
 
-    places = state_shardings(model, optimizer, mesh)
+    places = state_shardings(model, optimizer, mesh, sharding)
+    moments = moment_shardings(model.tensors(), mesh, sharding)
     return jax.jit(
         step,
         in_shardings=(places, batch_sharding(mesh)),

@@ -32,4 +32,6 @@ def test_a_batch_must_divide_over_the_batch_axes():
     check_batch_size(8, mesh)
     with pytest.raises(ConfigError, match=r"^batch_size: 6 does not divide over 4 devices"):
         check_batch_size(6, mesh)
+    with pytest.raises(ConfigError, match=r"^batch_size: 8 does not divide over 4 devices \(data x fsdp\) in 4 parts"):
+        check_batch_size(8, mesh, 4)
     check_batch_size(3, MeshConfig().build(jax.devices()[:1]))

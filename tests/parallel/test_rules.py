@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec
 from headjax.attention import Collaborative, MultiHead
 from headjax.errors import ConfigError
 from headjax.parallel.mesh import MeshConfig
-from headjax.parallel.rules import partition_spec, shardings
+from headjax.parallel.rules import ShardingConfig, moment_spec, partition_spec, shardings
 from headjax.tensors import Tensor, flatten
 
 
@@ -52,6 +52,25 @@ def test_rules_that_do_not_fit_name_the_tensor_and_the_axis():
         partition_spec("a/b", Tensor((4, 4), ("heads", "feed_forward")), mesh)
     with pytest.raises(ConfigError, match=r"^a/b: no sharding rule for logical axis 'colour'$"):
         partition_spec("a/b", Tensor((4,), ("colour",)), mesh)
+
+
+def test_a_dimension_that_does_not_fit_is_left_whole_on_request():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    replicating = ShardingConfig(misfits="replicate")
+    placed = [
+        partition_spec("p", Tensor(shape, axes), mesh, sharding=replicating)
+        for shape, axes in [((4, 3), ("embed", "heads")), ((4, 4), ("heads", "feed_forward"))]
+    ]
+    assert placed == [PartitionSpec("fsdp"), PartitionSpec("model")]
+    with pytest.raises(ConfigError, match=r"^a/b: no sharding rule for logical axis 'colour'$"):
+        partition_spec("a/b", Tensor((4,), ("colour",)), mesh, sharding=replicating)
+
+
+def test_moments_take_the_data_axis_where_the_largest_whole_dimension_divides():
+    mesh = MeshConfig(data=4, model=2).build()
+    cases = [((3, 8, 12), PartitionSpec()), ((8, 12), PartitionSpec(None, "model")), ((3,), PartitionSpec())]
+    placed = [moment_spec(Tensor(shape, (None,) * len(shape)), spec, mesh) for shape, spec in cases]
+    assert placed == [PartitionSpec(None, None, "data"), PartitionSpec("data", "model"), PartitionSpec()]
 
 
 def test_none_axes_are_never_sharded():

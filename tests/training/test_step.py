@@ -1,0 +1,81 @@
+"""The step: batches in parts, and moments spread over the copies, come to what the plain step comes to."""
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.models import Compute
+from headjax.models.outputs import IGNORED, Untied
+from headjax.parallel.collectives import collectives
+from headjax.parallel.mesh import MeshConfig
+from headjax.parallel.rules import ShardingConfig
+from headjax.tensors import count, flatten
+from headjax.training.optimizer import AdamW, ConstantRate
+from headjax.training.state import abstract_state, initial_state
+from headjax.training.step import put_batch, train_step
+from tests import tiny
+
+BATCH = 16
+CONFIG = tiny.decoder_config(tiny.layer(), output=Untied())
+OPTIMIZER = AdamW(schedule=ConstantRate(peak=0.01), epsilon=1e-3).build(CONFIG.tensors(), 10)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Examples with very different numbers of targets: the mean of means would be another number."""
+    made = tiny.tokens(batch=BATCH)
+    labels = made["input_ids"].copy()
+    for row in range(BATCH):
+        labels[row, 2 + row // 2 :] = IGNORED
+    return {**made, "labels": labels}
+
+
+def two_steps(mesh, batch, **options):
+    sharding = options.get("sharding", ShardingConfig())
+    state = initial_state(CONFIG, OPTIMIZER, mesh, 0, sharding=sharding)
+    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, **options)
+    for _ in range(2):
+        state, metrics = step(state, put_batch(batch, mesh))
+    return state, metrics
+
+
+@pytest.fixture(scope="module")
+def plain(batch):
+    return two_steps(MeshConfig(data=1).build(jax.devices()[:1]), batch)
+
+
+def assert_the_same(found, plain):
+    (state, metrics), (wanted, wanted_metrics) = found, plain
+    for name in metrics._fields:
+        assert float(getattr(metrics, name)) == pytest.approx(float(getattr(wanted_metrics, name)), rel=1e-5), name
+    theirs = flatten(wanted.params)
+    for name, array in flatten(state.params).items():
+        np.testing.assert_allclose(array, theirs[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "sizes, accumulate", [({"data": 1}, 16), ({"data": 4}, 4), ({"data": 2, "fsdp": 2, "model": 2}, 2)]
+)
+def test_a_batch_in_parts_is_the_batch(sizes, accumulate, plain, batch):
+    devices = jax.devices()[: int(np.prod(list(sizes.values())))]
+    assert_the_same(two_steps(MeshConfig(**sizes).build(devices), batch, accumulate=accumulate), plain)
+
+
+def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
+    mesh = MeshConfig(data=8).build()
+    sharding = ShardingConfig(optimizer="data")
+    state, metrics = two_steps(mesh, batch, sharding=sharding)
+    assert_the_same((state, metrics), plain)
+    assert all(array.sharding.is_fully_replicated for array in jax.tree.leaves(state.params))
+    held = sum(array.addressable_shards[0].data.nbytes for array in jax.tree.leaves(state.optimizer))
+    # Two moments, an eighth of nearly everything.
+    assert held < 1.1 * 2 * 4 * count(CONFIG.tensors()) / 8
+
+    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, sharding=sharding)
+    text = step.lower(abstract_state(CONFIG, OPTIMIZER, mesh, sharding), batch).compile().as_text()
+    sent, gradient = collectives(text), 4 * count(CONFIG.tensors())
+    assert sent.keys() <= {"all-reduce", "reduce-scatter", "all-gather"}
+    # The parameters come back once; what is reduced is one gradient and the scalars of loss and norm.
+    assert 0.9 * gradient < sent["all-gather"].bytes <= gradient
+    reduced = sum(sent[kind].bytes for kind in ("all-reduce", "reduce-scatter") if kind in sent)
+    assert gradient <= reduced < gradient + 256
