@@ -12,6 +12,7 @@ import numpy as np
 
 from headjax import history
 from headjax.attention import Attention, Gated
+from headjax.conversion.blas import one_blas_thread
 from headjax.conversion.circuits import query_key, value_output
 from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, layer_params
 from headjax.conversion.moments import Moments, collect, covariance_root
@@ -35,7 +36,8 @@ def convert(
     model: Model,
     to: Target | Restructuring | str | Mapping[HeadLayer, Target | str],
     *,
-    batches: Iterable[Batch] | None = None,
+    batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | None = None,
+    plain: bool = False,
     stacks: Collection[str] | None = None,
     layers: Collection[int] | None = None,
     seed: int = 0,
@@ -51,8 +53,9 @@ def convert(
         model: the model.
         to: what layers become, as a target (`ToCollaborative(shared_dim=384)`) or as text
             (`collaborative:shared_dim=384`), or one for each of some layers, by (head stack, layer).
-        batches: calibration batches. With them the error over the inputs that layers really see is made small, without
-            them the error of the weights.
+        batches: calibration batches, or the moments that `headjax.conversion.moments.collect` made of them. With them
+            the error over the inputs that layers really see is made small, without them the error of the weights.
+        plain: make the error of the weights small all the same, and only report the error over these inputs.
         stacks: head stacks to convert; None converts all.
         layers: layers to convert, counted from 0; None converts all.
         seed: of random starts and choices.
@@ -65,17 +68,14 @@ def convert(
     if isinstance(to, Restructuring):
         return Conversion(*to.restructure(model, stacks, layers, seed))
     targets = _targets(model, to, stacks, layers)
-    moments = {} if batches is None else collect(model, batches)
-    sites = _prepare(model, targets, moments)
-    converted: dict[HeadLayer, Converted] = {}
-    for target in dict.fromkeys(targets.values()):
-        places = [place for place in sites if targets[place] == target]
-        found = target.convert([sites[place] for place in places], seed)
-        converted |= dict(zip(places, found, strict=True))
-    errors = tuple(
-        _error(place, site, converted[place]) if targets[place].of_multi_head else LayerError(*place, 0.0, 0.0)
-        for place, site in sites.items()
-    )
+    sites = _prepare(model, targets, _moments(model, batches))
+    with one_blas_thread():
+        converted = _converted(sites, targets, plain, seed)
+        errors = tuple(
+            _error(place, site, converted[place]) if targets[place].of_multi_head else LayerError(*place, 0.0, 0.0)
+            for place, site in sites.items()
+        )
+        jax.block_until_ready([layer.params for layer in converted.values()])
 
     def put(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         if (stack, layer) not in converted:
@@ -86,7 +86,7 @@ def convert(
     entry = history.entry(
         "convert",
         to={f"{stack}/{layer}": describe(targets[stack, layer]) for stack, layer in sites},
-        calibrated=batches is not None,
+        calibrated=batches is not None and not plain,
         seed=seed,
         relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
     )
@@ -122,6 +122,26 @@ def _targets(
             if (stack, layer) not in targets:
                 raise ConfigError(f"to: {stack}/{layer} is no layer that can be converted")
     return targets
+
+
+def _moments(
+    model: Model, batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | None
+) -> Mapping[HeadLayer, Moments]:
+    if batches is None:
+        return {}
+    return batches if isinstance(batches, Mapping) else collect(model, batches)
+
+
+def _converted(
+    sites: Mapping[HeadLayer, Site], targets: Mapping[HeadLayer, Target], plain: bool, seed: int
+) -> dict[HeadLayer, Converted]:
+    """What every layer becomes; layers of one target together, so that one call decomposes them all."""
+    converted: dict[HeadLayer, Converted] = {}
+    for target in dict.fromkeys(targets.values()):
+        places = [place for place in sites if targets[place] == target]
+        given = [sites[place]._replace(moments=None) if plain else sites[place] for place in places]
+        converted |= dict(zip(places, target.convert(given, seed), strict=True))
+    return converted
 
 
 def _prepare(

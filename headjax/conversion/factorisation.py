@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from headjax.conversion.blas import one_blas_thread
 from headjax.conversion.cp import CP
 from headjax.conversion.products import Products, qr_of_both, squared_norm
 from headjax.conversion.solver import Fit, Solver, solve
@@ -52,8 +53,9 @@ def decompose(products: Products, rank: int, *, search: Search = Search(), seed:
     """
     require(1 <= rank <= products.max_rank, "rank", f"must be from 1 to heads * dim = {products.max_rank}, got {rank}")
     keys = [jax.random.fold_in(jax.random.key(seed), i) for i in range(len(search.starts))]
-    fits = [_fit(products, rank, name, search.solver, key) for name, key in zip(search.starts, keys, strict=True)]
-    return functools.reduce(_better, fits)
+    with one_blas_thread():
+        fits = [_fit(products, rank, name, search.solver, key) for name, key in zip(search.starts, keys, strict=True)]
+        return jax.block_until_ready(functools.reduce(_better, fits))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
