@@ -1,28 +1,35 @@
-"""`headjax bench depth`: what 144 single-head layers cost to compile and to hold, beside 12 layers of 12 heads."""
+"""`headjax bench depth`: what 144 single-head layers cost to compile, hold and run, beside 12 layers of 12 heads."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
 
 from headjax import tensors as declared
 from headjax.bench.bert import bert
 from headjax.bench.result import BenchResult
+from headjax.bench.timing import Timing, summarize
 from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.deep import deep_config
 from headjax.parallel.mesh import MeshConfig
 from headjax.report import numbers
 from headjax.report.progress import Progress, silent
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, LinearDecay
-from headjax.training.state import abstract_state
-from headjax.training.step import train_step
+from headjax.training.state import abstract_state, initial_state
+from headjax.training.step import put_batch, train_step
 
-REPEATS = 3
+REPEATS, STEPS = 3, 5
+BATCH, LENGTH = 8, 128
 
 
 class Compiled(NamedTuple):
@@ -43,46 +50,86 @@ class Compiled(NamedTuple):
     parameters: int
 
 
+class Step(NamedTuple):
+    """A compiled train step and what it is a step of."""
+
+    model: ModelConfig
+    call: Any
+
+    def start(self) -> Any:
+        """A fresh training state."""
+        return initial_state(self.model, optimizer(self.model), one_device(), 0)
+
+
 def run(progress: Progress = silent) -> BenchResult:
-    """Compiles the train step of both models several times, in turns, with full rematerialisation."""
-    models = {"12 heads x 12 layers": bert(12, 12), "1 head x 144 layers": bert(1, 144, hidden=256)}
+    """Compiles the train step of both models several times, in turns, then runs it; full rematerialisation."""
+    shallow_model = bert(12, 12)
+    models = {"12 heads x 12 layers": shallow_model, "1 head x 144 layers": deep_config(shallow_model)}
     measured: dict[str, list[Compiled]] = {name: [] for name in models}
+    steps: dict[str, Step] = {}
     with progress("compiling", REPEATS * len(models), "step") as bar:
         for repeat in range(REPEATS):
             for place, (name, model) in enumerate(models.items()):
                 jax.clear_caches()
-                measured[name].append(compile_step(model, batch_size=8, length=128))
+                compiled, steps[name] = compile_step(model, batch_size=BATCH, length=LENGTH)
+                measured[name].append(compiled)
                 bar(repeat * len(models) + place + 1, {})
+    timings = time_steps(steps, progress)
     shallow, deep = (_summary(runs) for runs in measured.values())
+    shallow_step, deep_step = timings.values()
+    compile_ratio = (deep.trace_seconds + deep.compile_seconds) / (shallow.trace_seconds + shallow.compile_seconds)
+    return BenchResult(
+        ours=deep._asdict()
+        | {"step": deep_step._asdict()}
+        | {
+            "memory_ratio": deep.total_bytes / shallow.total_bytes,
+            "step_ratio": deep_step.median / shallow_step.median,
+        },
+        peer=shallow._asdict() | {"step": shallow_step._asdict()},
+        ratio=compile_ratio,
+        tables=(_table(models, (shallow, deep), timings),),
+    )
+
+
+def _table(models: Mapping[str, ModelConfig], compiled: tuple[Compiled, ...], timings: Mapping[str, Timing]) -> Table:
     rows: list[tuple[Any, ...]] = [
-        (name, s.parameters, s.trace_seconds, s.compile_seconds, s.temporary_bytes, s.total_bytes)
-        for name, s in zip(models, (shallow, deep), strict=True)
+        (
+            name,
+            c.parameters,
+            BATCH * models[name].flops(LENGTH),
+            c.trace_seconds,
+            c.compile_seconds,
+            c.temporary_bytes,
+            c.total_bytes,
+            timings[name].median,
+            timings[name].low,
+            timings[name].high,
+        )
+        for name, c in zip(models, compiled, strict=True)
     ]
     columns = (
         Column("Train step"),
         Column("Parameters", numbers.count),
+        Column("Work of a forward", numbers.flops),
         Column("Trace", numbers.duration, "lower"),
         Column("Compile", numbers.duration, "lower"),
         Column("Temporaries", numbers.size, "lower"),
         Column("With state", numbers.size, "lower"),
+        Column("Step", numbers.duration, "lower"),
+        Column("First quartile", numbers.duration),
+        Column("Third quartile", numbers.duration),
     )
-    notes = (f"Batch 8 x 128, AdamW, full rematerialisation; medians of {REPEATS} compilations taken in turns.",)
-    ratio = (deep.trace_seconds + deep.compile_seconds) / (shallow.trace_seconds + shallow.compile_seconds)
-    return BenchResult(
-        ours=deep._asdict() | {"memory_ratio": deep.total_bytes / shallow.total_bytes},
-        peer=shallow._asdict(),
-        ratio=ratio,
-        tables=(Table(columns, rows, notes=notes),),
-    )
+    shape = f"Batch {BATCH} x {LENGTH}, AdamW, full rematerialisation"
+    notes = (f"{shape}; medians of {REPEATS} compilations and {STEPS} steps, each taken in turns.",)
+    return Table(columns, rows, notes=notes)
 
 
-def compile_step(model: ModelConfig, *, batch_size: int, length: int) -> Compiled:
+def compile_step(model: ModelConfig, *, batch_size: int, length: int) -> tuple[Compiled, Step]:
     """Compiles a train step from shapes alone."""
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
-    optimizer = AdamW(schedule=LinearDecay(peak=1e-4, warmup_steps=10)).build(model.tensors(), 100)
-    state = abstract_state(model, optimizer, mesh)
+    transformation, mesh = optimizer(model), one_device()
+    state = abstract_state(model, transformation, mesh)
     tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
-    step = train_step(model, optimizer, mesh, compute=Compute(remat="full"), seed=0)
+    step = train_step(model, transformation, mesh, compute=Compute(remat="full"), seed=0)
     start = time.perf_counter()
     lowered = step.lower(state, {"input_ids": tokens, "labels": tokens})  # type: ignore[attr-defined]
     traced = time.perf_counter()
@@ -91,7 +138,36 @@ def compile_step(model: ModelConfig, *, batch_size: int, length: int) -> Compile
     memory = compiled.memory_analysis()
     total = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     parameters = declared.count(model.tensors())
-    return Compiled(traced - start, done - traced, memory.temp_size_in_bytes, total, parameters)
+    costs = Compiled(traced - start, done - traced, memory.temp_size_in_bytes, total, parameters)
+    return costs, Step(model, compiled)
+
+
+def time_steps(steps: Mapping[str, Step], progress: Progress = silent) -> dict[str, Timing]:
+    """Seconds of a step of each, taken in turns after one that is not timed; random tokens."""
+    tokens = np.random.default_rng(0).integers(1000, 30_000, size=(BATCH, LENGTH)).astype(np.int32)
+    batch = put_batch({"input_ids": tokens, "labels": tokens}, one_device())
+    states = {name: step.start() for name, step in steps.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    with progress("steps", STEPS + 1, "step") as bar:
+        for repeat in range(STEPS + 1):
+            for name, step in steps.items():
+                start = time.perf_counter()
+                states[name], metrics = step.call(states[name], batch)
+                jax.block_until_ready((states[name], metrics))
+                if repeat:
+                    seconds[name].append(time.perf_counter() - start)
+            bar(repeat + 1, {})
+    return {name: summarize(times) for name, times in seconds.items()}
+
+
+def optimizer(model: ModelConfig) -> optax.GradientTransformation:
+    """The optimizer of the steps."""
+    return AdamW(schedule=LinearDecay(peak=1e-4, warmup_steps=10)).build(model.tensors(), 100)
+
+
+def one_device() -> Mesh:
+    """A mesh of the first device."""
+    return MeshConfig(data=1).build(jax.devices()[:1])
 
 
 def _summary(runs: list[Compiled]) -> Compiled:

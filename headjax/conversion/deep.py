@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
-from headjax.attention.mask import Mask
 from headjax.conversion.layers import find_layers
 from headjax.conversion.target import LayerError, Restructuring
 from headjax.errors import require, require_positive
 from headjax.models.base import SLOTS, Model
-from headjax.models.deep import deepen, part_counts
+from headjax.models.deep import after_norm, deepen, part_counts
 from headjax.models.layer import Layer, LayerCall
 from headjax.tensors import Params
 
@@ -55,31 +54,33 @@ class ToDeep(Restructuring):
             for i, parts in enumerate(counts[name]):
                 there = slice(first, first + parts)
                 if parts > 1:
-                    whole, split = ([stack.layers[i]], [old[i]]), (new_layers[there], new[there])
-                    errors.append(LayerError(name, i, layer_gap(whole, split, model.config.width, seed), None))
+                    gap = layer_gap(stack.layers[i], old[i], new_layers[there], new[there], model.config.width, seed)
+                    errors.append(LayerError(name, i, gap, None))
                 first += parts
         return deep, tuple(errors)
 
 
 def layer_gap(
-    whole: tuple[Sequence[Layer], Sequence[Params]],
-    split: tuple[Sequence[Layer], Sequence[Params]],
-    width: int,
-    seed: int = 0,
+    whole: Layer, params: Params, parts: Sequence[Layer], parts_params: Sequence[Params], width: int, seed: int = 0
 ) -> float:
-    """||y - y'|| / ||y|| of the outputs y and y' of layers one after another, for standard normal inputs.
+    """||y - y'|| / ||y|| of the outputs y of a layer and y' of those that take its place, one after another.
 
-    Decoder layers with cross-attention attend to a memory that is standard normal too. Attention is not masked.
+    Inputs are standard normal vectors, normalised as the layer's own outputs are (post-norm); decoder layers with
+    cross-attention attend to a memory of such. Attention is not masked.
 
     Args:
-        whole: the layers of the original and their parameters, in order.
-        split: those that take their place.
+        whole, params: the layer.
+        parts, parts_params: the layers that take its place, in order.
         width: size of the residual stream.
         seed: of the inputs.
     """
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, width))
-    expected = _apply(*whole, inputs, memory)
-    return float(jnp.linalg.norm(_apply(*split, inputs, memory) - expected) / jnp.linalg.norm(expected))
+    norm = whole.residual.norm
+    if norm is not None and after_norm(whole.residual):
+        inputs, memory = (norm(params["feed_forward_residual"]["norm"], x) for x in (inputs, memory))
+    expected = _apply([whole], [params], inputs, memory)
+    found = _apply(parts, parts_params, inputs, memory)
+    return float(jnp.linalg.norm(found - expected) / jnp.linalg.norm(expected))
 
 
 def _apply(layers: Sequence[Layer], params: Sequence[Params], x: jax.Array, memory: jax.Array) -> jax.Array:
@@ -90,7 +91,7 @@ def _apply(layers: Sequence[Layer], params: Sequence[Params], x: jax.Array, memo
 
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
-    return layer(params, x, LayerCall(attention=Call(mask=Mask()), memory=memory))[0]
+    return layer(params, x, LayerCall(attention=Call(), memory=memory))[0]
 
 
 def _whole_layers(

@@ -26,7 +26,7 @@ class LayerError(NamedTuple):
         stack: head stack.
         layer: layer within it.
         relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT. Of a layer that became several:
-            ||y - y'|| / ||y|| of its outputs y for standard normal inputs.
+            ||y - y'|| / ||y|| of its outputs y for random inputs.
         value_error: the same over W_V^h W_O^h; None of a layer that became several.
             Both are 0 for conversions that keep the function by construction (gates).
         logit_error: root mean square error of logits over their root mean square, for query and key inputs of the

@@ -15,12 +15,15 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any, TypeVar
 
+import jax.numpy as jnp
+
 from headjax import history
 from headjax.attention import Attention, NoHeads, Talking
 from headjax.errors import require
 from headjax.models.base import Model, ModelConfig
 from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
+from headjax.models.residual import PreNorm, Residual
 from headjax.models.stack import SharedStack, Stack
 from headjax.serialize import kind_of
 from headjax.tensors import Params, Tensor, map_tensors
@@ -50,9 +53,11 @@ def deep_config(config: C, heads: int = 1) -> C:
 def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | None = None) -> Model:
     """The model with its layers split into layers of `heads` heads each, from the same weights.
 
-    Every new layer has its heads, its slice of the feed-forward weights and a copy of the norms. Biases that a
-    sub-layer adds once, b_O and b_2, are shared out evenly, so that the new layers' sub-layers sum to the old one's.
-    What heads share (keys of grouped attention, collaborative projections) every new layer has for itself. Heads keep
+    Every new layer has its heads and its slice of the feed-forward weights. Biases that a sub-layer adds once, b_O and
+    b_2, are shared out evenly, so that the new layers' sub-layers sum to the old one's. What heads share (keys of
+    grouped attention, collaborative projections) every new layer has for itself. Norms that a sub-layer reads through
+    (pre-norm) are copied; of those that come after a sub-layer (post-norm) the last of the new layers has the old
+    layer's, those between have constants that pass on what they are given at the size it has, see `level`. Heads keep
     their numbers: with 12 heads a layer, `encoder/3/7` becomes `encoder/43/7`. The history says into how many layers
     each layer was split.
 
@@ -117,7 +122,33 @@ def split_params(layer: Layer, params: Params, parts: int, width: int) -> list[P
         return [params]
     cut = {slot: split_attention(attention, params[slot], parts, width) for slot, attention in _slots(layer)}
     cut["feed_forward"] = split_feed_forward(layer.feed_forward, params["feed_forward"], parts, width)
-    return [params | {name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
+    between = dict(params)
+    if after_norm(layer.residual):
+        residuals = [name for name in params if name.endswith("_residual")]
+        between |= {name: params[name] | {"norm": level(params[name]["norm"])} for name in residuals}
+    rest = [between] * (parts - 1) + [params]
+    return [rest[i] | {name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
+
+
+def after_norm(residual: Residual) -> bool:
+    """Whether the residual connection normalises its sum (post-norm)."""
+    return residual.norm is not None and not isinstance(residual, PreNorm)
+
+
+def level(norm: Params) -> Params:
+    """A norm's weights as constants: outputs of the same mean and variance, and no feature scaled unlike another.
+
+    scale = sqrt(mean(gamma^2) + var(beta)), bias = mean(beta). Applied to what a norm with gamma and beta has given, it
+    is nearly the identity; gamma and beta themselves, applied once for every head, would wear the stream down to the
+    few features that they let pass.
+
+    Args:
+        norm: `scale [width]` and, if it has one, `bias [width]`.
+    """
+    scale, bias = norm["scale"], norm.get("bias")
+    variance = jnp.square(scale).mean() + (0.0 if bias is None else bias.var())
+    constant = {"scale": jnp.full_like(scale, jnp.sqrt(variance))}
+    return constant if bias is None else constant | {"bias": jnp.full_like(bias, bias.mean())}
 
 
 def split_attention(attention: Attention, params: Params, parts: int, width: int) -> list[Params]:

@@ -91,6 +91,23 @@ def test_heads_keep_numbers_and_weights(model, heads):
     assert np.isfinite(deep(tiny.tokens()).hidden).all()
 
 
+def test_norms_between_the_parts_of_a_layer_pass_on_what_they_are_given(model):
+    """Those after the sub-layers of the last part are the layer's own, the others constants of the same size."""
+    deep = deepen(model)
+    old = model.config.encoder.unstack(model.params["encoder"])[0]["feed_forward_residual"]["norm"]
+    new = [layer["feed_forward_residual"]["norm"] for layer in deep.config.encoder.unstack(deep.params["encoder"])]
+    jax.tree.map(np.testing.assert_array_equal, new[3], old)
+    norm, vectors = (
+        model.config.encoder.layers[0].residual.norm,
+        jax.random.normal(jax.random.key(0), (50, 4, tiny.WIDTH)),
+    )
+    ours, theirs = norm(new[0], vectors), norm(old, vectors)
+    assert np.ptp(new[0]["scale"]) == 0
+    np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.02)
+    np.testing.assert_allclose(ours.std(), theirs.std(), rtol=0.05)
+    np.testing.assert_allclose(norm(new[1], ours), ours, atol=1e-5)
+
+
 def test_one_layer_alone_and_a_pruned_one(model):
     pruned = prune(model, ["encoder/1/0", "encoder/1/2"])
     deep = deepen(pruned, chosen={("encoder", 1)})
