@@ -17,6 +17,7 @@ from headjax.version import __version__
 
 COMMANDS = {
     "quickstart": "train a small decoder, score, prune and convert its heads, write a report",
+    "prepare": "a task as tokenised shards on disk, for train and evaluate",
     "train": "train a model from a config file",
     "evaluate": "a model's metrics on a task",
     "inspect": "layers, heads, sizes and costs of a model or config",
@@ -24,8 +25,11 @@ COMMANDS = {
     "ablate": "the effect of removing each head",
     "prune": "remove heads for real",
     "convert": "another formulation from the same weights",
+    "sweep": "convert to many sizes and evaluate each",
+    "report": "everything about a model's heads on one HTML page",
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
+    "tokenizer": "a vocabulary learned from text",
     "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
     "bench": "side by side with a peer, ratio and spread",
 }
@@ -38,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, or 2 for an error that one line explains."""
+    """Runs a command; returns the exit code: 0, 2 for an error that one line explains, or what the result says."""
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except HeadjaxError as error:
@@ -78,7 +82,7 @@ def _run(arguments: list[str]) -> int:
             shown.print(result.message, highlight=False, markup=False, soft_wrap=True)
         if options.json is not None:
             write_json(result.data, options.json, stdout)
-    return 0
+    return result.exit_code
 
 
 def _parser(selected: str | None) -> argparse.ArgumentParser:

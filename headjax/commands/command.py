@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headjax.errors import HeadjaxError
 from headjax.report.progress import Progress
 from headjax.report.tables import Table
 
@@ -22,11 +23,13 @@ class Result(NamedTuple):
         data: what `--json` writes.
         tables: what is printed.
         message: a last line, such as where the output went.
+        exit_code: of the command line; not 0 where the command did its work and the outcome is bad.
     """
 
     data: Mapping[str, Any]
     tables: Sequence[Table] = ()
     message: str = ""
+    exit_code: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +72,18 @@ def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True
     parser.add_argument("--task", required=required, metavar="TASK", help="task name (python, sst2, ...) or a file")
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="examples per batch (default 16)")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="use the first N examples (default all)")
+    parser.add_argument(
+        "--buckets", default="", metavar="L", help="pad texts to these lengths, such as 16,32,64 (default the longest)"
+    )
+
+
+def numbers_of(field: str, text: str) -> tuple[int, ...]:
+    """`16,32,64` as numbers; none for empty text.
+
+    Raises:
+        HeadjaxError: anything else.
+    """
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise HeadjaxError(f"{field}: expected numbers such as 16,32,64, got {text!r}") from None

@@ -43,13 +43,18 @@ def _from_directory(path: str) -> ModelConfig:
 
 def _from_file(options: argparse.Namespace) -> ModelConfig:
     from headjax.configuration import load_config
+    from headjax.initialization import Initialization
     from headjax.models.recipes import Recipe
     from headjax.serialize import from_data
 
     config = load_config(options.config, options.overrides).to_dict()
     if "model" not in config:
         raise HeadjaxError("config.model: missing")
-    return from_data(Recipe, config["model"], "config.model").build()  # type: ignore[type-abstract]
+    model = from_data(Recipe, config["model"], "config.model").build()  # type: ignore[type-abstract]
+    if config.get("initialization") is None:
+        return model
+    step = from_data(Initialization, config["initialization"], "config.initialization")  # type: ignore[type-abstract]
+    return step.configure(model)
 
 
 def _totals(summary: ModelSummary) -> Table:

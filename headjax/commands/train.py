@@ -16,10 +16,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--distributed", metavar="WHO", help="one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I"
     )
+    parser.add_argument("--profile_steps", metavar="FIRST:LAST", help="write a trace of these steps, for xprof")
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Trains, evaluates, checkpoints and resumes by itself."""
+    from headjax.training.profile import ProfiledSteps
+
+    profiled = None if options.profile_steps is None else ProfiledSteps.parse(options.profile_steps)
     if options.distributed is not None:
         from headjax.parallel.distributed import initialize
 
@@ -30,10 +34,11 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     from headjax.training.loop import train
 
     config = train_config(load_config(options.config, options.overrides))
-    result = train(config, options.workdir, progress=progress)
+    result = train(config, options.workdir, progress=progress, profiled=profiled)
     data = {
         "steps": result.steps,
         "finished": result.finished,
+        "diverged": result.diverged is not None,
         "metrics": dict(result.metrics),
         "tokens_per_second": result.tokens_per_second,
         "model": None if result.path is None else str(result.path),
@@ -42,11 +47,17 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     rows = [("steps", f"{result.steps:,} of {config.steps:,}"), ("parameters", f"{result.model.num_parameters:,}")]
     rows += [(name, f"{value:,.4g}") for name, value in result.metrics.items()]
     rows.append(("tokens per second", f"{result.tokens_per_second:,.0f}"))
-    if result.finished:
+    if result.diverged is not None:
+        message = f"diverged: {result.diverged}"
+    elif result.finished:
         message = f"model: {result.path}"
     else:
         message = f"interrupted after step {result.steps}; the same command goes on from there"
-    return Result(data, [Table((Column("Training"), Column("")), rows)], message)
+    table = Table((Column("Training"), Column("")), rows)
+    return Result(data, [table], message, 0 if result.diverged is None else DIVERGED)
 
+
+DIVERGED = 3
+"""Exit code of a run that diverged."""
 
 COMMAND = Command("train", "train a model from a config file", arguments, run)

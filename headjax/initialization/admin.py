@@ -23,6 +23,10 @@ from headjax.tensors import Params
 NEEDS_POST_NORM = "Admin is an initialisation of post_norm layers"
 NEEDS_OWN_LAYERS = "Admin weights each shortcut by its depth"
 
+_SMALLEST = 0.5
+"""The second omega of a stack whose input is about normalised is more than 1; of one with unscaled embeddings of
+standard deviation 0.02 it is 0.03."""
+
 
 @kind("admin")
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +88,8 @@ def profile(
         exclude_padding: whether the variance is over tokens alone.
 
     Raises:
-        DataError: a batch without examples or, if padding is excluded, without tokens.
+        DataError: a batch without examples or, if padding is excluded, without tokens; a stack whose input is not
+            scaled to a variance of about one.
     """
     if any(array.shape[0] == 0 for array in batch.values()):
         raise DataError("batch: holds no examples to profile")
@@ -107,6 +112,12 @@ def profile(
     found = {name: np.asarray(values) for name, values in run(params, batch, setting.key).items()}
     if not all(np.isfinite(values).all() for values in found.values()):
         raise DataError("batch: has no finite variance to profile (no tokens but padding, or parameters not finite)")
+    for name, values in found.items():
+        if values[1] < _SMALLEST:
+            raise DataError(
+                f"{name}: its input and first sub-layer have variance {values[1] ** 2:.2g}; Admin needs about one or "
+                f"more, or it all but cuts the shortcuts. Normalise or scale the embeddings."
+            )
     return found
 
 

@@ -48,6 +48,12 @@ class Checkpoints:
         """The last complete checkpoint's step, None without one."""
         return self._manager.latest_step()
 
+    def describe_latest(self) -> str:
+        """The last complete checkpoint in words."""
+        self._finish()
+        step = self.latest
+        return "there is no good checkpoint" if step is None else f"the last good checkpoint is {self.path / str(step)}"
+
     def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
         """Starts writing a checkpoint, unless this step has one."""
         if step == self.latest:

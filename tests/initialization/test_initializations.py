@@ -23,9 +23,9 @@ from headjax.initialization import (
     constant_omega,
 )
 from headjax.initialization.admin import profile
-from headjax.initializers import FanIn, SlicedXavier, Xavier
+from headjax.initializers import FanIn, Normal, SlicedXavier, Xavier
 from headjax.models import Compute, EncoderDecoderModel, Options
-from headjax.models.embeddings import Embeddings, Sinusoidal
+from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
 from headjax.models.feed_forward import Dense
 from headjax.models.norms import LayerNorm
 from headjax.models.residual import PostNorm, ScaledNoNorm
@@ -192,6 +192,15 @@ def test_an_empty_batch_is_an_error(empty):
     where = setting(batch)
     with pytest.raises(DataError, match=r"^batch: .*to profile"):
         profile(config, config.initialize(SEEDS), where.batches[0], where, exclude_padding=True)
+
+
+def test_a_stack_whose_input_is_far_below_variance_one_is_an_error():
+    """Its second omega would be 0.1 or less and cut the shortcuts."""
+    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions(), token_initializer=Normal(0.02))
+    config = Admin().configure(post_norm(embeddings=embeddings, initializer=Normal(0.02)))
+    where = setting(tiny.tokens(8))
+    with pytest.raises(DataError, match=r"^decoder: its input and first sub-layer have variance 0\.00"):
+        profile(config, config.initialize(SEEDS), where.batches[0], where)
 
 
 def test_without_batches_there_is_nothing_to_profile():

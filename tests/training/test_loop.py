@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import jax
 import numpy as np
@@ -12,30 +13,18 @@ import pytest
 
 from headjax.data.records import TokenBlocks
 from headjax.data.task import TaskData
-from headjax.errors import CheckpointError, ConfigError, DataError
+from headjax.errors import CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.models.directory import load
 from headjax.tensors import flatten
+from headjax.training.clock import StepClock
 from headjax.training.config import train_config
 from headjax.training.loop import train
 from headjax.training.metrics import read_metrics
+from headjax.training.profile import ProfiledSteps
 
 VOCABULARY = 24
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compilation_cache(tmp_path_factory):
-    """Every run compiles its own step; the same program is compiled once here."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+pytestmark = pytest.mark.usefixtures("compilation_cache")
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +127,7 @@ def test_a_run_stopped_by_sigterm_goes_on_bit_for_bit(step, uninterrupted, data,
     assert continued.metrics == whole.metrics
 
     def values(path):
-        return [{k: v for k, v in record.items() if "tokens_per_second" not in k} for record in read_metrics(path)]
+        return [{k: v for k, v in record.items() if "second" not in k} for record in read_metrics(path)]
 
     assert values(tmp_path / "metrics.jsonl") == values(whole_workdir / "metrics.jsonl")
 
@@ -231,7 +220,53 @@ def test_tensorboard_and_json_lines_hold_the_same_steps(data, tmp_path):
     assert list((tmp_path / "tensorboard").glob("events*"))
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [1, 1, 2, 2]
-    assert {"train/loss", "train/gradient_norm", "train/targets", "train/tokens_per_second", "step"} == set(records[0])
+    assert {"train/loss", "train/gradient_norm", "train/targets", "train/tokens_per_second", "step"} <= set(records[0])
+    for record in records[::2]:
+        parts = [record[f"train/{part}_seconds"] for part in ("compute", "input_wait", "checkpoint_wait")]
+        assert min(parts) >= 0.0
+        assert sum(parts) == pytest.approx(record["train/step_seconds"])
+
+
+def test_waits_are_told_apart():
+    clock = StepClock(4)
+    with clock.input(None):
+        time.sleep(0.02)
+    with clock.checkpoint(jax.numpy.zeros(())):
+        time.sleep(0.04)
+    seconds = clock.read(6)
+    assert seconds.input_wait_seconds >= 0.01
+    assert seconds.checkpoint_wait_seconds >= 0.02
+    assert clock.read(7).checkpoint_wait_seconds == 0.0
+
+    class Running:
+        def is_ready(self):
+            return False
+
+    with clock.input(Running()):  # the devices were busy meanwhile
+        time.sleep(0.01)
+    assert clock.read(8).input_wait_seconds == 0.0
+
+
+def test_some_steps_are_traced(data, tmp_path):
+    profiled = ProfiledSteps.parse("2:3")
+    with one_device():
+        train(config(steps=3), tmp_path, data=data, profiled=profiled)
+        (trace,) = (tmp_path / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb")
+        assert b"train" in trace.read_bytes()
+        with pytest.raises(HeadjaxError, match=r"^--profile_steps: 2:3 goes beyond the run's 2 steps$"):
+            train(config(steps=2), tmp_path / "other", data=data, profiled=profiled)
+    for text in ("", "3", "3:2", "0:2", "a:b"):
+        with pytest.raises(HeadjaxError, match=r"^--profile_steps: expected FIRST:LAST such as 10:15, got "):
+            ProfiledSteps.parse(text)
+
+
+def test_a_bucket_is_no_folder_and_a_read_only_one_is_named(data, tmp_path, monkeypatch):
+    with pytest.raises(HeadjaxError, match=r"^gs://b/run: buckets are written through a mount; .*gcsfuse .* b bucket"):
+        train(config(), "gs://b/run", data=data)
+    monkeypatch.setattr("headjax.training.loop.train_step", None)  # nothing is compiled before
+    (tmp_path / "file").touch()
+    with one_device(), pytest.raises(HeadjaxError, match=r"file/run/train_config\.json: cannot be written \(Not a dir"):
+        train(config(), tmp_path / "file" / "run", data=data)
 
 
 def test_a_run_does_not_go_on_with_another_text(data, tmp_path):

@@ -11,6 +11,7 @@ from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned, Positions
 from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
+from headjax.models.norms import Norm
 from headjax.models.outputs import Tied, TokenLogits
 from headjax.models.recipes.base import Recipe, equal_layers, final_norm
 from headjax.models.residual import PreNorm, Residual
@@ -32,6 +33,7 @@ class LanguageModel(Recipe):
         feed_forward: feed-forward sub-layer of every layer.
         residual: how sub-layers join the stream; `pre_norm` adds a final norm.
         positions: how positions enter; None is one learned vector each.
+        embedding_norm: normalisation of the embeddings, or None; post-norm stacks need it to begin at variance one.
         output: how hidden states become logits.
         dropout: rate on embeddings and sub-layer outputs.
         attention_dropout: rate on attention probabilities.
@@ -47,6 +49,7 @@ class LanguageModel(Recipe):
     feed_forward: FeedForward
     residual: Residual = PreNorm()
     positions: Positions | None = None
+    embedding_norm: Norm | None = None
     output: TokenLogits = Tied()
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -71,7 +74,9 @@ class LanguageModel(Recipe):
         positions = Learned(self.max_length) if self.positions is None else self.positions
         return DecoderModel(
             width=self.width,
-            embeddings=Embeddings(vocab_size=self.vocab_size, positions=positions, dropout=self.dropout),
+            embeddings=Embeddings(
+                vocab_size=self.vocab_size, positions=positions, norm=self.embedding_norm, dropout=self.dropout
+            ),
             decoder=Stack(layers=layers, final_norm=final_norm(self.residual)),
             output=self.output,
             initializer=self.initializer,

@@ -1,0 +1,121 @@
+"""What training does along depth: variances of sub-layers, gradient norms and update ratios of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from headjax.initialization.admin import variance
+from headjax.models.base import Batch, ModelConfig, Options
+from headjax.models.compute import Compute
+from headjax.models.observe import Joining, observe
+from headjax.models.run import SharedRun
+from headjax.parallel.mesh import replicated
+from headjax.tensors import Params
+from headjax.training.metrics import read_metrics
+
+
+class Depth(NamedTuple):
+    """One training step along depth, by stack, from the first to the last.
+
+    Attributes:
+        branch_variance: `[sub-layers]` Var[f_i], with dropout, over tokens that are no padding.
+        stream_variance: `[sub-layers]` variance of the stream after each sub-layer, over the same.
+        gradient_norm: `[layers]` norm of the gradient of a layer's parameters, before clipping.
+        update_ratio: `[layers]` norm of the update of a layer's parameters over the norm they had.
+    """
+
+    branch_variance: dict[str, jax.Array]
+    stream_variance: dict[str, jax.Array]
+    gradient_norm: dict[str, jax.Array]
+    update_ratio: dict[str, jax.Array]
+
+
+def depth_measurement(
+    model: ModelConfig, mesh: Mesh, *, compute: Compute, seed: int
+) -> Callable[[Params, Params, Batch, int], Depth]:
+    """The jitted measurement of a training step, from the parameters before and after it, its batch and its number.
+
+    The gradient is computed once more, with the dropout of that step and the whole batch at once. Steps are counted
+    from 0.
+    """
+
+    def measure(before: Params, after: Params, batch: Batch, step: jax.Array) -> Depth:
+        key = jax.random.fold_in(jax.random.key(seed), step)
+
+        def loss(params: Params) -> tuple[jax.Array, Any]:
+            observing, observed = observe(model, _variances)
+            output = observing.apply(params, batch, Options(key=key, compute=compute))
+            return model.loss(output, batch).mean(), observed
+
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            gradient, observed = jax.grad(loss, has_aux=True)(before)
+        moved = layer_norms(model, jax.tree.map(jnp.subtract, after, before))
+        norms = layer_norms(model, before)
+        return Depth(
+            {name: jnp.stack([branch for branch, _ in records]) for name, records in observed.items()},
+            {name: jnp.stack([stream for _, stream in records]) for name, records in observed.items()},
+            layer_norms(model, gradient),
+            {name: moved[name] / jnp.maximum(norms[name], jnp.finfo(jnp.float32).tiny) for name in norms},
+        )
+
+    return jax.jit(measure, out_shardings=replicated(mesh))
+
+
+def _variances(joining: Joining, _: Any) -> tuple[jax.Array, Any, tuple[jax.Array, jax.Array]]:
+    outputs = []
+
+    def f(x: jax.Array) -> jax.Array:
+        outputs.append(joining.f(x))
+        return outputs[-1]
+
+    stream = joining.residual(joining.params, joining.x, f)
+    return stream, (), (variance(outputs[0], joining.mask), variance(stream, joining.mask))
+
+
+def layer_norms(model: ModelConfig, params: Params) -> dict[str, jax.Array]:
+    """By stack, `[layers]` the Euclidean norm of each layer's arrays; layers that share them have the same."""
+    norms = {}
+    for name, stack in model.stacks().items():
+        by_run = []
+        for run in stack.runs:
+            if isinstance(run, SharedRun):
+                by_run.append(jnp.broadcast_to(optax.tree.norm(params[name][run.name]), (run.count,)))
+            else:
+                by_run.append(jax.vmap(optax.tree.norm)(params[name][run.name]))
+        norms[name] = jnp.concatenate(by_run)
+    return norms
+
+
+def depth_record(depth: Depth) -> dict[str, float]:
+    """What `metrics.jsonl` holds of it: `depth/<measure>/<stack>/<number>`, numbers counted from 0."""
+    return {
+        f"depth/{measure}/{stack}/{number}": float(value)
+        for measure, by_stack in depth._asdict().items()
+        for stack, values in by_stack.items()
+        for number, value in enumerate(np.asarray(values))
+    }
+
+
+def read_depth(path: Path, measure: str, stack: str) -> dict[int, Sequence[float]]:
+    """A measure along depth by training step, from a run's `metrics.jsonl`.
+
+    Args:
+        path: the file.
+        measure: a field of `Depth`.
+        stack: name of the stack.
+    """
+    prefix = f"depth/{measure}/{stack}/"
+    found: dict[int, Sequence[float]] = {}
+    for record in read_metrics(path):
+        values = {int(name.removeprefix(prefix)): value for name, value in record.items() if name.startswith(prefix)}
+        if values:
+            found[record["step"]] = [values[number] for number in sorted(values)]
+    return found
