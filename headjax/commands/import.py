@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         ("parameters", numbers.count(data["parameters"])),
         ("heads", numbers.count(data["heads"])),
         ("weights", ", ".join(data["dtype"])),
-        ("tokenizer", "yes" if data["tokenizer"] else "none that can be read (tokenizer.json, vocab.txt)"),
+        ("tokenizer", "yes" if data["tokenizer"] else "none that can be read"),
     ]
     return Result(data, [Table((Column("Imported"), Column("")), rows)], f"model: {options.out}")
 

@@ -15,9 +15,10 @@ from headjax.data.records import TokenBlocks
 from headjax.data.split import split
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import text_files
-from headjax.data.tokenizers import TRAINERS, Tokenizer
+from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
+from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, require, require_positive
-from headjax.serialize import kind, unknown_name
+from headjax.serialize import kind
 
 
 @kind("language")
@@ -28,8 +29,9 @@ class LanguageConfig(DataConfig):
     Attributes:
         path: the user's text: a file, a folder or a glob pattern; empty for the text that ships with Python.
         length: tokens of one example.
-        tokenizer: `bpe` (byte pairs, learned from the training text) or `bytes`.
-        vocab_size: tokens that `bpe` learns; `bytes` always has 257.
+        tokenizer: `bpe` (byte pairs) or `sentencepiece`, learned from the training text; `bytes`; or a folder with
+            the files of a tokenizer (`headjax tokenizer`).
+        vocab_size: tokens to learn; `bytes` always has 257.
         validation_fraction: how much of the text is held out, about.
     """
 
@@ -42,7 +44,7 @@ class LanguageConfig(DataConfig):
     def __post_init__(self) -> None:
         require_positive(self, "length", "vocab_size")
         require(self.length >= 2, "length", f"must be at least 2 (a token and its successor), got {self.length}")
-        require(self.tokenizer in TRAINERS, "tokenizer", unknown_name("tokenizer", self.tokenizer, TRAINERS))
+        check_tokenizer(self.tokenizer)
         fraction = self.validation_fraction
         require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")
 
@@ -69,7 +71,7 @@ def language_model_data(config: LanguageConfig, tokenizer: Tokenizer | None = No
     documents = text_files(config.path) if config.path else embedded_corpus()
     train, validation = split(documents, config.validation_fraction)
     if tokenizer is None:
-        tokenizer = TRAINERS[config.tokenizer]([document.text for document in train], config.vocab_size)
+        tokenizer = make_tokenizer(config.tokenizer, [document.text for document in train], config.vocab_size)
     tokens = {"train": _join(tokenizer, train), "validation": _join(tokenizer, validation)}
     info = {
         "text": config.path or "the text that ships with Python",

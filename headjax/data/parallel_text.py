@@ -14,7 +14,8 @@ from headjax.data.encoding import padding_id
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import read_text
-from headjax.data.tokenizers import Tokenizer, train_bpe
+from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
+from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, require, require_positive
 from headjax.models.outputs import IGNORED
 from headjax.serialize import kind
@@ -90,8 +91,9 @@ class ParallelText(DataConfig):
         source, target: the languages, suffixes of the files.
         max_length: tokens of a sentence, the end token included; longer training pairs are left out, longer
             validation sentences are cut.
-        vocab_size: tokens of the byte-pair vocabulary learned from both sides of the training text, where the model
-            brings no tokenizer.
+        tokenizer: `bpe` or `sentencepiece`, learned from both sides of the training text, or a folder with the files of
+            a tokenizer; where the model brings none.
+        vocab_size: tokens to learn.
         buckets: lengths that training batches are padded to, besides `max_length`; one compilation each.
     """
 
@@ -100,19 +102,22 @@ class ParallelText(DataConfig):
     target: str
     train: str = ""
     max_length: int = 64
+    tokenizer: str = "bpe"
     vocab_size: int = 8000
     buckets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "max_length", "vocab_size")
         require(self.max_length >= 2, "max_length", f"must be at least 2 (a token and the end), got {self.max_length}")
+        check_tokenizer(self.tokenizer)
         require(self.source != self.target, "target", f"is the source's language too: {self.source}")
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         pairs = {split: self.read(path) if (path := getattr(self, split)) else [] for split in ("train", "validation")}
         if tokenizer is None:
             require(bool(self.train), "train", "there is no text to learn a vocabulary from")
-            tokenizer = train_bpe([text for pair in pairs["train"] for text in pair], self.vocab_size)
+            texts = [text for pair in pairs["train"] for text in pair]
+            tokenizer = make_tokenizer(self.tokenizer, texts, self.vocab_size)
         train = self.encode(tokenizer, pairs["train"])
         short = np.flatnonzero(train.lengths < self.max_length)
         if self.train and not short.size:

@@ -1,27 +1,32 @@
-"""Tokenizers from the files of Hugging Face directories."""
+"""Tokenizers from the files of Hugging Face directories, or learned."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headjax.data.tokenizers import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer
-from headjax.errors import DataError
+from headjax.data.tokenizers import SPECIAL_FILE, TRAINERS, VOCABULARY_FILE, Tokenizer
+from headjax.errors import DataError, require
+from headjax.serialize import unknown_name
 
 CONFIG_FILE = "tokenizer_config.json"
+MODEL_FILE = "config.json"
 WORDPIECE_FILE = "vocab.txt"
+SENTENCEPIECE_FILE = "spiece.model"
 
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a tokenizer's files may name."""
 
 
 def read_tokenizer(directory: str | Path) -> Tokenizer | None:
-    """The tokenizer of a directory: `tokenizer.json`, or WordPiece as BERT has it built of `vocab.txt`.
+    """The tokenizer of a directory: `tokenizer.json`, or else what is built of the files of its family.
 
-    Special tokens get their roles from `special_tokens_map.json` and `tokenizer_config.json`. Vocabularies in other
-    formats (SentencePiece models) are not read; save the tokenizer as `tokenizer.json` first.
+    Those are `vocab.txt` (BERT's WordPiece), `spiece.model` (SentencePiece: T5, ALBERT; needs the library of that name)
+    and `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa, BART); the family is the `model_type` in
+    `config.json`. Special tokens get their roles from `special_tokens_map.json` and `tokenizer_config.json`. Other
+    files (`source.spm`, `sentencepiece.bpe.model`) are not read; save the tokenizer as `tokenizer.json` first.
 
     Args:
         directory: the directory.
@@ -44,7 +49,44 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         return tokenizer
     if (folder / WORDPIECE_FILE).is_file():
         return _wordpiece(folder, config)
+    return _of_family(folder, str(_object(folder / MODEL_FILE).get("model_type", "")))
+
+
+def _of_family(folder: Path, family: str) -> Tokenizer | None:
+    """The tokenizer built of files that only a family's name gives a meaning to."""
+    from headjax.data.byte_level_files import BYTE_LEVEL, MERGES, VOCABULARY, byte_level_tokenizer
+    from headjax.data.sentencepiece_files import DIALECTS, sentencepiece_tokenizer
+
+    if (folder / SENTENCEPIECE_FILE).is_file() and family in DIALECTS:
+        return sentencepiece_tokenizer(folder / SENTENCEPIECE_FILE, family)
+    if all((folder / name).is_file() for name in (VOCABULARY, MERGES)) and family in BYTE_LEVEL:
+        return byte_level_tokenizer(folder, family)
     return None
+
+
+def check_tokenizer(name: str) -> None:
+    """Raises `ConfigError` for what is neither a name of `TRAINERS` nor a folder."""
+    known = name in TRAINERS or Path(name).expanduser().is_dir()
+    require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and no folder of that name is there")
+
+
+def make_tokenizer(name: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A tokenizer learned from texts, or read from a folder.
+
+    Args:
+        name: a name of `TRAINERS`, or the folder.
+        texts: what to learn from.
+        vocab_size: number of tokens to learn.
+
+    Raises:
+        DataError: the folder holds no tokenizer that can be read, or the texts do not yield so many tokens.
+    """
+    if name in TRAINERS:
+        return TRAINERS[name](texts, vocab_size)
+    found = read_tokenizer(Path(name).expanduser())
+    if found is None:
+        raise DataError(f"{name}: no tokenizer files in this folder")
+    return found
 
 
 def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None) -> None:

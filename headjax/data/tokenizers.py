@@ -174,8 +174,15 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
 
 
+def _train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    from headjax.data.sentencepiece_files import train_sentencepiece
+
+    return train_sentencepiece(texts, vocab_size)
+
+
 TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
     "bpe": train_bpe,
+    "sentencepiece": _train_sentencepiece,
     "bytes": lambda texts, vocab_size: byte_tokenizer(),
 }
 """What makes a tokenizer from (training texts, vocabulary size), by name. A new algorithm is a new entry."""

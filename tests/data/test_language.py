@@ -68,10 +68,10 @@ def test_a_given_tokenizer_is_used(file):
 
 
 def test_validation_text_does_not_shape_the_tokenizer(file, monkeypatch):
-    from headjax.data import language
+    from headjax.data import tokenizers
 
     seen = []
-    monkeypatch.setitem(language.TRAINERS, "bytes", lambda texts, size: seen.extend(texts) or byte_tokenizer())
+    monkeypatch.setitem(tokenizers.TRAINERS, "bytes", lambda texts, size: seen.extend(texts) or byte_tokenizer())
     data = LanguageConfig(path=str(file), length=16, tokenizer="bytes", validation_fraction=0.3).load()
     assert sum(len(text.encode()) for text in seen) == data.info["train"]["bytes"]
 
