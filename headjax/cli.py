@@ -30,7 +30,6 @@ COMMANDS = {
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
     "tokenizer": "a vocabulary learned from text",
-    "tokenizer": "a vocabulary learned from text",
     "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
     "bench": "side by side with a peer, ratio and spread",
 }
