@@ -8,6 +8,20 @@ from pathlib import Path
 from headjax.errors import HeadjaxError
 
 
+def local_folder(path: str | os.PathLike[str]) -> Path:
+    """The path of a folder that files are written to.
+
+    Raises:
+        HeadjaxError: it is the address of a bucket, which only a mount makes a folder.
+    """
+    scheme, separator, rest = str(path).partition("://")
+    if separator:
+        name = rest.split("/")[0]
+        mount = f"gcsfuse --implicit-dirs {name} bucket" if scheme == "gs" else "see the bucket's documentation"
+        raise HeadjaxError(f"{path}: buckets are written through a mount; mount it ({mount}) and give the folder")
+    return Path(path)
+
+
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Writes a file beside its place, moves it there when complete, and returns its path.
 

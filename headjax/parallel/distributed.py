@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -41,6 +42,27 @@ def initialize(spec: str) -> None:
 def is_first() -> bool:
     """Whether this process is the one that writes what is written once."""
     return jax.process_index() == 0
+
+
+def on_first(action: Callable[[], Any]) -> None:
+    """Does what is done once, on the first process; an error there is one on all. All processes call it together.
+
+    Raises:
+        HeadjaxError: what the action raises; on the other processes, that it did.
+    """
+    failure: HeadjaxError | None = None
+    if is_first():
+        try:
+            action()
+        except HeadjaxError as error:
+            failure = error
+    failed = failure is not None
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        failed = bool(multihost_utils.broadcast_one_to_all(np.array(failed)))
+    if failed:
+        raise failure or HeadjaxError("process 0 cannot go on; its log says why")
 
 
 def process_shard(mesh: Mesh) -> Shard:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headjax.errors import CheckpointError
+from headjax.errors import CheckpointError, HeadjaxError
 from headjax.files import write_file
 from headjax.integrity import SIZES, check_sizes, write_sizes
 from headjax.models.directory import first_line
-from headjax.parallel.distributed import is_first
+from headjax.parallel.distributed import is_first, on_first
 from headjax.serialize import to_data
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.state import TrainState
 
 CONFIG = "train_config.json"
 """A workdir's file that says which run it holds."""
+
+SEEN_WITHIN = 30.0
+"""Seconds after which a file written by one process must be there for the others."""
 
 
 class Checkpoints:
@@ -53,6 +57,11 @@ class Checkpoints:
         self._finish()
         step = self.latest
         return "there is no good checkpoint" if step is None else f"the last good checkpoint is {self.path / str(step)}"
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of all complete checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
         """Starts writing a checkpoint, unless this step has one."""
@@ -107,8 +116,19 @@ def check_workdir(workdir: Path, config: TrainConfig) -> None:
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> None:
-    """Writes the config into the workdir, whose run it is from now on."""
-    write_file(workdir / CONFIG, (json.dumps(to_data(config), indent=2) + "\n").encode())
+    """Writes the config into the workdir, whose run it is from now on. All processes call it together.
+
+    Raises:
+        HeadjaxError: it cannot be written, or this process does not see what the first one wrote.
+    """
+    path = workdir / CONFIG
+    content = (json.dumps(to_data(config), indent=2) + "\n").encode()
+    on_first(lambda: write_file(path, content))
+    end = time.monotonic() + SEEN_WITHIN
+    while not path.exists():  # a mounted bucket may remember for a while that there was no such file
+        if time.monotonic() > end:
+            raise HeadjaxError(f"{workdir}: not the folder that process 0 writes to; all hosts need the same mount")
+        time.sleep(1.0)
 
 
 def _computed(data: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from headjax.errors import ConfigError, DataError
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.evaluate import evaluate_batches
 from headjax.evaluation.task import reduce_batches
+from headjax.files import local_folder
 from headjax.models.base import Batch, Model, ModelConfig
 from headjax.models.kernels import check_kernels
 from headjax.parallel.distributed import Vote, is_first, on_this_process, process_shard, wait_for_all
@@ -29,11 +29,13 @@ from headjax.parallel.mesh import check_batch_size
 from headjax.report.progress import Progress, silent
 from headjax.tensors import Params
 from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
+from headjax.training.clock import StepClock
 from headjax.training.config import TrainConfig
 from headjax.training.depth import Depth, depth_measurement, depth_record
 from headjax.training.divergence import why_diverged
 from headjax.training.metrics import MetricWriter, metric_writer
 from headjax.training.preemption import StopRequest
+from headjax.training.profile import ProfiledSteps, Profiler
 from headjax.training.start import read_initialization, starting_state
 from headjax.training.state import TrainState, abstract_state
 from headjax.training.step import StepMetrics, evaluation_step, measuring_step, put_batch, put_whole_batch, train_step
@@ -81,6 +83,7 @@ def train(
     *,
     data: TaskData | None = None,
     progress: Progress = silent,
+    profiled: ProfiledSteps | None = None,
 ) -> TrainResult:
     """Trains a model, or goes on where an interrupted run of the same config in the same workdir stopped.
 
@@ -95,13 +98,17 @@ def train(
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
         data: loaded data; None loads what the config names.
         progress: shows the advance, see `headjax.report.progress`.
+        profiled: steps to write a trace of, beside the TensorBoard files.
 
     Raises:
         ConfigError: fields that do not fit together, or the mesh.
         DataError: data that cannot be used.
         CheckpointError: the workdir holds another run or unreadable checkpoints.
+        HeadjaxError: the workdir cannot be written, or not all processes see it.
     """
-    workdir = Path(workdir)
+    workdir = local_folder(workdir)
+    if profiled is not None:
+        profiled.check(config.steps)
     start = config.start()
     model = start.config
     mesh = config.mesh.build()
@@ -110,10 +117,8 @@ def train(
     check_workdir(workdir, config)
     data = config.data.load(start.tokenizer) if data is None else data
     check_vocabulary(model, data)
-    if is_first():
-        claim_workdir(workdir, config)
-    else:
-        progress = silent
+    claim_workdir(workdir, config)
+    progress = progress if is_first() else silent
     optimizer = config.optimizer.build(model.tensors(), config.steps)
     run = Run(
         config=config,
@@ -142,8 +147,12 @@ def train(
             if position["data"] != data.info.get("data"):
                 raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
             iterator.set_state(position["iterator"])
-        with metric_writer(workdir, int(state.step), config.tensorboard) as metrics, StopRequest() as stop:
-            state, speed, diverged = _advance(run, state, iterator, checkpoints, metrics, stop, progress)
+        with (
+            metric_writer(workdir, int(state.step), config.tensorboard) as metrics,
+            Profiler(profiled, workdir / "tensorboard") as profiler,
+            StopRequest() as stop,
+        ):
+            state, speed, diverged = _advance(run, state, iterator, checkpoints, metrics, stop, progress, profiler)
             final = _final_metrics(run, state, metrics) if diverged is None else {}
         if diverged is not None and checkpoints.latest is not None:
             state, _ = checkpoints.restore(checkpoints.latest, abstract_state(model, optimizer, mesh, config.sharding))
@@ -169,6 +178,7 @@ def _advance(
     metrics: MetricWriter,
     stop: StopRequest,
     progress: Progress,
+    profiler: Profiler,
 ) -> tuple[TrainState, list[float], str | None]:
     """Steps until the end, a stop request or divergence.
 
@@ -177,11 +187,15 @@ def _advance(
     """
     config, speeds, stop_wanted = run.config, [], Vote(run.mesh)
     first = int(state.step)
-    clock, logged = time.perf_counter(), first
+    clock, measured = StepClock(first), None
     with progress("training", config.steps, "step") as bar:
         bar(first, {})
         for step in range(first + 1, config.steps + 1):
-            state, measured = _step(run, state, put_batch(next(iterator), run.mesh), step, metrics)
+            with clock.input(None if measured is None else measured.loss):
+                batch = put_batch(next(iterator), run.mesh)
+            with profiler.step(step):
+                state, measured = _step(run, state, batch, step, metrics)
+            profiler.stepped(step, measured.loss)
             stopping = stop_wanted(stop.requested)  # read once: a signal from here on is for the next step
             last = stopping or step == config.steps
             saving = step % config.checkpoint_every == 0 or last
@@ -189,25 +203,26 @@ def _advance(
             diverged = why_diverged(step, measured, config.diverged_above) if saving or logging else None
             if logging or diverged is not None:
                 values = {name: float(value) for name, value in measured._asdict().items()}
-                now = time.perf_counter()
-                speed = (step - logged) * values["targets"] / (now - clock)
+                seconds = clock.read(step)
+                speed = values["targets"] / seconds.step_seconds
                 if step > first + 1:
                     speeds.append(speed)
-                clock, logged = now, step
-                record = {f"train/{name}": value for name, value in values.items()}
-                metrics.write(step, record | {"train/tokens_per_second": speed})
+                values |= {"tokens_per_second": speed} | seconds._asdict()
+                metrics.write(step, {f"train/{name}": value for name, value in values.items()})
                 bar(step, {"loss": values["loss"], "tokens/s": speed})
             if diverged is not None:
                 metrics.write(step, {"train/diverged": 1.0})
                 return state, speeds, f"{diverged}; {checkpoints.describe_latest()}"
             if saving:
-                checkpoints.save(step, state, {"iterator": iterator.get_state(), "data": run.data.info.get("data")})
+                position = {"iterator": iterator.get_state(), "data": run.data.info.get("data")}
+                with clock.checkpoint(state):
+                    checkpoints.save(step, state, position)
             if stopping:
                 break
             if config.evaluate_every and step % config.evaluate_every == 0 and not last:
                 evaluated = run.evaluate(state.params)
                 metrics.write(step, {f"validation/{name}": value for name, value in evaluated.items()})
-                clock, logged = time.perf_counter(), step
+                clock.restart(step)
     return state, speeds, None
 
 
