@@ -1,0 +1,143 @@
+"""`headjax sweep`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.errors import HeadjaxError
+from headjax.files import write_file
+from headjax.report import numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.conversion.trials import Trial, Trials
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="model directory")
+    parser.add_argument("out", metavar="OUT", help="folder for trials.jsonl and sweep.png; trials there are kept")
+    parser.add_argument(
+        "--to",
+        required=True,
+        action="append",
+        metavar="TARGETS",
+        help="targets of several sizes, such as collaborative:shared_dim=384/192/96; may be given again",
+    )
+    add_task_arguments(parser)
+    parser.add_argument(
+        "--calibrate", type=int, default=16, metavar="N", help="batches of 32 to calibrate on (%(default)s)"
+    )
+    parser.add_argument(
+        "--distill", type=int, default=0, metavar="STEPS", help="also train calibrated models to do as the original"
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-4, metavar="RATE", help="peak rate of that training (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random starts and batches (%(default)s)")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Converts a model to every size of every target and evaluates each; what is done already is not done again."""
+    from headjax.conversion.parse import parse_target
+    from headjax.conversion.trials import Trial, expand, prepare_trials
+
+    targets = [target for text in options.to for target in expand(text)]
+    for target in targets:
+        parse_target(target)
+    model, task = open_model_and_task(options)
+    file = Path(options.out) / "trials.jsonl"
+    done = {(trial.to, trial.variant): trial for trial in read_trials(file)}
+    trials = prepare_trials(
+        model, task, calibration=options.calibrate, distillation=_distillation(options), limit=options.limit
+    )
+    original = Trial("original", "plain", model.num_parameters, 0.0, 0.0, 0.0, 1.0, trials.own.metrics)
+    wanted = [(target, variant) for target in targets for variant in trials.variants]
+    with progress("converting", len(wanted), "models") as bar:
+        for number, (target, variant) in enumerate(wanted, start=1):
+            if (target, variant) not in done:
+                done[target, variant] = trials.run(target, variant, options.seed)
+                write_trials(file, list(done.values()))
+            bar(number, {trials.task.headline: done[target, variant].metrics[trials.task.headline]})
+    found = [original, *(done[place] for place in wanted)]
+    plot = write_file(Path(options.out) / "sweep.png", _plot(found, trials))
+    data = {"headline": trials.task.headline, "trials": [trial._asdict() for trial in found], "plot": str(plot)}
+    return Result(data, [_table(found, trials.task.headline)], f"plot: {plot}")
+
+
+def read_trials(file: Path) -> list[Trial]:
+    """The trials of an earlier run; none where there is no file.
+
+    Raises:
+        HeadjaxError: the file holds something else.
+    """
+    from headjax.conversion.trials import Trial
+
+    if not file.is_file():
+        return []
+    try:
+        return [Trial(**json.loads(line)) for line in file.read_text().splitlines()]
+    except (ValueError, TypeError) as error:
+        raise HeadjaxError(f"{file}: not written by headjax sweep ({error})") from None
+
+
+def write_trials(file: Path, trials: Sequence[Trial]) -> None:
+    """Writes them, one JSON object a line."""
+    write_file(file, "".join(f"{json.dumps(trial._asdict())}\n" for trial in trials).encode())
+
+
+def _distillation(options: argparse.Namespace) -> Any:
+    from headjax.training.distillation import Distillation
+    from headjax.training.optimizer import AdamW, LinearDecay
+
+    if not options.distill:
+        return None
+    schedule = LinearDecay(peak=options.learning_rate, warmup_steps=options.distill // 10)
+    # Labels are left out: what is learned back is what the original computes.
+    return Distillation(
+        steps=options.distill,
+        optimizer=AdamW(schedule=schedule),
+        task=0.0,
+        logits=1.0,
+        hidden=1.0,
+        seed=options.seed,
+    )
+
+
+def _plot(found: Sequence[Trial], trials: Trials) -> bytes:
+    from headjax.report.sharing import sharing_curves
+
+    headline = trials.task.headline
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for trial in found[1:]:
+        panel = panels.setdefault(trial.to.partition(":")[0], {})
+        panel.setdefault(trial.variant, []).append((trial.parameters, trial.metrics[headline]))
+    return sharing_curves(panels, baseline=found[0].metrics[headline], metric=headline).png()
+
+
+def _table(found: Sequence[Trial], headline: str) -> Table:
+    columns = (
+        Column("Conversion"),
+        Column("Variant"),
+        Column("Parameters", numbers.count),
+        Column("Error", numbers.fixed(3)),
+        Column("Values", numbers.fixed(3)),
+        Column("Logits", numbers.fixed(3)),
+        Column("Cosine", numbers.fixed(4)),
+        Column(headline, numbers.fixed(4)),
+    )
+    rows = [(*trial[:7], trial.metrics[headline]) for trial in found]
+    note = (
+        "Errors are root mean squares over the layers: of the products of queries and keys, of values and outputs, and "
+        "of the logits of the inputs seen; before training. Cosine: between the embeddings and the original's."
+    )
+    return Table(columns, rows, notes=(note,))
+
+
+COMMAND = Command("sweep", "convert to many sizes and evaluate each", arguments, run)

@@ -1,0 +1,180 @@
+"""Conversions to many sizes, tried one after another on a task, with and without calibration and distillation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.conversion.conversion import convert
+from headjax.conversion.layers import HeadLayer
+from headjax.conversion.moments import Moments, collect
+from headjax.data.buckets import LengthBuckets
+from headjax.data.ragged import RaggedRows
+from headjax.evaluation.measures import Measure, Outcome, Outcomes
+from headjax.evaluation.task import Evaluation, Task, measure_task
+from headjax.models.base import Batch, Model, ModelConfig, Output
+from headjax.models.tasks.similarity import sentence_embeddings
+from headjax.training.distillation import Distillation, distill
+
+BUCKETS = (32, 64)
+"""Lengths that texts are padded to, besides the longest one's."""
+
+BATCH_SIZE = 32
+
+
+class Trial(NamedTuple):
+    """A conversion and what became of the model.
+
+    Attributes:
+        to: the target as text.
+        variant: `plain`, `calibrated`, or `distilled`: calibrated and trained for a while to do as the original does.
+        parameters: of the converted model.
+        relative_error, value_error, logit_error: root mean squares of the layers' (`LayerError`); of the conversion,
+            before any training.
+        cosine: mean cosine between the embeddings of the same text, or of each text of a pair, by this model and by the
+            original. An embedding is the mean of the last hidden states.
+        metrics: the task's, by name.
+    """
+
+    to: str
+    variant: str
+    parameters: int
+    relative_error: float
+    value_error: float
+    logit_error: float
+    cosine: float
+    metrics: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """What conversions are tried on.
+
+    Attributes:
+        model: the original, with an output for the task.
+        task: the task; short texts are read in short batches.
+        moments: of the original's inputs, for calibration.
+        own: the original's evaluation, the embeddings among its outcomes.
+        distillation: how converted models are trained; None trains none.
+        limit: only the first so many examples of the task are evaluated on; 0 is all.
+    """
+
+    model: Model
+    task: Task
+    moments: Mapping[HeadLayer, Moments]
+    own: Evaluation
+    distillation: Distillation | None
+    limit: int
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What is tried of every target."""
+        return ("plain", "calibrated", *(["distilled"] if self.distillation is not None else []))
+
+    def run(self, to: str, variant: str, seed: int = 0) -> Trial:
+        """Converts and evaluates.
+
+        Raises:
+            HeadjaxError: a target that does not exist or that a layer cannot become.
+        """
+        model, errors = convert(self.model, to, batches=self.moments, plain=variant == "plain", seed=seed)
+        if variant == "distilled" and self.distillation is not None:
+            batches = self.task.train_batches(BATCH_SIZE, seed=seed)
+            model = distill(model, self.model, batches, self.distillation).model
+        found = _evaluate(model, self.task, self.limit)
+        return Trial(
+            to=to,
+            variant=variant,
+            parameters=model.num_parameters,
+            relative_error=_root_mean_square([error.relative_error for error in errors]),
+            value_error=_root_mean_square([error.value_error or 0.0 for error in errors]),
+            logit_error=_root_mean_square([error.logit_error or 0.0 for error in errors]),
+            cosine=_mean_cosine(self.own.outcomes["embedding"], found.outcomes["embedding"]),
+            metrics=found.metrics,
+        )
+
+
+def prepare_trials(
+    model: Model, task: Task, *, calibration: int, distillation: Distillation | None = None, limit: int = 0
+) -> Trials:
+    """Evaluates the original and collects the moments of what its layers read.
+
+    Args:
+        model: the model.
+        task: the task; its training examples calibrate and train, the others are evaluated on.
+        calibration: number of batches of 32 examples to calibrate on.
+        distillation: how converted models are trained; None trains none.
+        limit: only the first so many examples of the task are evaluated on; 0 is all.
+
+    Raises:
+        HeadjaxError: the model's output is for another task.
+        DataError: the task has no examples to train on.
+    """
+    train: Any = task.data.train
+    if isinstance(train, RaggedRows):
+        train = LengthBuckets(train, BUCKETS)
+    measure = WithEmbeddings(headline=task.measure.headline, inner=task.measure)
+    task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)
+    model = task.fit(model)
+    moments = collect(model, islice(task.train_batches(BATCH_SIZE), calibration))
+    return Trials(model, task, moments, _evaluate(model, task, limit), distillation, limit)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WithEmbeddings(Measure):
+    """A measure that keeps every example's embeddings besides.
+
+    Attributes:
+        inner: the measure.
+    """
+
+    inner: Measure
+
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        return self.inner.fit(config)
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        return {**self.inner.outcomes(), "embedding": embeddings}
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        return self.inner.metrics(outcomes)
+
+
+def embeddings(output: Output, batch: Batch) -> jax.Array:
+    """`[batch, texts, width]` float32: means of the last hidden states over a text's tokens.
+
+    Two texts where rows hold pairs kept apart by `segment_ids`, else one.
+    """
+    if "segment_ids" in batch:
+        return sentence_embeddings(output, batch)
+    hidden = output.hidden.astype(jnp.float32)
+    mask = batch.get("attention_mask")
+    # An encoder-decoder's states belong to the labels, whose shape is another; all of them count.
+    counted = jnp.ones(hidden.shape[:2]) if mask is None or mask.shape != hidden.shape[:2] else mask
+    weights = jnp.asarray(counted, jnp.float32)[:, :, None]
+    return (hidden * weights).sum(axis=1, keepdims=True) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1.0)
+
+
+def _evaluate(model: Model, task: Task, limit: int) -> Evaluation:
+    return measure_task(model, task, limit=limit, batch_size=BATCH_SIZE, buckets=BUCKETS)
+
+
+def _mean_cosine(one: np.ndarray, other: np.ndarray) -> float:
+    norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+    return float(((one * other).sum(axis=-1) / np.maximum(norms, 1e-30)).mean())
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def expand(text: str) -> list[str]:
+    """`grouped:kv_heads=6/4/2` as one target for each size: `grouped:kv_heads=6`, `grouped:kv_heads=4`, ..."""
+    head, separator, sizes = text.rpartition("=")
+    return [f"{head}{separator}{size}" for size in sizes.split("/")]
