@@ -12,7 +12,8 @@ In the paper 144 layers converge but depend on the initialisation, and 384 do no
 the full pre-training graph, with pooler and both outputs.
 
     headjax inspect --config configs/papers/bert.py:size=base,deep
-    headjax train --config configs/papers/bert.py:size=base,deep --workdir runs/deep
+    headjax prepare bert_pretraining --tokenizer vocab.txt --out D
+    headjax train --config configs/papers/bert.py:size=base,deep,data=D --workdir runs/deep
 """
 
 from ml_collections import ConfigDict
@@ -25,8 +26,8 @@ SIZES = {"base": (768, 12, 12), "large": (1024, 16, 24)}
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: size (base, large), deep, length, seed."""
-    knobs = parse_arguments(arg, size="base", deep=False, length=128, seed=0)
+    """Arguments: size (base, large), deep, length, data, seed."""
+    knobs = parse_arguments(arg, size="base", deep=False, length=128, data="", seed=0)
     if knobs.size not in SIZES:
         raise ConfigError(f"size: expected base or large, got {knobs.size!r}")
     width, heads, layers = SIZES[knobs.size]
@@ -43,7 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "feed_forward": {"kind": "dense", "hidden": 4 * width // split, "activation": "gelu"},
                 "task": {"kind": "pretraining"},
             },
-            "data": {"kind": "task", "task": "bert_pretraining", "length": knobs.length},
+            "data": {"kind": "task", "task": "bert_pretraining", "path": knobs.data, "length": knobs.length},
             "batch_size": 256,
             "steps": 1_000_000,
             "optimizer": {

@@ -12,7 +12,8 @@ with a 2-class output, of the others' encoders) and the mean GLUE score on the d
 Batches of 32, at most 128 tokens, learning rate 2e-5, 3 epochs (10 for SST-2 and RTE).
 
     headjax inspect --config configs/papers/collaborative_bert.py:shared_dim=256
-    headjax train --config configs/papers/collaborative_bert.py:task=mnli,start=runs/bert_mnli_256 --workdir runs/again
+    headjax prepare mnli --tokenizer vocab.txt --out D
+    headjax train --config configs/papers/collaborative_bert.py:task=mnli,start=runs/mnli_256,data=D --workdir runs/next
 """
 
 from ml_collections import ConfigDict
@@ -36,15 +37,15 @@ BATCH_SIZE = 32
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: model (bert, distilbert, albert), shared_dim (0 is multi-head), task, start (a directory), seed."""
-    knobs = parse_arguments(arg, model="bert", shared_dim=0, task="mrpc", start="", seed=0)
+    """Arguments: model (bert, distilbert, albert), shared_dim (0 is multi-head), task, start, data, seed."""
+    knobs = parse_arguments(arg, model="bert", shared_dim=0, task="mrpc", start="", data="", seed=0)
     if knobs.task not in EXAMPLES:
         raise ConfigError(f"task: expected one of {', '.join(EXAMPLES)}, got {knobs.task!r}")
     epochs = 10 if knobs.task in ("sst2", "rte") else 3
     return ConfigDict(
         {
             "model": model(knobs.model, knobs.shared_dim, knobs.start),
-            "data": {"kind": "task", "task": knobs.task, "length": 128},
+            "data": {"kind": "task", "task": knobs.task, "path": knobs.data, "length": 128},
             "batch_size": BATCH_SIZE,
             "steps": epochs * -(-EXAMPLES[knobs.task] // BATCH_SIZE),
             "optimizer": {

@@ -13,7 +13,8 @@ in batches of 1024, AdamW at 0.001 (0.0005 for every 512 images) after 5 epochs 
 smoothing 0.1.
 
     headjax inspect --config configs/papers/collaborative_deit.py:layers=3,key_dim=192,collaborative
-    headjax train --config configs/papers/collaborative_deit.py:layers=3,key_dim=192,collaborative --workdir runs/base3
+    headjax prepare imagenet --out D
+    headjax train --config configs/papers/collaborative_deit.py:layers=3,key_dim=192,collaborative,data=D --workdir B
 """
 
 from ml_collections import ConfigDict
@@ -27,8 +28,8 @@ STEPS_PER_EPOCH = 1251
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: layers, key_dim, collaborative, classes, seed."""
-    knobs = parse_arguments(arg, layers=12, key_dim=768, collaborative=False, classes=1000, seed=0)
+    """Arguments: layers, key_dim, collaborative, classes, data, seed."""
+    knobs = parse_arguments(arg, layers=12, key_dim=768, collaborative=False, classes=1000, data="", seed=0)
     if knobs.collaborative:
         attention = {
             "kind": "collaborative",
@@ -64,7 +65,7 @@ def get_config(arg: str = "") -> ConfigDict:
                     "label_smoothing": 0.1,
                 },
             },
-            "data": {"kind": "task", "task": "imagenet", "size": 224},
+            "data": {"kind": "task", "task": "imagenet", "path": knobs.data, "size": 224},
             "batch_size": 1024,
             "steps": 300 * STEPS_PER_EPOCH,
             "optimizer": {

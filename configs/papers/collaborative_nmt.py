@@ -12,7 +12,8 @@ Heads that were cut keep the scale 1 / sqrt(64) in the paper's code, whatever th
 their own size instead, the fair comparison. 28,672 tokens a step on 4 GPUs; the number of steps is not stated.
 
     headjax inspect --config configs/papers/collaborative_nmt.py:key_dim=128,collaborative
-    headjax train --config configs/papers/collaborative_nmt.py:key_dim=128,collaborative --workdir runs/collaborative
+    headjax prepare wmt16_ende --out D
+    headjax train --config configs/papers/collaborative_nmt.py:key_dim=128,collaborative,data=D --workdir runs/shared
 """
 
 from ml_collections import ConfigDict
@@ -24,8 +25,8 @@ HEADS, HEAD_DIM = 8, 64
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: key_dim, collaborative, scale (paper, cut), vocab_size, seed."""
-    knobs = parse_arguments(arg, key_dim=512, collaborative=False, scale="paper", vocab_size=32_768, seed=0)
+    """Arguments: key_dim, collaborative, scale (paper, cut), vocab_size, data, seed."""
+    knobs = parse_arguments(arg, key_dim=512, collaborative=False, scale="paper", vocab_size=32_768, data="", seed=0)
     if knobs.scale not in ("paper", "cut"):
         raise ConfigError(f"scale: expected paper or cut, got {knobs.scale!r}")
     if knobs.collaborative:
@@ -62,7 +63,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "dropout": 0.1,
                 "label_smoothing": 0.1,
             },
-            "data": {"kind": "task", "task": "wmt16_ende", "length": 256},
+            "data": {"kind": "task", "task": "wmt16_ende", "path": knobs.data, "length": 256},
             # 112 packed examples of 256 tokens are the 4 x 3584 x 2 tokens of the recipe.
             "batch_size": 112,
             "steps": 100_000,

@@ -12,8 +12,10 @@ say so, the parameter counts do. Parameters, in millions as printed:
 Cost in the paper: 2 to 3 days, stage 1 on 16 TPUv3 chips (v3-32), stage 2 on 64 (v3-128).
 
     headjax inspect --config configs/papers/concise_bert.py:width=512,heads=32,head_dim=128,feed_forward=4096
-    headjax train --config configs/papers/concise_bert.py:width=512,heads=32,head_dim=128 --workdir runs/stage1
-    headjax train --config configs/papers/concise_bert.py:stage=2,start=runs/stage1/model --workdir runs/stage2
+    headjax prepare bert_pretraining --length 128 --tokenizer vocab.txt --out D
+    headjax prepare bert_pretraining --length 512 --set max_predictions=80 --tokenizer vocab.txt --out E
+    headjax train --config configs/papers/concise_bert.py:width=512,heads=32,head_dim=128,data=D --workdir runs/stage1
+    headjax train --config configs/papers/concise_bert.py:stage=2,start=runs/stage1/model,data=E --workdir runs/stage2
 """
 
 from ml_collections import ConfigDict
@@ -22,9 +24,9 @@ from headjax.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: width, heads, head_dim (0 is width / heads), feed_forward, layers, stage (1, 2), start, seed."""
+    """Arguments: width, heads, head_dim (0 is width / heads), feed_forward, layers, stage (1, 2), start, data, seed."""
     knobs = parse_arguments(
-        arg, width=1024, heads=16, head_dim=0, feed_forward=4096, layers=24, stage=1, start="", seed=0
+        arg, width=1024, heads=16, head_dim=0, feed_forward=4096, layers=24, stage=1, start="", data="", seed=0
     )
     second = knobs.stage == 2
     attention = {
@@ -47,7 +49,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {"kind": "directory", "path": knobs.start} if knobs.start else model,
-            "data": {"kind": "task", "task": "bert_pretraining", "length": 512 if second else 128},
+            "data": {"kind": "task", "task": "bert_pretraining", "path": knobs.data, "length": 512 if second else 128},
             "batch_size": 1024,
             "steps": 50_000 if second else 450_000,
             "optimizer": {

@@ -10,7 +10,8 @@ The figures' perplexities are not printed. Learning rate 0.1 / sqrt(max(step, 10
 Cost in the paper: a couple of hours on 4 TPUv2 chips (v2-8).
 
     headjax inspect --config configs/papers/concise_lm1b.py:heads=70,head_dim=32
-    headjax train --config configs/papers/concise_lm1b.py:heads=70,head_dim=32 --workdir runs/lm1b
+    headjax prepare lm1b --out D
+    headjax train --config configs/papers/concise_lm1b.py:heads=70,head_dim=32,data=D --workdir runs/lm1b
 """
 
 from ml_collections import ConfigDict
@@ -19,8 +20,8 @@ from headjax.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: width, heads, head_dim (0 is width / heads), seed."""
-    knobs = parse_arguments(arg, width=256, heads=8, head_dim=0, seed=0)
+    """Arguments: width, heads, head_dim (0 is width / heads), data, seed."""
+    knobs = parse_arguments(arg, width=256, heads=8, head_dim=0, data="", seed=0)
     attention = {
         "kind": "multi_head",
         "num_heads": knobs.heads,
@@ -43,7 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "dropout": 0.1,
                 "attention_dropout": 0.1,
             },
-            "data": {"kind": "task", "task": "lm1b", "length": 256},
+            "data": {"kind": "task", "task": "lm1b", "path": knobs.data, "length": 256},
             "batch_size": 4096,
             "steps": 250_000,
             "optimizer": {

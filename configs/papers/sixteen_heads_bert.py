@@ -4,7 +4,8 @@ BERT-base-uncased is fine-tuned, its 144 heads are scored by importance on the t
 without further training: 40% go without a noticeable loss. Accuracy of an independent reproduction: .8368 with all
 heads, .8303 without 57, .8151 without 72, .3182 (the majority class) without all 144. A head is 196,800 parameters.
 
-    headjax train --config configs/papers/sixteen_heads_bert.py:start=models/bert-base-uncased --workdir runs/mnli
+    headjax prepare mnli --tokenizer vocab.txt --out D
+    headjax train --config configs/papers/sixteen_heads_bert.py:start=models/bert-base,data=D --workdir runs/mnli
     headjax score runs/mnli/model --task mnli
     headjax prune runs/mnli/model runs/pruned --task mnli --remove 40%
 """
@@ -17,8 +18,8 @@ BATCH_SIZE, EXAMPLES, EPOCHS = 32, 392_702, 3
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: start (a model directory), seed."""
-    knobs = parse_arguments(arg, start="", seed=0)
+    """Arguments: start (a model directory), data, seed."""
+    knobs = parse_arguments(arg, start="", data="", seed=0)
     model = {
         "kind": "bert",
         "attention": {"kind": "multi_head", "num_heads": 12, "head_dim": 64},
@@ -29,7 +30,7 @@ def get_config(arg: str = "") -> ConfigDict:
     return ConfigDict(
         {
             "model": {"kind": "directory", "path": knobs.start} if knobs.start else model,
-            "data": {"kind": "task", "task": "mnli", "length": 128},
+            "data": {"kind": "task", "task": "mnli", "path": knobs.data, "length": 128},
             "batch_size": BATCH_SIZE,
             "steps": steps,
             "optimizer": {

@@ -8,6 +8,7 @@ The paper prunes the trained model of Ott et al. (2018) and trains none of this 
 of transformer-base, and the size of the vocabulary is not stated.
 
     headjax inspect --config configs/papers/sixteen_heads_wmt.py
+    headjax prepare wmt14_enfr --out D
     headjax score MODEL --task wmt14_enfr
 """
 
@@ -17,8 +18,8 @@ from headjax.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: vocab_size, seed."""
-    knobs = parse_arguments(arg, vocab_size=44_512, seed=0)
+    """Arguments: vocab_size, data, seed."""
+    knobs = parse_arguments(arg, vocab_size=44_512, data="", seed=0)
     return ConfigDict(
         {
             "model": {
@@ -32,7 +33,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "dropout": 0.1,
                 "label_smoothing": 0.1,
             },
-            "data": {"kind": "task", "task": "wmt14_enfr", "length": 256},
+            "data": {"kind": "task", "task": "wmt14_enfr", "path": knobs.data, "length": 256},
             "batch_size": 112,
             "steps": 100_000,
             "optimizer": {

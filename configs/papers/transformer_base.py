@@ -11,7 +11,8 @@ rate 0.001 after 8000 steps, label smoothing 0.1, 32,768 tokens a step, 100 epoc
 6 + 6 layers: 27.80 post-norm, 27.90 with Admin.
 
     headjax inspect --config configs/papers/transformer_base.py:deep
-    headjax train --config configs/papers/transformer_base.py:deep --workdir runs/deep
+    headjax prepare wmt14_ende --out D
+    headjax train --config configs/papers/transformer_base.py:deep,data=D --workdir runs/deep
 """
 
 from ml_collections import ConfigDict
@@ -20,8 +21,8 @@ from headjax.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: deep, vocab_size, seed."""
-    knobs = parse_arguments(arg, deep=False, vocab_size=32_768, seed=1111)
+    """Arguments: deep, vocab_size, data, seed."""
+    knobs = parse_arguments(arg, deep=False, vocab_size=32_768, data="", seed=1111)
     heads, split = 8, 8 if knobs.deep else 1
     return ConfigDict(
         {
@@ -38,7 +39,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "feed_forward_dropout": 0.1,
                 "label_smoothing": 0.1,
             },
-            "data": {"kind": "task", "task": "wmt14_ende", "length": 256},
+            "data": {"kind": "task", "task": "wmt14_ende", "path": knobs.data, "length": 256},
             # 128 packed examples of 256 tokens are the 4 x 8192 tokens of the recipe.
             "batch_size": 128,
             "steps": 400_000,

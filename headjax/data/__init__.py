@@ -5,6 +5,7 @@ from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.language import LanguageConfig
 from headjax.data.parallel_text import ParallelText
+from headjax.data.prepared.data import PreparedData
 from headjax.data.question_answering import QuestionAnswering
 from headjax.data.task import DataConfig, Source, TaskData
 from headjax.data.tokenizers import Tokenizer
@@ -15,6 +16,7 @@ __all__ = [
     "LanguageConfig",
     "Mnist",
     "ParallelText",
+    "PreparedData",
     "QuestionAnswering",
     "Source",
     "TaskData",

@@ -12,7 +12,7 @@ import numpy as np
 
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
-from headjax.data.task import Source
+from headjax.data.task import RandomSource, Source
 from headjax.errors import DataError, require
 from headjax.models.outputs import IGNORED
 
@@ -90,7 +90,8 @@ def train_iterator(
 
     Args:
         source: anything with `__len__` and `__getitem__`; read by index, so reading may be parallel. `LengthBuckets`
-            change the order within some batches' reach and pad each batch by itself.
+            change the order within some batches' reach and pad each batch by itself; a `RandomSource` draws its
+            examples from the seed and the position in the stream.
         batch_size: examples of one global batch.
         seed: of the order, 0 <= seed < 2**32.
         shard: which rows this process reads.
@@ -114,6 +115,8 @@ def train_iterator(
     stream: Any = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
     if isinstance(source, LengthBuckets):
         stream = source.stream(stream, batch_size, seed)
+    elif isinstance(source, RandomSource):
+        stream = stream.random_map(source.draw)
     else:
         stream = stream.map(source.__getitem__)
     rows = grain.MapDataset.source(_ShardRows(stream, batch_size, shard))

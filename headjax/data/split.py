@@ -43,15 +43,15 @@ def split(documents: Sequence[Document], validation_fraction: float) -> Split:
     """
     require(0.0 < validation_fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {validation_fraction}")
     size = min(PIECE, max(SMALLEST_PIECE, sum(len(document.text) for document in documents) // 20))
-    cut = [_pieces(units(document.text, size), size) for document in documents]
-    hashes = {text: text_hash(text) for text in ("".join(piece) for pieces in cut for piece in pieces)}
+    cut = [pieces(units(document.text, size), size) for document in documents]
+    hashes = {text: text_hash(text) for text in ("".join(piece) for parts in cut for piece in parts)}
     if len(hashes) < 2:
         raise DataError(f"{documents[0].name}: too little text to hold some of it out for validation")
     ordered = sorted(hashes.values())
     bound = min(max(validation_fraction, ordered[0]), ordered[-2])
     sides = [
-        [(unit, "validation" if hashes["".join(piece)] <= bound else "train") for piece in pieces for unit in piece]
-        for pieces in cut
+        [(unit, "validation" if hashes["".join(piece)] <= bound else "train") for piece in parts for unit in piece]
+        for parts in cut
     ]
     trained = {passage for units_ in sides for unit, side in units_ if side == "train" for passage in passages(unit)}
     found = Split([], [])
@@ -70,17 +70,17 @@ def _drop_trained(unit: str, side: str, trained: set[str]) -> str:
     return "dropped" if side == "validation" and not trained.isdisjoint(passages(unit)) else side
 
 
-def _pieces(cut: list[str], size: int) -> list[list[str]]:
+def pieces(cut: list[str], size: int) -> list[list[str]]:
     """Neighbouring units, taken together until they have at least `size` characters."""
-    pieces: list[list[str]] = []
+    found: list[list[str]] = []
     room = 0
     for unit in cut:
         if room <= 0:
-            pieces.append([])
+            found.append([])
             room = size
-        pieces[-1].append(unit)
+        found[-1].append(unit)
         room -= len(unit)
-    return pieces
+    return found
 
 
 def text_hash(text: str) -> float:

@@ -20,6 +20,21 @@ class Source(Protocol):
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]: ...
 
 
+class RandomSource(abc.ABC):
+    """Examples that are drawn anew every time training reads them (masked tokens, cropped images)."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Number of examples."""
+
+    @abc.abstractmethod
+    def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """An example; what is random in it depends on the generator alone."""
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        return self.draw(index, np.random.default_rng(index))
+
+
 class TaskData(NamedTuple):
     """A loaded task.
 

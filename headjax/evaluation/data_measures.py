@@ -5,7 +5,9 @@ from __future__ import annotations
 from headjax.data.glue import GLUE, Glue
 from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
-from headjax.data.parallel_text import ParallelText
+from headjax.data.parallel_text import ParallelText, Translations
+from headjax.data.prepared.data import PreparedData
+from headjax.data.prepared.language import LanguageRecords
 from headjax.data.question_answering import QuestionAnswering, QuestionRows
 from headjax.data.task import DataConfig, TaskData
 from headjax.evaluation.measures import Classes, LanguageModelling, Measure, Numbers, Similarities
@@ -14,11 +16,10 @@ from headjax.evaluation.spans import Spans
 
 def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
     """What is measured on a config's data besides the loss and the perplexity; None is nothing."""
+    if isinstance(config, PreparedData):
+        return prepared_measure(data)
     if isinstance(config, Glue):
-        task = GLUE[config.name]
-        if task.classes:
-            return Classes(task.metrics[0], task.class_names, task.metrics)
-        return Similarities() if config.similarity else Numbers(task.metrics[0], task.metrics)
+        return Similarities() if config.similarity else glue_measure(config.name)
     if isinstance(config, QuestionAnswering) and isinstance(data.validation, QuestionRows):
         return Spans(windows=data.validation.source)
     if isinstance(config, ParallelText):
@@ -28,6 +29,28 @@ def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
     if isinstance(config, TextRegression):
         return Numbers()
     if isinstance(config, TextClassification | Mnist):
+        return Classes("accuracy", tuple(data.info["labels"]), ("accuracy", "macro_f1", "matthews"))
+    return None
+
+
+def glue_measure(name: str) -> Measure:
+    """The metrics of a task of GLUE."""
+    task = GLUE[name]
+    if task.classes:
+        return Classes(task.metrics[0], task.class_names, task.metrics)
+    return Numbers(task.metrics[0], task.metrics)
+
+
+def prepared_measure(data: TaskData) -> Measure | None:
+    """What is measured on prepared data, by the task and by the examples that it holds."""
+    name = str(data.info["task"]).removesuffix("_mismatched")
+    if name in GLUE:
+        return glue_measure(name)
+    if isinstance(data.validation, QuestionRows):
+        return Spans(windows=data.validation.source)
+    if isinstance(data.validation, Translations | LanguageRecords):
+        return language_measure(data)
+    if "labels" in data.info:
         return Classes("accuracy", tuple(data.info["labels"]), ("accuracy", "macro_f1", "matthews"))
     return None
 

@@ -11,10 +11,12 @@ from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression
 from headjax.data.language import LanguageConfig, language_model_data, whole_text_data
 from headjax.data.parallel_text import ParallelText
+from headjax.data.prepared.data import PreparedData
+from headjax.data.prepared.manifest import is_prepared
 from headjax.data.question_answering import QUESTION_LENGTH, QuestionAnswering
 from headjax.data.roots import data_folder
 from headjax.data.tables import header, read_table
-from headjax.data.task import DataConfig
+from headjax.data.task import DataConfig, TaskData
 from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, HeadjaxError
 from headjax.evaluation.data_measures import language_measure, measure_of
@@ -76,6 +78,7 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
             * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET`;
             * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
               all of it is evaluated on. Labels with a decimal point in them make it a regression;
+            * a folder that `headjax prepare` wrote;
             * any other file, a folder or a pattern: language modelling on the part that training on it
               (`LanguageConfig.path`) holds out; `all:PATH` on the whole text.
         model: the model that is asked; only its config and tokenizer are read.
@@ -88,6 +91,8 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
     name, _, path = spec.partition(":")
     if name in NAMED:
         task = NAMED[name](Request(path, model, length))
+    elif is_prepared(spec):
+        task = _prepared(Request(spec, model, length))
     elif path and name == "all":
         task = _whole_text(Request(path, model, length))
     elif Path(spec).name.removesuffix(".gz").endswith(TABLES):
@@ -169,12 +174,21 @@ def _translation(asked: Request) -> Task:
     return _measured(path, config, asked.tokenizer())
 
 
+def _prepared(asked: Request) -> Task:
+    config = PreparedData(path=asked.path, length=asked.asked_length)
+    data = config.load(asked.model.tokenizer)
+    return _task(str(data.info["task"]), config, data)
+
+
 def _mnist(asked: Request) -> Task:
     return _measured("mnist", Mnist(path=asked.path), None)
 
 
 def _measured(name: str, config: DataConfig, tokenizer: Tokenizer | None) -> Task:
-    data = config.load(tokenizer)
+    return _task(name, config, config.load(tokenizer))
+
+
+def _task(name: str, config: DataConfig, data: TaskData) -> Task:
     measure = measure_of(config, data)
     if measure is None:
         raise HeadjaxError(f"{name}: nothing is measured on this data")

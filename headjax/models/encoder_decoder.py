@@ -30,7 +30,7 @@ class EncoderDecoderModel(GenerativeModel):
     `decoder_input_ids [batch, target length]` or the `labels` they are made of (shifted right by one, after the start
     token); `decoder_attention_mask` may mark padding among them. `labels` are the target tokens, -100 where no loss is
     wanted. Packed pairs are kept apart by `segment_ids` and `decoder_segment_ids`, with `position_ids` and
-    `decoder_position_ids` that start anew for each, and `decoder_input_ids` of their own.
+    `decoder_position_ids` that start anew for each; made of labels, each target then has the start token before it.
 
     Attributes:
         embeddings: those of the source.
@@ -140,7 +140,7 @@ class EncoderDecoderModel(GenerativeModel):
         return memory, present, reports
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
-        """The batch's `decoder_input_ids`, or its labels after the start token, without the last.
+        """The batch's `decoder_input_ids`, or its labels after the start token, without the last; if packed, of each.
 
         Raises:
             DataError: the batch has neither.
@@ -149,7 +149,12 @@ class EncoderDecoderModel(GenerativeModel):
             return batch_tokens(batch, "decoder_input_ids")
         labels = batch_tokens(batch, "labels")
         labels = jnp.where(labels == IGNORED, self.padding_token, labels)
-        return jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.start_token)
+        shifted = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.start_token)
+        if "decoder_segment_ids" not in batch:
+            return shifted
+        segments = batch_array(batch, "decoder_segment_ids")
+        begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
+        return jnp.where(begins, self.start_token, shifted)
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         params = options.compute.cast(params)

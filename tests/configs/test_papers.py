@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from headjax.configuration import load_config
+from headjax.data import PreparedData
+from headjax.data.tasks import TASKS
 from headjax.errors import ConfigError
 from headjax.models.recipes import Recipe
 from headjax.models.summary import summarize
@@ -131,10 +133,14 @@ def test_one_head_more_or_less():
 
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("*.py")), ids=lambda path: path.stem)
 def test_every_config_is_a_training_run(path):
-    """All but the data, whose kind `task` stands for a prepared task."""
-    config = load_config(str(path)).to_dict()
-    assert config["data"]["kind"] == "task"
-    train_config(config | {"data": {"kind": "language"}})
+    config = train_config(load_config(f"{path}:data=some/folder"))
+    assert isinstance(config.data, PreparedData)
+    assert config.data.path == "some/folder"
+    form = TASKS[config.data.task].form
+    if config.data.size:
+        assert form.size == config.data.size
+    else:
+        assert config.data.length in (form.length, 128)
 
 
 @pytest.mark.parametrize(

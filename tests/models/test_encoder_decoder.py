@@ -97,6 +97,8 @@ def test_decoder_inputs_are_the_labels_after_the_start_token():
     np.testing.assert_array_equal(inputs, [[3, 5, 6, 7], [3, 8, 9, 10]])
     shorter = config.decoder_inputs({"labels": np.array([[5, -100, -100, 4]])})
     np.testing.assert_array_equal(shorter, [[3, 5, 1, 1]])
+    packed = {"labels": np.array([[5, 6, 7, 8, 9, -100]]), "decoder_segment_ids": np.array([[1, 1, 2, 2, 2, 0]])}
+    np.testing.assert_array_equal(config.decoder_inputs(packed), [[3, 5, 3, 7, 8, 3]])
 
 
 def test_loss_is_the_smoothed_cross_entropy_of_the_labels():

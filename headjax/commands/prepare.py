@@ -1,0 +1,176 @@
+"""`headjax prepare`."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.command import Command, Result
+from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.report import numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.data.prepared import Form
+    from headjax.data.tasks.spec import Rows, TaskSpec
+    from headjax.data.tokenizers import Tokenizer
+
+LEARNED_FROM = 1_000_000
+"""Rows that a vocabulary is learned from at most."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("task", metavar="TASK", help="name of a task (lm1b, mnli, wmt14_ende, ...), see docs/data.md")
+    parser.add_argument("--out", required=True, metavar="D", help="folder of the shards")
+    parser.add_argument("--source", nargs="+", default=[], metavar="PATH", help="local files (default: TFDS)")
+    parser.add_argument("--tokenizer", metavar="PATH", help="a vocab.txt, a folder with a tokenizer, or a MODEL")
+    parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help="tokens to learn without --tokenizer")
+    parser.add_argument("--length", type=int, default=0, metavar="N", help="tokens of an example")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="another field of the task's form (masking=static)",
+    )
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many encode at a time (default 1)")
+    parser.add_argument("--shard-mb", type=float, default=8.0, metavar="N", help="text of a shard in MB (default 8)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn at random (default 0)")
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Writes a task as tokenised shards; started again it goes on."""
+    from headjax.data.prepared.prepare import prepare
+    from headjax.data.tasks import find_task
+
+    spec = find_task(options.task)
+    given = ([f"length={options.length}"] if options.length else []) + options.set
+    form = changed(spec.form, given)
+    spec = dataclasses.replace(spec, form=form)
+    paths = [Path(path).expanduser() for path in options.source]
+    for path in paths:
+        if not path.exists() and not path.parent.exists():
+            raise DataError(f"{path}: no such file or folder")
+    rows = _rows(spec, paths)
+    tokenizer = _tokenizer(spec, rows, options) if form.reads_text else None
+    found = prepare(
+        spec.name,
+        form,
+        rows,
+        tokenizer,
+        options.out,
+        source=", ".join(map(str, paths)) or ", ".join(source.name for source in spec.sources),
+        processes=options.processes,
+        shard_bytes=int(options.shard_mb * 2**20),
+        seed=options.seed,
+        progress=progress,
+    )
+    manifest = found.manifest
+    splits = {split: manifest.counts(split) for split in ("train", "validation") if manifest.of(split)}
+    data = {
+        "task": spec.name,
+        "examples": sum(counts["examples"] for counts in splits.values()),
+        "shards": len(manifest.shards),
+        "written": found.written,
+        "splits": splits,
+        "tokenizer": manifest.tokenizer,
+        "vocab_size": 0 if tokenizer is None else tokenizer.vocab_size,
+        "path": str(options.out),
+    }
+    names = list(dict.fromkeys(name for counts in splits.values() for name in counts))
+    lines = [(name.replace("_", " "), *(counts.get(name) for counts in splits.values())) for name in names]
+    columns = (Column(spec.name), *(Column(split, numbers.significant) for split in splits))
+    return Result(data, [Table(columns, lines)], f"{len(manifest.shards)} shards: {options.out}")
+
+
+def changed(form: Form, given: Sequence[str]) -> Form:
+    """A form with other values of its fields.
+
+    Raises:
+        ConfigError: a field that it lacks, or a value that it cannot have.
+    """
+    from headjax.data.prepared import Form
+    from headjax.serialize import from_data, to_data, unknown_name
+
+    data = to_data(form)
+    for entry in given:
+        name, equals, text = entry.partition("=")
+        if not equals or name not in data or name == "kind":
+            raise ConfigError(f"--set: {unknown_name('field', name, set(data) - {'kind'})}")
+        data[name] = _literal(text)
+    return from_data(Form, data, "form")  # type: ignore[type-abstract]
+
+
+def _literal(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
+    """The task's rows from local files, or from TFDS."""
+    if paths:
+        return spec.local(spec, paths)
+    if not spec.sources:
+        raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        from headjax.data.tasks.seqio_tasks import tfds_rows
+    except ImportError as error:
+        raise HeadjaxError(
+            f"{spec.name}: TFDS needs {error.name}: pip install 'headjax[data]'; or name local files with --source"
+        ) from None
+    return tfds_rows(spec)
+
+
+def _tokenizer(spec: TaskSpec, rows: Rows, options: argparse.Namespace) -> Tokenizer:
+    """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text."""
+    import itertools
+
+    from headjax.data.prepared.manifest import TOKENIZER, is_prepared
+    from headjax.data.tokenizers import Tokenizer, train_bpe
+
+    if options.tokenizer:
+        return open_tokenizer(options.tokenizer)
+    if spec.vocabulary == "given":
+        raise HeadjaxError(f"--tokenizer: {spec.name} needs one: a vocab.txt, a folder with a tokenizer, or a MODEL")
+    begun = Path(options.out).expanduser()
+    if is_prepared(begun) and (begun / TOKENIZER).is_dir():
+        return Tokenizer.load(begun / TOKENIZER)
+    if "train" not in rows:
+        raise HeadjaxError("--tokenizer: there is no training text to learn a vocabulary from")
+    some = itertools.islice(rows["train"].rows(), LEARNED_FROM)
+    texts = (text for row in some for text in spec.form.texts(row))
+    return train_bpe(texts, options.vocab_size or spec.vocab_size)
+
+
+def open_tokenizer(path: str) -> Tokenizer:
+    """The tokenizer of a vocab.txt, of a folder that holds one, or of a model directory.
+
+    Raises:
+        DataError: there is none.
+    """
+    from headjax.data.tokenizer_files import read_tokenizer
+    from headjax.data.wordpiece import wordpiece_tokenizer
+
+    given = Path(path).expanduser()
+    if given.is_file():
+        return wordpiece_tokenizer(given, lowercase="uncased" in given.name or "cased" not in given.name)
+    for folder in (given / "tokenizer", given):
+        found = read_tokenizer(folder) if folder.is_dir() else None
+        if found is not None:
+            return found
+    raise DataError(f"{path}: no tokenizer there")
+
+
+COMMAND = Command("prepare", "a task as tokenised shards, read fast", arguments, run)

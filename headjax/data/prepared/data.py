@@ -1,0 +1,91 @@
+"""Reading a prepared task: the data kind `task`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from headjax.data.buckets import LengthBuckets
+from headjax.data.prepared.manifest import TOKENIZER, Manifest, is_prepared, read_manifest
+from headjax.data.prepared.padded import PaddedRecords
+from headjax.data.prepared.translation import TranslationRecords
+from headjax.data.roots import candidate_folders, missing
+from headjax.data.task import DataConfig, TaskData
+from headjax.data.tokenizers import Tokenizer
+from headjax.errors import DataError, require
+from headjax.serialize import kind
+
+
+@kind("task")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreparedData(DataConfig):
+    """A task that `headjax prepare` wrote: training examples are read from disk, those to evaluate on are in memory.
+
+    Attributes:
+        task: name of the task; empty takes what the folder holds.
+        path: its folder; empty looks for `prepared/TASK` under the folder that HEADJAX_DATA names.
+        length: tokens of an example, which must be those it was prepared with; 0 takes those.
+        size: pixels of an image's side, likewise.
+        buckets: lengths that training batches are padded to, besides the longest example's; one compilation each.
+    """
+
+    task: str = ""
+    path: str = ""
+    length: int = 0
+    size: int = 0
+    buckets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(bool(self.task or self.path), "path", "name a prepared folder, or a task to look for")
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        folder, manifest = self.open()
+        own = Tokenizer.load(folder / TOKENIZER) if manifest.tokenizer else None
+        if own is not None and own.fingerprint != manifest.tokenizer:
+            raise DataError(f"{folder / TOKENIZER}: not the vocabulary that the shards were written with")
+        if tokenizer is not None and own is not None and tokenizer.fingerprint != own.fingerprint:
+            raise DataError(
+                f"{folder}: prepared with another vocabulary ({own.vocab_size:,} tokens, {own.fingerprint}) than "
+                f"the model's ({tokenizer.vocab_size:,} tokens, {tokenizer.fingerprint}); prepare it with --tokenizer"
+            )
+        form = manifest.form
+        train = manifest.records(folder, "train")
+        held = manifest.records(folder, "validation")
+        source = form.train(own, train, train.sizes()) if len(train) else ()
+        info = {
+            "text": str(folder),
+            "task": manifest.task,
+            "tokenizer": manifest.tokenizer,
+            "data": manifest.fingerprint,
+            "train": manifest.counts("train"),
+            "validation": manifest.counts("validation"),
+        }
+        if form.label_names:
+            info["labels"] = list(form.label_names)
+        if self.buckets and len(train):
+            if not isinstance(source, PaddedRecords | TranslationRecords):
+                raise DataError("config.data.buckets: the examples of this task are all of one length")
+            source = LengthBuckets(source, self.buckets)
+        return TaskData(own, source, form.validation(own, [held[index] for index in range(len(held))]), info)
+
+    def open(self) -> tuple[Path, Manifest]:
+        """The folder and its manifest.
+
+        Raises:
+            DataError: there is none, or it is of another task or length.
+        """
+        names = (f"prepared/{self.task}",)
+        for folder in candidate_folders(self.path, names):
+            if not is_prepared(folder) and not self.path:
+                continue
+            manifest = read_manifest(folder)
+            if self.task and manifest.task != self.task:
+                raise DataError(f"{folder}: holds {manifest.task}, not {self.task}")
+            for field in ("length", "size"):
+                wanted, found = getattr(self, field), getattr(manifest.form, field, 0)
+                if wanted and wanted != found:
+                    raise DataError(f"{folder}: prepared with {field} {found}, config.data.{field} is {wanted}")
+            return folder, manifest
+        if self.path:
+            raise DataError(f"{self.path}: no such folder")
+        raise missing(self.task, self.path, names, f"what `headjax prepare {self.task}` writes")

@@ -1,0 +1,29 @@
+"""The papers' tasks, ready to be prepared: what they hold, where TFDS has them, and which local files do as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headjax.data.tasks import glue, images, language, pretraining, squad, translation
+from headjax.data.tasks.spec import TaskSpec
+from headjax.errors import DataError
+from headjax.serialize import unknown_name
+
+TASKS: Mapping[str, TaskSpec] = {
+    spec.name: spec for family in (language, pretraining, glue, squad, translation, images) for spec in family.TASKS
+}
+"""The tasks by name."""
+
+
+def find_task(name: str) -> TaskSpec:
+    """A task by name.
+
+    Raises:
+        DataError: there is none of this name.
+    """
+    if name not in TASKS:
+        raise DataError(f"task: {unknown_name('task', name, TASKS)}")
+    return TASKS[name]
+
+
+__all__ = ["TASKS", "TaskSpec", "find_task"]

@@ -1,0 +1,71 @@
+"""GLUE's tasks (Wang et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headjax.data.glue import GLUE, Glue
+from headjax.data.labelled_text import TextClassification, number
+from headjax.data.prepared.form import Split
+from headjax.data.prepared.labelled import LabelledForm
+from headjax.data.prepared.rows import RowSource, TaskRow
+from headjax.data.tables import Row
+from headjax.data.tasks.local import local_rows
+from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
+from headjax.errors import DataError
+from headjax.serialize import unknown_name
+
+FIELDS = {
+    "cola": ("sentence",),
+    "sst2": ("sentence",),
+    "mrpc": ("sentence1", "sentence2"),
+    "stsb": ("sentence1", "sentence2"),
+    "qqp": ("question1", "question2"),
+    "mnli": ("premise", "hypothesis"),
+    "qnli": ("question", "sentence"),
+    "rte": ("sentence1", "sentence2"),
+}
+"""The texts' features in TFDS."""
+
+
+def local_glue(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
+    """GLUE's own files in one of the layouts of `headjax.data.glue`, or tables and TFRecords of the task's fields."""
+    name = spec.name.partition("_")[0]
+    try:
+        table = Glue(name=name, path=str(paths[0])).table()
+    except DataError:
+        return local_rows(spec, paths)
+    train, validation = table.read()
+    classes = table.classes if isinstance(table, TextClassification) else ()
+    return {
+        "train": RowSource.of([_row(row, classes) for row in train]),
+        "validation": RowSource.of([_row(row, classes) for row in validation]),
+    }
+
+
+def _row(row: Row, classes: Sequence[str]) -> TaskRow:
+    *texts, label = row.values
+    if classes and label not in classes:
+        raise DataError(f"{row.place}: {unknown_name('label', label, classes)}")
+    value = classes.index(label) if classes else number(row)
+    return TaskRow(row.place, {**dict(zip(("text", "second"), texts, strict=False)), "label": value})
+
+
+def _spec(name: str, mismatched: bool = False) -> TaskSpec:
+    features = FIELDS[name]
+    fields = {**dict(zip(("text", "second"), features, strict=False)), "label": "label"}
+    held = "validation_matched" if name == "mnli" else "validation"
+    splits: Mapping[Split, str] = {"train": "train", "validation": held}
+    if mismatched:
+        splits = {"validation": "validation_mismatched"}
+    return TaskSpec(
+        name=f"{name}_mismatched" if mismatched else name,
+        form=LabelledForm(pairs=len(features) == 2, classes=GLUE[name].class_names),
+        local=local_rows if mismatched else local_glue,
+        sources=(TfdsSource(f"glue/{name}:2.0.0", splits, fields),),
+        files="" if mismatched else "GLUE's own files",
+    )
+
+
+TASKS = (*(_spec(name) for name in GLUE), _spec("mnli", mismatched=True))
