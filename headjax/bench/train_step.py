@@ -31,7 +31,7 @@ def run(progress: Progress = silent) -> BenchResult:
     Raises:
         HeadjaxError: PyTorch or transformers is not installed.
     """
-    steps = {"headjax": _ours(), "transformers (PyTorch)": _peer()}
+    steps = {"headjax": our_step(), "transformers (PyTorch)": _peer()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     with progress("steps", REPEATS + 1, "step") as bar:
         for repeat in range(REPEATS + 1):
@@ -68,7 +68,8 @@ def _batch() -> dict[str, np.ndarray]:
     return {"input_ids": tokens, "labels": labels}
 
 
-def _ours() -> Callable[[], Any]:
+def our_step() -> Callable[[], Any]:
+    """One step of headjax per call, waited for."""
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
     model = bert(12, 12)
     optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(model.tensors(), 100)

@@ -13,6 +13,7 @@ BENCHES = {
     "depth": "compile time, memory and step time of 144 single-head layers beside 12 layers of 12 heads",
     "heads": "scoring, ablating and removing heads of a BERT-base classifier beside PyTorch",
     "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors",
+    "input": "reading shuffled, bucketed and packed examples beside the BERT-base train step that consumes them",
     "train_step": "a BERT-base train step beside Hugging Face's PyTorch BERT",
 }
 """Benchmarks and what they compare; each is `run` in `headjax.bench.<name>`."""
