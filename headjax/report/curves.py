@@ -173,6 +173,49 @@ def captured_variance(
     return finished(figure, f"{title}: line plot of the variance captured against {x_label}, for {', '.join(curves)}.")
 
 
+def depth_curves(
+    curves: Mapping[str, Any],
+    *,
+    title: str = "Along depth",
+    y_label: str = "Variance",
+    scale: Literal["linear", "log"] = "linear",
+) -> Plot:
+    """A measure along the depth of stacks, one line a model; stacks of different depths share the axis.
+
+    Args:
+        curves: by model name, `[repeats, layers or sub-layers]` values from the first to the last: the line goes
+            through the mean of the repeats (seeds) and a band from the smallest to the largest.
+        title: heading of the plot.
+        y_label: the measure, with its unit.
+        scale: of the vertical axis.
+
+    Raises:
+        DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
+    """
+    points = {}
+    for name, value in curves.items():
+        repeats = np.atleast_2d(np.asarray(value, dtype=float))
+        share = np.arange(1, repeats.shape[1] + 1) / max(repeats.shape[1], 1)
+        points[name] = [(x, y) for row in repeats for x, y in zip(share, row, strict=True)]
+    reduced = _curves("curves", points, scale)
+    with style():
+        figure, axes = new_axes(title, "Depth (% of the stack)", y_label, height=4.2)
+        looks = {name: look(place) for place, name in enumerate(reduced)}
+        for name, curve in reduced.items():
+            if np.any(curve.high > curve.low):
+                axes.fill_between(curve.x, curve.low, curve.high, color=looks[name].color, alpha=0.18, linewidth=0)
+            _draw(axes, curve, looks[name])
+        _scale(axes, scale)
+        axes.set_xlim(0, 1.02)
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
+        legend_below(figure, *_entries(looks))
+    spans = "; ".join(
+        f"{name} goes from {numbers.significant(_first(curve))} to {numbers.significant(_last(curve))}"
+        for name, curve in reduced.items()
+    )
+    return finished(figure, f"{title}: line plot of {y_label} against depth. {spans}.")
+
+
 def axis_of_log(axes: Axes, which: Literal["x", "y"]) -> None:
     """Makes an axis logarithmic with plain numbers at 1, 2, 5, or finer ones where the data span less than a decade."""
     axis = axes.yaxis if which == "y" else axes.xaxis

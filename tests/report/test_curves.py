@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.errors import DataError
-from headjax.report.curves import captured_variance, learning_curves, pruning_curves
+from headjax.report.curves import captured_variance, depth_curves, learning_curves, pruning_curves
 
 
 def drawn(axes):
@@ -132,3 +132,17 @@ def test_captured_variance_draws_layers_and_their_mean():
 def test_captured_variance_checks_its_values(curves):
     with pytest.raises(DataError, match=r"^curves"):
         captured_variance(curves)
+
+
+def test_depths_of_different_stacks_share_the_axis():
+    plot = depth_curves(
+        {"shallow": [1.0, 2.0], "deep": [[1.0, 1.0, 2.0, 4.0], [1.0, 3.0, 2.0, 8.0]]}, y_label="Variance"
+    )
+    shallow, deep = plot.figure.axes[0].get_lines()
+    np.testing.assert_allclose(shallow.get_xdata(), [0.5, 1.0])
+    np.testing.assert_allclose(deep.get_xdata(), [0.25, 0.5, 0.75, 1.0])
+    np.testing.assert_allclose(deep.get_ydata(), [1.0, 2.0, 2.0, 6.0])
+    assert len(plot.figure.axes[0].collections) == 1  # a band where repeats differ
+    assert "deep goes from 1.00 to 6.00" in plot.alt
+    with pytest.raises(DataError, match="a logarithmic axis cannot show"):
+        depth_curves({"zero": [0.0, 1.0]}, scale="log")
