@@ -100,5 +100,5 @@ def _attended(probe: Probe) -> _Attended:
 
 
 def _effective(weights: jax.Array) -> jax.Array:
-    """exp of the entropy over keys: `[..., key]` to `[...]`."""
+    """The exponential of the entropy over keys: `[..., key]` to `[...]`."""
     return jnp.exp(jax.scipy.special.entr(weights).sum(axis=-1))

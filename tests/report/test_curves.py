@@ -135,9 +135,7 @@ def test_captured_variance_checks_its_values(curves):
 
 
 def test_depths_of_different_stacks_share_the_axis():
-    plot = depth_curves(
-        {"shallow": [1.0, 2.0], "deep": [[1.0, 1.0, 2.0, 4.0], [1.0, 3.0, 2.0, 8.0]]}, y_label="Variance"
-    )
+    plot = depth_curves({"shallow": [1.0, 2.0], "deep": [[1.0, 1.0, 2.0, 4.0], [1.0, 3.0, 2.0, 8.0]]})
     shallow, deep = plot.figure.axes[0].get_lines()
     np.testing.assert_allclose(shallow.get_xdata(), [0.5, 1.0])
     np.testing.assert_allclose(deep.get_xdata(), [0.25, 0.5, 0.75, 1.0])
