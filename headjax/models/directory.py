@@ -44,11 +44,8 @@ def save(model: Model, path: str | Path) -> None:
             model.tokenizer.save(folder / "tokenizer")
         # Trained weights hardly compress, and arrays written one after another need little memory besides themselves.
         largest = max((array.nbytes for array in jax.tree.leaves(model.params)), default=0)
-        alone, params = ocp.options.MultiprocessingOptions(), model.params
-        if jax.process_count() > 1:
-            this = jax.process_index()
-            alone = ocp.options.MultiprocessingOptions(this, {this}, barrier_sync_key_prefix=f"model{this}")
-            params = jax.device_get(params)
+        alone = _this_process_alone()
+        params = jax.device_get(model.params) if jax.process_count() > 1 else model.params
         handler = ocp.PyTreeCheckpointHandler(
             use_compression=False, save_concurrent_gb=max(0.1, 1.1e-9 * largest), multiprocessing_options=alone
         )
@@ -64,7 +61,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
 
     Args:
         path: the directory.
-        mesh: place the parameters on this mesh by the sharding rules; None is one device.
+        mesh: place the parameters on this mesh by the sharding rules; None is one device of this process.
 
     Raises:
         CheckpointError: not a model directory, or files that cannot be read.
@@ -123,6 +120,16 @@ def write_directory(path: Path, write: Callable[[Path], None], marker: str) -> N
         raise
 
 
+def _this_process_alone() -> Any:
+    """Orbax's options for a process that waits for no other."""
+    import orbax.checkpoint as ocp
+
+    if jax.process_count() == 1:
+        return ocp.options.MultiprocessingOptions()
+    this = jax.process_index()
+    return ocp.options.MultiprocessingOptions(this, {this}, barrier_sync_key_prefix=f"model{this}")
+
+
 def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
@@ -133,8 +140,9 @@ def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str
         raise CheckpointError(f"{path}: missing")
     check_sizes(path)
     tensors = config.tensors()
-    mesh = MeshConfig().build(jax.devices()[:1]) if mesh is None else mesh
-    with ocp.StandardCheckpointer() as checkpointer:
+    together = ocp.options.MultiprocessingOptions() if mesh is not None else _this_process_alone()
+    mesh = MeshConfig().build(jax.local_devices()[:1]) if mesh is None else mesh
+    with ocp.StandardCheckpointer(multiprocessing_options=together) as checkpointer:
         try:
             stored = checkpointer.metadata(path.absolute()).item_metadata.tree
         except Exception as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -93,6 +94,25 @@ def on_this_process(tree: Any, mesh: Mesh) -> Any:
 
         tree = multihost_utils.process_allgather(tree, tiled=True)
     return jax.device_put(tree, jax.local_devices()[0])
+
+
+def place_copies(tree: Any, places: Any) -> Any:
+    """Copies of arrays at their places on a mesh. All processes call it together.
+
+    Args:
+        tree: arrays that each process has whole, or that lie on the mesh already.
+        places: their shardings, in the same nesting.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(jax.tree.map(jnp.copy, tree), places)
+
+    def place(array: jax.Array, sharding: NamedSharding) -> jax.Array:
+        if not array.is_fully_addressable:
+            return jax.jit(jnp.copy, out_shardings=sharding)(array)
+        whole = np.asarray(array)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
+    return jax.tree.map(place, tree, places)
 
 
 def wait_for_all(name: str) -> None:

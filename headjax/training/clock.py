@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -42,11 +42,11 @@ class StepClock:
         self._input = self._checkpoint = 0.0
 
     @contextlib.contextmanager
-    def input(self, running: jax.Array | None) -> Iterator[None]:
+    def input(self, running: Any) -> Iterator[None]:
         """Around the fetching of a batch.
 
         Args:
-            running: a result of the step before; None where there is none.
+            running: an array that the step before computes; None where there is none.
         """
         start = time.perf_counter()
         yield

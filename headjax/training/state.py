@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from headjax import tensors as declared
 from headjax.models.base import ModelConfig
+from headjax.parallel.distributed import place_copies
 from headjax.parallel.mesh import replicated
 from headjax.parallel.rules import ShardingConfig, moment_shardings, shardings
 from headjax.tensors import Params
@@ -74,7 +75,7 @@ def initial_state(
 
     if params is not None:
         # A copy, since training steps donate their state and must not take the caller's model along.
-        placed = jax.device_put(jax.tree.map(jnp.copy, params), places.params)
+        placed = place_copies(params, places.params)
         return jax.jit(create, out_shardings=places)(placed)
     fresh = jax.jit(lambda key: create(model.initialize(key)), out_shardings=places)
     return fresh(jax.random.key(seed))

@@ -1,4 +1,4 @@
-"""Two real processes train together: a SIGTERM on one stops both with a checkpoint, and one process goes on from it."""
+"""Real processes train together, are killed and terminated, and go on as others; what each reads of a batch."""
 
 import os
 import re
@@ -16,28 +16,27 @@ import pytest
 from headjax.configuration import load_config
 from headjax.data.records import Shard
 from headjax.errors import HeadjaxError
+from headjax.models.recipes import Recipe
 from headjax.parallel.distributed import Vote, initialize, process_shard
 from headjax.parallel.mesh import MeshConfig
+from headjax.serialize import from_data
 from headjax.tensors import flatten
 from headjax.training.config import train_config
 from headjax.training.loop import train
 from headjax.training.metrics import read_metrics
+from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 200
+STEPS, EVERY = 200, 10
 
 CONFIG = f"""
 from ml_collections import ConfigDict
 
 def get_config(arg=""):
     return ConfigDict({{
-        "model": {{
-            "kind": "language_model", "vocab_size": 257, "max_length": 16, "width": 16, "num_layers": 1,
-            "attention": {{"kind": "multi_head", "num_heads": 2, "head_dim": 8, "projection_bias": False}},
-            "feed_forward": {{"kind": "dense", "hidden": 16}},
-        }},
-        "data": {{"kind": "language", "path": "TEXT", "length": 16, "tokenizer": "bytes"}},
-        "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": 1000,
+        "model": {{"kind": "directory", "path": "FOLDER/model"}},
+        "data": {{"kind": "language", "path": "FOLDER/text.txt", "length": 16, "tokenizer": "bytes"}},
+        "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 1,
         "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
         "tensorboard": False,
     }})
@@ -46,21 +45,33 @@ def get_config(arg=""):
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
+    """A config that goes on from a model directory."""
     folder = tmp_path_factory.mktemp("distributed")
-    text = folder / "text.txt"
-    text.write_text("\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(200)))
+    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(200))
+    (folder / "text.txt").write_text(text)
+    attention = {"kind": "multi_head", "num_heads": 2, "head_dim": 8, "projection_bias": False}
+    fields = {"vocab_size": 257, "max_length": 16, "width": 16, "num_layers": 1, "attention": attention}
+    recipe = {"kind": "language_model", **fields, "feed_forward": {"kind": "dense", "hidden": 16}}
+    tiny.model(from_data(Recipe, recipe).build()).save(folder / "model")
     path = folder / "config.py"
-    path.write_text(CONFIG.replace("TEXT", str(text)))
+    path.write_text(CONFIG.replace("FOLDER", str(folder)))
     return path
 
 
-def start(config, workdir, log, *arguments):
-    """A training process; its output goes to a file, since a full pipe would stop it."""
-    options = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "PYTHONUNBUFFERED": "1"}
-    environment = os.environ | options
+def start(config, workdir, logs, *arguments, devices):
+    """As many training processes as logs, which meet; their output goes to files, since a full pipe would stop them."""
+    options = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "headjax.cli", "train", "--config", str(config), "--workdir", str(workdir)]
-    with log.open("wb") as stream:
-        return subprocess.Popen([*command, *arguments], env=environment, cwd=ROOT, stdout=stream, stderr=stream)
+    place, started = f"127.0.0.1:{free_port()},{len(logs)}", []
+    for index, log in enumerate(logs):
+        who = ["--distributed", f"{place},{index}"]
+        with log.open("wb") as stream:
+            started.append(
+                subprocess.Popen(
+                    [*command, *who, *arguments], env=os.environ | options, cwd=ROOT, stdout=stream, stderr=stream
+                )
+            )
+    return started
 
 
 def free_port():
@@ -79,25 +90,46 @@ def wait_until(condition, processes, logs, seconds=120):
 
 
 @pytest.mark.processes
-def test_two_processes_stop_together_and_one_goes_on(config, tmp_path):
-    """Two processes of two devices each, stopped by a SIGTERM on the second; one process of eight devices goes on."""
-    workdir, port = tmp_path / "run", free_port()
-    logs = [tmp_path / f"{index}.log" for index in range(2)]
-    pair = [
-        start(config, workdir, log, "--distributed", f"127.0.0.1:{port},2,{index}") for index, log in enumerate(logs)
-    ]
+def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(config, tmp_path):
+    """Four processes, one of them killed; two on another mesh, one terminated; one ends what none disturbed ends with.
+
+    A kill loses the steps since the last checkpoint. A SIGTERM of one process is a checkpoint and a clean end of all.
+    """
+    workdir = tmp_path / "run"
+
+    def trained():
+        return max((record["step"] for record in read_metrics(workdir / "metrics.jsonl")), default=0)
+
+    logs = [tmp_path / f"four-{index}.log" for index in range(4)]
+    four = start(config, workdir, logs, devices=1)
     try:
-        wait_until(lambda: len(read_metrics(workdir / "metrics.jsonl")) >= 5, pair, logs)
-        pair[1].send_signal(signal.SIGTERM)
-        assert [process.wait(timeout=60) for process in pair] == [0, 0], "\n".join(log.read_text() for log in logs)
+        wait_until(lambda: trained() > 2 * EVERY, four, logs)  # the first checkpoint is complete: the second was begun
+        four[3].kill()
     finally:
-        for process in pair:
+        for process in four:
+            process.kill()
+            process.wait()
+    killed_at = trained()
+    saved = max(int(path.parent.name) for path in (workdir / "checkpoints").glob("*/sizes.json"))
+    assert saved >= EVERY
+
+    logs = [tmp_path / f"two-{index}.log" for index in range(2)]
+    halves = ["--config.mesh.model=2", "--config.sharding.misfits=replicate"]  # 257 tokens do not divide
+    two = start(config, workdir, logs, *halves, devices=2)
+    try:
+        wait_until(lambda: trained() > killed_at, two, logs)
+        two[1].send_signal(signal.SIGTERM)
+        assert [process.wait(timeout=60) for process in two] == [0, 0], "\n".join(log.read_text() for log in logs)
+    finally:
+        for process in two:
             process.kill()
     steps = [int(re.search(r"interrupted after step (\d+)", log.read_text())[1]) for log in logs]
-    assert steps[0] == steps[1] < STEPS
+    assert steps[0] == steps[1]
+    assert killed_at < steps[0] < STEPS
     assert (workdir / "checkpoints" / str(steps[0]) / "sizes.json").exists()
 
-    continued = train(train_config(load_config(str(config))), workdir)
+    fsdp = load_config(str(config), ["--config.mesh.data=2", "--config.mesh.fsdp=4"])
+    continued = train(train_config(fsdp), workdir)
     whole = train(train_config(load_config(str(config))), tmp_path / "whole")
     assert continued.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
     ours = flatten(continued.model.params)
