@@ -6,6 +6,7 @@ import argparse
 import importlib
 
 from headjax.commands.command import Command, Result
+from headjax.report import numbers
 from headjax.report.progress import Progress
 
 BENCHES = {
@@ -28,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Measures both sides in one run."""
     result = importlib.import_module(f"headjax.bench.{options.name}").run(progress)
-    return Result(result.to_json(), result.tables, f"ratio: {result.ratio:.2f} (ours over the peer's)")
+    return Result(result.to_json(), result.tables, f"ratio: {numbers.significant(result.ratio)} (ours over the peer's)")
 
 
 COMMAND = Command("bench", "side by side with a peer, ratio and spread", arguments, run)

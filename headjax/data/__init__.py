@@ -1,6 +1,7 @@
 """Text and images in, batches out: corpora, tables, tokenizers and Grain readers."""
 
 from headjax.data.glue import Glue
+from headjax.data.image_files import ImageFiles
 from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.language import LanguageConfig
@@ -13,6 +14,7 @@ from headjax.data.tokenizers import Tokenizer
 __all__ = [
     "DataConfig",
     "Glue",
+    "ImageFiles",
     "LanguageConfig",
     "Mnist",
     "ParallelText",

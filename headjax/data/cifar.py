@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headjax.data.prepared.form import Split
+from headjax.data.prepared.rows import TaskRow
 from headjax.data.text_files import read_bytes
 from headjax.errors import DataError
 
@@ -28,6 +30,10 @@ class Arrays(NamedTuple):
 
     pixels: np.ndarray
     labels: np.ndarray
+
+    def row(self, index: int) -> TaskRow:
+        """An image with its label."""
+        return TaskRow(f"image {index}", {"image": self.pixels[index], "label": int(self.labels[index])})
 
 
 class Layout(NamedTuple):
@@ -63,7 +69,7 @@ def find_cifar(folder: Path) -> str | None:
     return None
 
 
-def read_cifar(folder: str | Path, name: str) -> dict[str, Arrays]:
+def read_cifar(folder: str | Path, name: str) -> dict[Split, Arrays]:
     """The images of both splits.
 
     Args:
@@ -77,10 +83,8 @@ def read_cifar(folder: str | Path, name: str) -> dict[str, Arrays]:
         DataError: a file that is missing, cut off or none of CIFAR's; the message starts with it.
     """
     layout = LAYOUTS[name]
-    return {
-        split: _joined([_read(Path(folder), file, layout) for file in files])
-        for split, files in (("train", layout.train), ("validation", layout.test))
-    }
+    files: dict[Split, tuple[str, ...]] = {"train": layout.train, "validation": layout.test}
+    return {split: _joined([_read(Path(folder), file, layout) for file in names]) for split, names in files.items()}
 
 
 def _joined(parts: list[Arrays]) -> Arrays:

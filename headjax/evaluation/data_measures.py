@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headjax.data.glue import GLUE, Glue
+from headjax.data.image_files import ImageFiles
 from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.parallel_text import ParallelText, Translations
@@ -30,6 +31,8 @@ def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
         return Numbers()
     if isinstance(config, TextClassification | Mnist):
         return Classes("accuracy", tuple(data.info["labels"]), ("accuracy", "macro_f1", "matthews"))
+    if isinstance(config, ImageFiles):
+        return Classes(names=tuple(data.info["labels"]))
     return None
 
 

@@ -65,10 +65,11 @@ def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
         DataError: no examples, or not the same number of both.
     """
     predicted, gold = _columns(predictions, labels)
-    classes = np.union1d(predicted, gold)[None, :]
-    p, l = (column[:, None] == classes for column in (predicted, gold))  # noqa: E741
-    p, l = (hot - hot.mean(axis=0, keepdims=True) for hot in (p, l))  # noqa: E741
-    return float(_ratio((p * l).sum(), math.sqrt((p * p).sum() * (l * l).sum())))
+    classes = np.union1d(predicted, gold)
+    p, l = (np.bincount(np.searchsorted(classes, column), minlength=len(classes)) for column in (predicted, gold))  # noqa: E741
+    total, right = float(len(gold)), float((predicted == gold).sum())
+    spread = (total**2 - float(p @ p)) * (total**2 - float(l @ l))
+    return _ratio(right * total - float(p @ l), math.sqrt(spread))
 
 
 def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.data.glue import GLUE, Glue
+from headjax.data.image_files import ImageFiles
 from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression
 from headjax.data.language import LanguageConfig, language_model_data, whole_text_data
@@ -75,6 +76,7 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
               the environment variable HEADJAX_DATA names, or `NAME:FOLDER`;
             * `sentence_similarity`: STS-B for models that embed sentences, likewise;
             * `squad`, `mnist` and `multi30k` (English to German), likewise; also `squad:FILE`;
+            * `images:FOLDER`: the test images of CIFAR's own files, or `validation/CLASS/*.jpg`;
             * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET`;
             * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
               all of it is evaluated on. Labels with a decimal point in them make it a regression;
@@ -184,6 +186,11 @@ def _mnist(asked: Request) -> Task:
     return _measured("mnist", Mnist(path=asked.path), None)
 
 
+def _images(asked: Request) -> Task:
+    patches: Any = getattr(asked.model.config, "patches", None)
+    return _measured(asked.path, ImageFiles(path=asked.path, size=getattr(patches, "image_size", 0)), None)
+
+
 def _measured(name: str, config: DataConfig, tokenizer: Tokenizer | None) -> Task:
     return _task(name, config, config.load(tokenizer))
 
@@ -211,5 +218,6 @@ NAMED: Mapping[str, Callable[[Request], Task]] = {
     "multi30k": _multi30k,
     "translation": _translation,
     "mnist": _mnist,
+    "images": _images,
 }
 """Tasks by name."""

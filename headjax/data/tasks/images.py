@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from headjax.data.cifar import find_cifar, read_cifar
+from headjax.data.image_folders import class_folders
 from headjax.data.images import MNIST_DEVIATION, MNIST_MEAN, Mnist
-from headjax.data.prepared.form import Split
 from headjax.data.prepared.images import ImageForm
 from headjax.data.prepared.rows import RowSource, TaskRow
-from headjax.data.tasks.local import TFRECORD, has_suffix, local_rows, pixels
+from headjax.data.tasks.local import TFRECORD, has_suffix, local_rows
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
-from headjax.data.text_files import read_bytes
 from headjax.errors import DataError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".JPEG", ".bmp")
 BY_CLASS = "folders of images by class"
 FIELDS = {"image": "image", "label": "label"}
 
 
-FOLDERS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "validation": ("validation", "val", "test")}
-"""Names that the folder of a split may have."""
-
-
 def local_images(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Folders `train/CLASS/*.png` and `validation/CLASS/*.png` (or JPEG), or TFRecords of encoded images.
-
-    Class numbers go by the sorted names of the folders.
+    """Folders of images by class (`class_folders`), or TFRecords of encoded images.
 
     Raises:
         DataError: no images, or another number of classes than the task has.
@@ -36,30 +29,22 @@ def local_images(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     root = paths[0]
     if any(has_suffix(path, (TFRECORD,)) for path in (root.rglob("*") if root.is_dir() else [root])):
         return local_rows(spec, paths)
-    found: dict[Split, RowSource] = {}
-    for split, names in FOLDERS.items():
-        folder = next((root / name for name in names if (root / name).is_dir()), None)
-        if folder is None:
-            raise DataError(f"{root}: no folder {' or '.join(names)} in it")
-        classes = sorted(child for child in folder.iterdir() if child.is_dir())
-        if len(classes) != len(spec.form.label_names):
-            raise DataError(
-                f"{folder}: {len(classes)} folders, but {spec.name} has {len(spec.form.label_names)} classes"
-            )
-        files = [(file, number) for number, child in enumerate(classes) for file in _images(child)]
-        if not files:
-            raise DataError(f"{folder}: no images in its folders")
-        found[split] = RowSource(functools.partial(_read, files), len(files))
-    return found
+    found = class_folders(root)
+    wanted = len(spec.form.label_names)
+    if len(found.classes) != wanted:
+        raise DataError(f"{root}: {len(found.classes)} folders of images, but {spec.name} has {wanted} classes")
+    return {split: _rows(len(files), found.reader(split)) for split, files in found.files.items()}
 
 
-def _images(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIXES))
+def local_cifar(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
+    """CIFAR's own files, binary or of the Python version, or what `local_images` reads."""
+    if not (paths[0].is_dir() and find_cifar(paths[0]) == spec.name):
+        return local_images(spec, paths)
+    return {split: _rows(len(arrays.labels), arrays.row) for split, arrays in read_cifar(paths[0], spec.name).items()}
 
 
-def _read(files: Sequence[tuple[Path, int]]) -> Iterator[TaskRow]:
-    for file, number in files:
-        yield TaskRow(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
+def _rows(count: int, row: Callable[[int], TaskRow]) -> RowSource:
+    return RowSource(lambda: map(row, range(count)), count)
 
 
 def local_mnist(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
@@ -105,10 +90,10 @@ TASKS = (
             deviation=(0.2470, 0.2435, 0.2616),
             classes=CIFAR10,
         ),
-        local=local_images,
+        local=local_cifar,
         sources=(TfdsSource("cifar10:3.0.2", {"train": "train", "validation": "test"}, FIELDS),),
         vocabulary="none",
-        files=BY_CLASS,
+        files=f"CIFAR's own files, {BY_CLASS}",
     ),
     TaskSpec(
         name="cifar100",
@@ -121,10 +106,10 @@ TASKS = (
             deviation=(0.2673, 0.2564, 0.2762),
             classes=_numbered(100),
         ),
-        local=local_images,
+        local=local_cifar,
         sources=(TfdsSource("cifar100:3.0.2", {"train": "train", "validation": "test"}, FIELDS),),
         vocabulary="none",
-        files=BY_CLASS,
+        files=f"CIFAR's own files, {BY_CLASS}",
     ),
     TaskSpec(
         name="imagenet",

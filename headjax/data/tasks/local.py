@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headjax.data.prepared.form import Form, Split
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.rows import RowSource, TaskRow
@@ -145,23 +143,6 @@ def lines(files: Iterable[Path]) -> Iterator[TaskRow]:
         for number, line in enumerate(read_text(file).split("\n"), start=1):
             if line.strip():
                 yield TaskRow(f"{file}: line {number}", {"text": line.strip()})
-
-
-def pixels(data: bytes, place: str) -> np.ndarray:
-    """An encoded image (PNG, JPEG, ...) as uint8 `[height, width, channels]`.
-
-    Raises:
-        DataError: it is none.
-    """
-    import io
-
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            return np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
-    except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise DataError(f"{place}: not an image ({' '.join(str(error).split())})") from None
 
 
 TFRECORD = ".tfrecord"

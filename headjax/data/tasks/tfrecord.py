@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from headjax.data.image_folders import pixels
 from headjax.data.prepared.rows import TaskRow
 from headjax.errors import DataError
 from headjax.serialize import unknown_name
@@ -38,7 +40,9 @@ def read_tfrecord(file: Path, fields: Mapping[str, str]) -> Iterator[TaskRow]:
         except StopIteration:
             break
         except tf.errors.OpError as error:
-            raise DataError(f"{place}: cannot be read ({' '.join(error.message.split())})") from None
+            known = re.search(r"(truncated|corrupted) record", error.message)
+            reason = known[0] if known else f"cannot be read ({' '.join(error.message.split())})"
+            raise DataError(f"{place}: {reason}") from None
         except Exception as error:  # the message library's own DecodeError
             raise DataError(f"{place}: not a tf.train.Example ({error})") from None
         values = {}
@@ -61,10 +65,8 @@ def _value(feature: Any, what: str, place: str) -> Any:
     if len(values) != 1:
         raise DataError(f"{place}: expected one value, got {len(values)}")
     if what == "image":
-        from headjax.data.tasks.local import pixels
-
         return pixels(values[0], place)
-    return _text(values[0], place) if isinstance(values[0], bytes) else values[0]
+    return _text(values[0], place) if what == "text" or isinstance(values[0], bytes) else values[0]
 
 
 def _text(value: Any, place: str) -> str:
