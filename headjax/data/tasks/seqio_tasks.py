@@ -85,15 +85,14 @@ def tfds_rows(spec: TaskSpec) -> Rows:
 
 def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> Iterator[TaskRow]:
     for task, source in tasks:
+        place = f"{source.name}: {source.splits[split]}"
         try:
-            dataset = task.get_dataset(split=split, shuffle=False)
+            for number, values in enumerate(task.get_dataset(split=split, shuffle=False).as_numpy_iterator()):
+                place = f"{source.name}: {source.splits[split]}: example {number}"
+                yield TaskRow(place, {name: _plain(value) for name, value in values.items()})
         except Exception as error:  # TFDS raises whatever its download met
-            raise DataError(
-                f"{source.name}: cannot be read from TFDS ({' '.join(str(error).split())[:300]})"
-            ) from error
-        for number, values in enumerate(dataset.as_numpy_iterator()):
-            place = f"{source.name}: {source.splits[split]}: example {number}"
-            yield TaskRow(place, {name: _plain(value) for name, value in values.items()})
+            reason = " ".join(str(error).split())[:300]
+            raise DataError(f"{place}: cannot be read from TFDS ({reason})") from error
 
 
 def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:

@@ -1,0 +1,250 @@
+"""All that imports TensorFlow, once: tasks over TFDS's mocked data sets, the same Tasks over local files, TFRecords."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from headjax.cli import main
+from headjax.data import PreparedData
+from headjax.data.glue import GLUE
+from headjax.data.tasks import TASKS, find_task
+from headjax.data.tasks.local import wanted_fields
+from headjax.errors import DataError
+from tests.data.vocabulary import write_lines, write_vocabulary
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(importlib.util.find_spec("seqio") is None, reason="needs the data extra"),
+]
+
+GLUE_SPLITS = ("train", "validation", "test")
+CATALOG = {
+    "lm1b:1.1.0": ("train", "test"),
+    "wikipedia/20230601.en:1.0.0": ("train",),
+    "pg19:0.1.1": ("train", "validation", "test"),
+    "c4/en:3.1.0": ("train", "validation"),
+    **{f"glue/{name}:2.0.0": GLUE_SPLITS for name in GLUE if name != "mnli"},
+    "glue/mnli:2.0.0": (
+        "train",
+        *(f"{split}_{kind}" for split in GLUE_SPLITS[1:] for kind in ("matched", "mismatched")),
+    ),
+    "squad/v1.1:3.0.0": ("train", "validation"),
+    "wmt14_translate/de-en:1.0.0": ("train", "validation", "test"),
+    "wmt14_translate/fr-en:1.0.0": ("train", "validation", "test"),
+    "wmt16_translate/de-en:1.0.0": ("train", "validation", "test"),
+    "mtnt/en-fr:1.0.0": ("train", "valid", "test"),
+    "mtnt/fr-en:1.0.0": ("train", "valid", "test"),
+    "mnist:3.0.1": ("train", "test"),
+    "cifar10:3.0.2": ("train", "test"),
+    "cifar100:3.0.2": ("train", "test"),
+    "imagenet2012:5.1.0": ("train", "validation", "test"),
+}
+"""TFDS's data sets and their splits, as its catalog has them."""
+
+
+@pytest.fixture(scope="module")
+def tfds():
+    import tensorflow_datasets
+
+    return tensorflow_datasets
+
+
+@pytest.fixture(scope="module")
+def mocked(tfds, tmp_path_factory):
+    """TFDS with the catalog's data sets, so many examples in each split, made up; nothing is downloaded."""
+    import seqio
+
+    folder = tmp_path_factory.mktemp("tfds")
+    for name, splits in CATALOG.items():
+        builder = tfds.builder(name, data_dir=folder)
+        template = {"dataset_name": builder.name, "data_dir": builder.data_path, "filetype_suffix": "tfrecord"}
+        infos = [
+            tfds.core.SplitInfo(
+                name=split,
+                shard_lengths=[100],
+                num_bytes=1,
+                filename_template=tfds.core.ShardedFileTemplate(split=split, **template),
+            )
+            for split in splits
+        ]
+        builder.info.set_splits(tfds.core.splits.SplitDict(infos))
+        pathlib.Path(builder.data_dir).mkdir(parents=True)
+        builder.info.write_to_directory(builder.data_dir)
+    seqio.set_tfds_data_dir_override(str(folder))
+    yield lambda examples: tfds.testing.mock_data(num_examples=examples, data_dir=str(folder))
+    seqio.set_tfds_data_dir_override(None)
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    return str(write_vocabulary(tmp_path))
+
+
+def fits(value, what, spec):
+    """Whether a field holds what it should."""
+    return {
+        "text": lambda: isinstance(value, str),
+        "texts": lambda: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+        "integer": lambda: isinstance(value, int),
+        "label": lambda: isinstance(value, int if spec.form.label_names else float),
+        "image": lambda: value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == len(spec.form.mean),
+    }[what]()
+
+
+def test_every_task_reads_its_data_sets(mocked):
+    """Names, versions, splits and features exist, and give rows of the form's fields."""
+    from headjax.data.tasks.seqio_tasks import seqio_tasks
+
+    read = set()
+    for spec in TASKS.values():
+        fields = wanted_fields(spec.form)
+        for source, task in zip(spec.sources, seqio_tasks(spec) if spec.sources else (), strict=True):
+            assert {*source.splits.values()} & {*CATALOG[source.name]} or "[" in "".join(source.splits.values())
+            for split in {*source.splits} - {ours for name, ours in read if name == source.name}:
+                read.add((source.name, split))
+                with mocked(1):
+                    example = task.get_dataset(split=split, shuffle=False).element_spec
+                assert task.num_input_examples(split) == {"train[:99%]": 99, "train[99%:]": 1}.get(
+                    source.splits[split], 100
+                )
+                assert example.keys() == fields.keys()
+    assert {name for name, _ in read} == {*CATALOG}
+
+
+def test_rows_of_tfds_are_rows_of_the_form(mocked):
+    from headjax.data.tasks.seqio_tasks import tfds_rows
+
+    for name in ("mrpc", "stsb", "squad", "mtnt_enfr", "cifar10"):
+        spec = find_task(name)
+        with mocked(2):
+            rows = list(tfds_rows(spec)["validation"].rows())
+        assert len(rows) == 2
+        for what in wanted_fields(spec.form).items():
+            assert fits(rows[0].values[what[0]], what[1], spec), (name, what)
+        assert rows[1].place.endswith("example 1")
+    with pytest.raises(DataError, match="multi30k: TensorFlow Datasets has no data set of it; name local files"):
+        tfds_rows(find_task("multi30k"))
+
+
+def test_class_numbers_are_those_of_tfds(tfds):
+    for name, task in GLUE.items():
+        label = tfds.builder(f"glue/{name}").info.features["label"]
+        assert getattr(label, "names", []) == [*task.class_names]
+    for name in ("mnist:3.0.1", "cifar10:3.0.2", "cifar100:3.0.2", "imagenet2012:5.1.0"):
+        (spec,) = (spec for spec in TASKS.values() if any(source.name == name for source in spec.sources))
+        assert tfds.builder(name).info.features["label"].num_classes == len(spec.form.classes)
+
+
+@pytest.mark.parametrize("name, validation, test", [("wmt14_ende", "newstest2013", "newstest2014")])
+def test_newstest(tfds, name, validation, test):
+    """WMT14 validates on newstest2013 and tests on newstest2014, which the tasks of these names rely on."""
+    builder = tfds.builder(find_task(name).sources[0].name)
+    assert validation in builder.subsets[tfds.Split.VALIDATION]
+    assert [*builder.subsets[tfds.Split.TEST]] == [test]
+    assert find_task(f"{validation}_ende").sources[0].splits == {"validation": "validation"}
+    assert find_task(f"{test}_ende").sources[0].splits == {"validation": "test"}
+
+
+def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
+    out = str(tmp_path / "cola")
+    with mocked(5):
+        assert main(["prepare", "cola", "--tokenizer", vocabulary, "--out", out, "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["examples"] == 10
+    assert data["shards"] == 2
+    prepared = PreparedData(path=out, task="cola").load()
+    assert len(prepared.train) == len(prepared.validation) == 5
+    assert set(prepared.train[0]) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
+    with mocked(5):
+        assert main(["prepare", "cifar10", "--out", str(tmp_path / "cifar")]) == 0
+    images = PreparedData(path=str(tmp_path / "cifar"), size=32).load()
+    assert images.train[0]["pixel_values"].shape == (3, 32, 32)
+
+
+def test_the_same_task_over_local_files(mocked, tmp_path):
+    from headjax.data.tasks.seqio_tasks import local_seqio_task, register, seqio_tasks
+
+    spec = find_task("mrpc")
+    write_lines(tmp_path / "train.tsv", "text\tsecond\tlabel", "a film\tthe film\t1", "it was fun\tdull\t0")
+    write_lines(tmp_path / "dev.jsonl", json.dumps({"text": "a", "second": "the", "label": 1}))
+    task = local_seqio_task(spec, [tmp_path])
+    (theirs,) = seqio_tasks(spec)
+    assert task.output_features == theirs.output_features
+    with mocked(1):
+        specs = [one.get_dataset(split="train", shuffle=False).element_spec for one in (task, theirs)]
+    assert specs[0] == specs[1]
+    rows = list(task.get_dataset(split="train", shuffle=False).as_numpy_iterator())
+    assert rows == [
+        {"text": b"a film", "second": b"the film", "label": 1},
+        {"text": b"it was fun", "second": b"dull", "label": 0},
+    ]
+    assert task.num_input_examples("validation") == 1
+    import seqio
+
+    (name,) = register([task])
+    assert seqio.get_mixture_or_task(name) is task
+
+
+def write_tfrecord(path, *examples):
+    """A file of `tf.train.Example`s."""
+    import tensorflow as tf
+
+    def feature(value):
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        if isinstance(value, float):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            features = {name: feature(value) for name, value in example.items()}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return path
+
+
+def test_tfrecords(tmp_path):
+    spec = find_task("sst2")
+    good = [{"text": f"a film {i}".encode(), "label": i % 2} for i in range(4)]
+    write_tfrecord(tmp_path / "train-00000-of-00001.tfrecord", *good)
+    file = write_tfrecord(tmp_path / "validation.tfrecord-00000-of-00001", *good[:2])
+    rows = spec.local(spec, [tmp_path])
+    assert [row.values for row in rows["train"].rows()] == [{"text": f"a film {i}", "label": i % 2} for i in range(4)]
+    assert len(rows["validation"].rows()) == 2
+    whole = file.read_bytes()
+
+    def error():
+        with pytest.raises(DataError) as caught:
+            spec.local(spec, [tmp_path])
+        return str(caught.value).removeprefix(f"{file}: ")
+
+    file.write_bytes(whole[:-5])
+    assert error() == "record 1: truncated record"
+    file.write_bytes(whole[:20] + b"?" + whole[21:])
+    assert error() == "record 0: corrupted record"
+    file.write_bytes(b"")
+    assert error() == "no records"
+    write_tfrecord(file, {"text": b"a", "label": 0}, {"text": b"\xff", "label": 0})
+    assert error() == "record 1: feature text: byte offset 0: not UTF-8 (invalid start byte)"
+    write_tfrecord(file, {"txt": b"a", "label": 0})
+    assert error() == "record 0: unknown feature 'text'; did you mean 'txt'?"
+    write_tfrecord(file, {"text": 3, "label": 0})
+    assert error() == "record 0: feature text: expected text, got 3"
+
+
+def test_real_tfrecords(data_dir):
+    spec = find_task("c4")
+    rows = spec.local(spec, [data_dir / "lm" / "c4"])
+    assert (len(rows["train"].rows()), len(rows["validation"].rows())) == (1000, 200)
+    assert all(row.values["text"] for row in rows["validation"].rows())
+
+
+def test_tensorflow_was_imported_here():
+    """What the test that training imports none compares with."""
+    assert {"seqio", "tensorflow"} <= sys.modules.keys()
