@@ -1,0 +1,134 @@
+"""Folding omega away changes the parameters and not the function."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Grouped, Latent
+from headjax.errors import ConfigError
+from headjax.initialization import fold_shortcuts
+from headjax.models import EncoderDecoderModel, EncoderModel
+from headjax.models.directory import load
+from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
+from headjax.models.feed_forward import Dense, GatedDense
+from headjax.models.norms import LayerNorm, RMSNorm
+from headjax.models.residual import PostNorm, ScaledPostNorm
+from headjax.models.stack import SharedStack, Stack
+from headjax.tensors import flatten
+from tests import tiny
+
+TEN_TIMES = 10.0
+
+
+def layer(attention=None, **fields):
+    return tiny.layer(attention, residual=ScaledPostNorm(LayerNorm()), **fields)
+
+
+def with_shortcuts(config):
+    """The model with every parameter drawn at random, and omegas far from one."""
+    model = tiny.model(config)
+
+    def spread(tree):
+        return {
+            name: spread(entry) if isinstance(entry, dict) else 1.0 + TEN_TIMES * jnp.abs(entry - 1.0)
+            for name, entry in tree.items()
+            if isinstance(entry, dict) or name == "shortcut"
+        }
+
+    def merge(tree, changed):
+        return {
+            name: merge(entry, changed.get(name, {})) if isinstance(entry, dict) else changed.get(name, entry)
+            for name, entry in tree.items()
+        }
+
+    return model.replace(params=merge(model.params, spread(model.params)))
+
+
+def embeddings(norm=True):
+    return Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm() if norm else None)
+
+
+def kinds(stack):
+    return [type(one.residual) for one in stack.layers]
+
+
+FORMULATIONS = (
+    layer(),
+    layer(tiny.collaborative()),
+    layer(Grouped(num_heads=4, kv_heads=2, head_dim=4), feed_forward=GatedDense(8)),
+    dataclasses.replace(layer(Latent(num_heads=2, head_dim=4, rank=6)), residual=ScaledPostNorm(RMSNorm())),
+)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    tokens = tiny.tokens(2, 6)["input_ids"]
+    return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
+
+
+def test_an_encoder_of_every_kind_of_layer_computes_the_same(batch, tmp_path):
+    config = EncoderModel(width=tiny.WIDTH, embeddings=embeddings(), encoder=Stack(layers=FORMULATIONS))
+    model = with_shortcuts(config)
+    folded = fold_shortcuts(model)
+    assert set(kinds(folded.config.encoder)) == {PostNorm}
+    assert not [path for path in flatten(folded.params) if path.endswith("shortcut")]
+    hidden = model(batch).hidden
+    assert float(jnp.abs(hidden).max()) > 1.0
+    np.testing.assert_allclose(folded(batch).hidden, hidden, atol=1e-6, rtol=1e-6)
+    unscaled = model.replace(config=folded.config, params=without_shortcuts(model.params))
+    assert float(jnp.abs(unscaled(batch).hidden - hidden).max()) > 0.1  # leaving omega out is another function
+    assert folded.history[-1]["action"] == "fold shortcuts"
+    folded.save(tmp_path / "folded")
+    np.testing.assert_array_equal(load(tmp_path / "folded")(batch).hidden, folded(batch).hidden)
+
+
+def without_shortcuts(params):
+    return {
+        name: without_shortcuts(entry) if isinstance(entry, dict) else entry
+        for name, entry in params.items()
+        if name != "shortcut"
+    }
+
+
+def test_an_encoder_decoder_keeps_what_the_decoder_reads(batch):
+    crossed = dataclasses.replace(layer(), cross_attention=tiny.multi_head())
+    config = EncoderDecoderModel(
+        width=tiny.WIDTH,
+        embeddings=embeddings(),
+        encoder=Stack(layers=(layer(),) * 2),
+        decoder=Stack(layers=(crossed,) * 2),
+    )
+    model = with_shortcuts(config)
+    folded = fold_shortcuts(model)
+    given = batch | {"labels": batch["input_ids"]}
+    np.testing.assert_allclose(folded(given).logits, model(given).logits, atol=2e-5, rtol=1e-5)
+
+
+def test_without_a_norm_before_it_the_first_omega_stays(batch):
+    config = tiny.decoder_config(
+        embeddings=Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions()),
+        decoder=Stack(layers=(layer(feed_forward=Dense(8)),) * 3),
+    )
+    model = with_shortcuts(config)
+    folded = fold_shortcuts(model)
+    assert kinds(folded.config.decoder) == [ScaledPostNorm, PostNorm, PostNorm]
+    first = folded.params["decoder"]["layers_0_0"]
+    assert np.ptp(first["attention_residual"]["shortcut"]) > 0.1
+    np.testing.assert_array_equal(first["feed_forward_residual"]["shortcut"], np.ones((1, tiny.WIDTH)))
+    np.testing.assert_allclose(folded(batch).logits, model(batch).logits, atol=2e-5, rtol=1e-5)
+
+
+def test_what_cannot_be_folded_is_refused():
+    with pytest.raises(ConfigError, match=r"^decoder\.layers: not all are scaled_post_norm"):
+        fold_shortcuts(tiny.model(tiny.decoder_config()))
+    shared = tiny.decoder_config(decoder=SharedStack(layers=(layer(),) * 2))
+    with pytest.raises(ConfigError, match=r"^decoder\.layers: share their parameters"):
+        fold_shortcuts(tiny.model(shared))
+    model = tiny.model(tiny.decoder_config(decoder=Stack(layers=(layer(),)), embeddings=embeddings()))
+    model.params["decoder"]["layers_0_0"]["attention_residual"]["shortcut"] = jnp.zeros((1, tiny.WIDTH))
+    with pytest.raises(ConfigError, match=r"shortcut: holds a zero"):
+        fold_shortcuts(model)
