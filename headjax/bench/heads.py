@@ -33,13 +33,13 @@ from headjax.training.step import put_batch, train_step
 
 LAYERS, HEADS, CLASSES = 12, 12, 3
 SCORED = (8, 128)
-SWEPT = (4, 64)
+SWEPT = (2, 64)
 """Examples and tokens of the batch that is scored, and of the one whose heads are ablated."""
 
-REPEATS = 5
-SWEEPS = 3
+REPEATS = 4
+SWEEPS = 2
 LENGTH = 128
-SPEEDS = {1: 15, 4: 9, 16: 5, 64: 3}
+SPEEDS = {1: 11, 4: 7, 16: 5, 64: 2}
 """Batch sizes at which the pruned model is timed, and how often."""
 
 PAPER = {1: 1.019, 4: 1.027, 16: 1.175, 64: 1.175}

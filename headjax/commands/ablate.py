@@ -55,7 +55,7 @@ def _effects(
     from headjax.heads.ablation import ablate
     from headjax.heads.head_id import all_heads
 
-    batches = task.batches(options.batch_size, limit=options.limit)
+    batches = task.batches(options.batch_size, limit=options.limit, buckets=options.buckets)
     with progress(f"ablating, {mode}", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
         ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), budget=budget, progress=bar)
     with progress("testing", len(all_heads(model.config)), "head") as bar:

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.errors import HeadjaxError
 from headjax.report.progress import Progress
 from headjax.report.tables import Table
 
@@ -73,17 +72,17 @@ def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="examples per batch (default 16)")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="use the first N examples (default all)")
     parser.add_argument(
-        "--buckets", default="", metavar="L", help="pad texts to these lengths, such as 16,32,64 (default the longest)"
+        "--buckets",
+        type=whole_numbers,
+        default=(),
+        metavar="L",
+        help="pad texts to these lengths, such as 16,32,64 (default the longest)",
     )
 
 
-def numbers_of(field: str, text: str) -> tuple[int, ...]:
-    """`16,32,64` as numbers; none for empty text.
-
-    Raises:
-        HeadjaxError: anything else.
-    """
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """`16,32,64` as numbers, for argparse."""
     try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise HeadjaxError(f"{field}: expected numbers such as 16,32,64, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected numbers such as 16,32,64, got {text!r}") from None

@@ -33,7 +33,9 @@ def evaluate_pair(
     found = []
     with progress("evaluating", 2, "model") as bar:
         for model in (before, after):
-            found.append(evaluate_task(model, task, limit=options.limit, batch_size=options.batch_size))
+            found.append(
+                evaluate_task(model, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
+            )
             bar(len(found), {})
     return Metrics(*found)
 

@@ -30,7 +30,9 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         raise HeadjaxError(f"--beams: {task.name} is not about translations")
     batches = task.count_batches(options.batch_size, limit=options.limit)
     with progress("evaluating", batches, "batch") as bar:
-        found = measure_task(model, task, limit=options.limit, batch_size=options.batch_size, progress=bar)
+        found = measure_task(
+            model, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets, progress=bar
+        )
     data: dict[str, Any] = {
         "metrics": found.metrics,
         "examples": found.examples,

@@ -26,7 +26,9 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     model, task = open_model_and_task(options)
     model = task.fit(model)
     with progress("scoring", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
-        scores = score_heads(model, task.batches(options.batch_size, limit=options.limit), progress=bar)
+        scores = score_heads(
+            model, task.batches(options.batch_size, limit=options.limit, buckets=options.buckets), progress=bar
+        )
     values = {
         name: normalize_layers(by_head) if options.normalize else by_head for name, by_head in scores.values.items()
     }

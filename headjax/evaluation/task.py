@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
 from headjax.data.records import batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import Source, TaskData
@@ -88,15 +89,53 @@ class Task:
         examples = len(self.data.validation)
         return -(-(min(limit, examples) if limit else examples) // batch_size)
 
-    def train_batches(self, batch_size: int = BATCH_SIZE, *, seed: int = 0) -> grain.DatasetIterator:
+    def sample(
+        self, count: int, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()
+    ) -> list[dict[str, np.ndarray]]:
+        """Batches of training examples drawn without replacement, each once: what to score heads or calibrate on.
+
+        Args:
+            count: examples to draw; all, if there are no more.
+            batch_size: examples of one batch.
+            seed: of the draw.
+            buckets: see `batches`.
+
+        Raises:
+            ConfigError: a count or batch size below one.
+            DataError: the task has no examples to train on.
+        """
+        require(count >= 1, "count", f"must be at least 1, got {count}")
+        source: Any = self._train()
+        source = source.rows if isinstance(source, LengthBuckets) else source
+        drawn = np.random.default_rng(seed).permutation(len(source))[:count]
+        if isinstance(source, RaggedRows):
+            parts: Sequence[Source] = source.select(drawn, source.length).buckets(buckets)
+        else:
+            parts = [Drawn(source, drawn)]
+        return [batch for part in parts for batch in evaluation_batches(part, batch_size)]
+
+    def train_batches(
+        self, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()
+    ) -> grain.DatasetIterator:
         """Endless training batches, see `train_iterator`.
+
+        Args:
+            batch_size: examples of one batch.
+            seed: of the order.
+            buckets: lengths to pad batches of examples of different lengths to, see `LengthBuckets`.
 
         Raises:
             DataError: the task has no examples to train on.
         """
+        source = self._train()
+        if buckets and isinstance(source, RaggedRows):
+            source = LengthBuckets(source, tuple(buckets))
+        return train_iterator(source, batch_size, seed)
+
+    def _train(self) -> Source:
         if len(self.data.train) == 0:
             raise DataError(f"{self.name}: it has no examples to train on")
-        return train_iterator(self.data.train, batch_size, seed)
+        return self.data.train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +155,25 @@ class First:
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
         return self.source[index]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Some examples of a source.
+
+    Attributes:
+        source: the source.
+        indices: their numbers.
+    """
+
+    source: Source
+    indices: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        return self.source[int(self.indices[index])]
 
 
 class Evaluation(NamedTuple):

@@ -108,6 +108,37 @@ def test_orders(run, arguments, capsys, folder):
     assert len(run("prune", *arguments, out="ordered")["removed"]) == int(arguments[1])
 
 
+def test_as_many_heads_as_a_drop_allows(run):
+    """By bisection: the metric stays within the drop, and all heads go where nothing is too dear."""
+    data = run("prune", "--max-drop", "0%", "--by", "random", out="dear")
+    assert data["metrics"]["perplexity"] <= data["metrics_before"]["perplexity"] * (1 + 1e-6)
+    assert data["gated_metric"] == pytest.approx(data["metrics"]["perplexity"], rel=1e-4)
+    data = run("prune", "--max-drop", "1e12", "--by", "random", out="cheap")
+    assert sorted(data["removed"]) == HEADS
+
+
+def test_a_speed_up_is_predicted_and_measured(run):
+    data = run("prune", "--speed-up", "1", "--by", "random", out="fast")
+    assert data["removed"] == []
+    assert data["predicted_speed_up"] == pytest.approx(1.0)
+    assert data["speed_up"] > 0
+
+
+def test_fine_tuning_between_steps(run, folder):
+    tuning = ("--fine-tune", "4", "--steps", "2", "--learning-rate", "1e-3", "--distill-hidden", "0.1")
+    data = run("prune", "--remove", "2", *tuning, out="tuned")
+    assert len(data["removed"]) == 2
+    model = load(folder / "tuned")
+    assert [entry["action"] for entry in model.history] == ["prune", "distill"] * 2
+    assert model.history[-1]["steps"] == 4
+    assert data["metrics"]["loss"] < data["metrics_before"]["loss"]  # from random weights anything is learned
+
+
+def test_kept_heads_are_rescaled(run, folder):
+    run("prune", "--remove", "decoder/1/0", "--rescale", out="rescaled")
+    assert [entry["action"] for entry in load(folder / "rescaled").history] == ["fold_gates", "prune"]
+
+
 def test_convert_at_full_rank_keeps_the_metrics(run, folder):
     data = run("convert", "--to", "collaborative:shared_dim=16", out="shared")
     assert {"error_per_layer", "parameters", "metrics"} <= data.keys()
@@ -133,6 +164,12 @@ def test_convert_some_layers_with_calibration(run, folder):
         (("prune", "model", "bad", "--remove", "1", "--by", "importanc"), "did you mean 'importance'?"),
         (("prune", "model", "bad", "--remove", "1", "--by", "random", "--steps", "0"), "--steps: must be at least 1"),
         (("prune", "model", "bad", "--remove", "1", "--by", "random", "--stacks", "encoder"), "encoder"),
+        (("prune", "model", "bad"), "one of the arguments --remove --max-drop --speed-up is required"),
+        (("prune", "model", "bad", "--max-drop", "-1"), "--max-drop: expected a number such as 0.01, or 5%"),
+        (("prune", "model", "bad", "--max-drop", "1", "--by", "random"), "--task: needed to measure --max-drop on"),
+        (("prune", "model", "bad", "--speed-up", "9", "--by", "subset", "--task", "text.txt"), "--by: subset chooses"),
+        (("prune", "model", "bad", "--remove", "decoder/0/0", "--fine-tune", "3"), "--task: needed to fine-tune on"),
+        (("score", "model", "--task", "text.txt", "--buckets", "x"), "--buckets: expected numbers such as 16,32,64"),
         (("ablate", "model", "--task", "text.txt", "--mode", "one"), "--mode: unknown mode 'one'"),
         (("ablate", "model", "--task", "text.txt", "--budget", "much"), "--budget: expected a size"),
         (("score", "model", "--task", "no_such_task"), "no_such_task"),

@@ -1,0 +1,154 @@
+"""Which heads `headjax prune` removes: by number, by what they may cost, or by the speed they are to give."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headjax.errors import HeadjaxError
+from headjax.report.progress import Progress
+
+if TYPE_CHECKING:
+    from headjax.evaluation.task import Task
+    from headjax.heads.ordering import Order
+    from headjax.models.base import Batch, Model
+
+
+class Goal(NamedTuple):
+    """What is to be removed.
+
+    Attributes:
+        removed: the heads.
+        found: what else was found on the way, for the command's result.
+    """
+
+    removed: Order
+    found: Mapping[str, float]
+
+
+class Drop(NamedTuple):
+    """How much of a metric may be lost: in its own unit, or as a share of what it is with all heads."""
+
+    amount: float
+    relative: bool
+
+
+def drop_of(text: str) -> Drop:
+    """`0.01` or `5%`, for argparse."""
+    try:
+        amount = float(text.removesuffix("%"))
+    except ValueError:
+        amount = -1.0
+    if not 0.0 <= amount < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number such as 0.01, or 5%, got {text!r}")
+    return Drop(amount / 100.0, True) if text.endswith("%") else Drop(amount, False)
+
+
+def goal_of(model: Model, task: Task | None, options: argparse.Namespace, progress: Progress) -> Goal:
+    """The heads that the arguments ask to remove.
+
+    Raises:
+        HeadjaxError: heads that do not exist, or more of anything than there is.
+    """
+    from headjax.heads.head_id import all_heads
+    from headjax.heads.named_orders import AT_ONCE
+    from headjax.heads.selection import explicit_heads, requested_count, select
+
+    if options.remove is not None:
+        named = explicit_heads(model.config, options.remove)
+        if named is not None:
+            return Goal(named, {})
+        count = requested_count(model.config, options.remove)
+        order = ordered(model, task, options, count, progress, steps=options.steps)
+        return Goal(select(model.config, options.remove, order), {})
+    if options.by in AT_ONCE:
+        raise HeadjaxError(f"--by: {options.by} chooses a given number of heads; ask for one with --remove")
+    if task is None:
+        raise HeadjaxError("--task: needed to measure on")
+    total = len(all_heads(model.config))
+    order = ordered(model, task, options, total, progress, steps=options.steps)
+    if options.max_drop is not None:
+        return _within(model, task, order, options, progress)
+    return _fast_enough(model, task, order, options)
+
+
+def ordered(
+    model: Model, task: Task | None, options: argparse.Namespace, count: int, progress: Progress, *, steps: int
+) -> Order:
+    """The heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
+    from headjax.heads.named_orders import OrderConfig, order_heads
+    from headjax.heads.ordering import in_stacks, iterative, keep_minimum
+    from headjax.heads.steps import fraction_steps
+
+    config = OrderConfig(by=options.by, normalize=options.normalize, seed=options.seed)
+    fitted = model if task is None else task.fit(model)
+    batches = [] if task is None or options.by == "random" else _batches(task, options)
+
+    def once(gates: Any = None) -> Order:
+        with progress(f"ordering by {options.by}", max(len(batches), 1), "batch") as bar:
+            return order_heads(fitted, batches, config, gates=gates, progress=bar)(count)
+
+    if steps == 1 or options.by == "random":
+        order = once()
+    else:
+        counts = fraction_steps(count, [step / steps for step in range(1, steps + 1)])
+
+        def rescore(gates: Any) -> dict[Any, float]:
+            return {head: float(place) for place, head in enumerate(once(gates))}
+
+        order = iterative(model.config, counts, rescore, options.minimum)
+    if options.stacks:
+        order = in_stacks(model.config, order, options.stacks.split(","))
+    return keep_minimum(model.config, order, options.minimum)
+
+
+def measured_speed_up(whole: Model, pruned: Model, task: Task, options: argparse.Namespace) -> float:
+    """How many times as fast the pruned model really is, on the task's first batch."""
+    from headjax.bench.forward import time_forward
+
+    timings = time_forward({"whole": whole, "pruned": pruned}, _inputs(task, options))
+    return timings["whole"].median / timings["pruned"].median
+
+
+def _within(model: Model, task: Task, order: Order, options: argparse.Namespace, progress: Progress) -> Goal:
+    from headjax.evaluation.task import evaluate_task
+    from headjax.heads import gates as head_gates
+    from headjax.heads.selection import most_within
+
+    sign = 1.0 if task.higher_is_better else -1.0
+    done = 0
+    with progress("searching", len(order).bit_length() + 1, "evaluation") as bar:
+
+        def evaluate(removed: Order) -> float:
+            nonlocal done
+            done += 1
+            gates = head_gates.without(model.config, removed)
+            found = evaluate_task(
+                model, task, gates, options.limit, batch_size=options.batch_size, buckets=options.buckets
+            )
+            bar(done, {task.headline: found[task.headline]})
+            return sign * found[task.headline]
+
+        drop: Drop = options.max_drop
+        within = most_within(order, evaluate, drop.amount * (abs(evaluate(())) if drop.relative else 1.0))
+    return Goal(within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline})
+
+
+def _fast_enough(model: Model, task: Task, order: Order, options: argparse.Namespace) -> Goal:
+    from headjax.heads.latency import heads_for_speed_up, measure_latency
+
+    table = measure_latency(model, _inputs(task, options))
+    removed = heads_for_speed_up(model.config, order, table, options.speed_up)
+    predicted = table.seconds(model.config) / table.seconds(model.config, removed)
+    return Goal(removed, {"predicted_speed_up": predicted})
+
+
+def _batches(task: Task, options: argparse.Namespace) -> list[Batch]:
+    return list(task.batches(options.batch_size, limit=options.limit, buckets=options.buckets))
+
+
+def _inputs(task: Task, options: argparse.Namespace) -> Batch:
+    """The task's first batch."""
+    return next(islice(task.batches(options.batch_size, limit=options.limit), 1))

@@ -1,0 +1,100 @@
+"""`headjax report`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task, whole_numbers
+from headjax.report.progress import Progress
+
+if TYPE_CHECKING:
+    from headjax.head_report.study import HeadStudy
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="model directory")
+    add_task_arguments(parser)
+    parser.add_argument("--out", default="heads.html", metavar="FILE", help="where the page goes (%(default)s)")
+    parser.add_argument("--second", default="", metavar="TASK", help="other data, to compare importance on")
+    parser.add_argument("--run", default="", metavar="D", help="workdir of a training run, to prune its checkpoints")
+    parser.add_argument("--orders", default="", metavar="ORDERS", help="importance,fisher_blocks+rescale,random,...")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="repeats of every order (%(default)s)")
+    parser.add_argument(
+        "--scored", type=int, default=256, metavar="N", help="training examples to order heads by (%(default)s)"
+    )
+    parser.add_argument(
+        "--percentages",
+        type=whole_numbers,
+        default=tuple(range(10, 101, 10)),
+        metavar="P",
+        help="heads removed along the curves (default 10,20,...,100)",
+    )
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """Scores, ablates, prunes by gates and looks at the heads of a model; writes one HTML page."""
+    from headjax.evaluation.specs import load_task
+    from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
+    from headjax.head_report.study import ORDERS, StudyConfig, study_heads
+
+    config = StudyConfig(
+        limit=options.limit,
+        batch_size=options.batch_size,
+        buckets=options.buckets,
+        orders=tuple(options.orders.split(",")) if options.orders else ORDERS,
+        seeds=options.seeds,
+        scored=options.scored,
+        percentages=options.percentages,
+    )
+    model, task = open_model_and_task(options)
+    second = load_task(options.second, model) if options.second else None
+    study = study_heads(model, task, config, second=second, run=options.run or None, progress=progress)
+    page = write_report(study, options.out)
+    data = _to_json(study) | {"report": str(page)}
+    return Result(data, [curve_table(study, tolerance(study)), best_head_table(study)], f"report: {page}")
+
+
+def _to_json(study: HeadStudy) -> dict[str, Any]:
+    second = study.second
+    return {
+        "baseline": dict(study.baseline),
+        "examples": study.examples,
+        "metric": study.task.headline,
+        "ordered_by": study.ordered_by,
+        "scores": {name: _named(values) for name, values in study.scores.values.items()},
+        "effects": {
+            mode: {
+                "effect": _named(found.effects()),
+                "p_value": {str(head): comparison.p_value for head, comparison in found.comparisons.items()},
+                "test": found.test,
+            }
+            for mode, found in study.effects.items()
+        },
+        "curves": {name: [point._asdict() for point in points] for name, points in study.curves.items()},
+        "transfer": None
+        if second is None
+        else {
+            "task": second.name,
+            "pearson": second.transfer.pearson._asdict(),
+            "spearman": second.transfer.spearman._asdict(),
+        },
+        "snapshots": [
+            {
+                "step": snapshot.step,
+                "baseline": snapshot.baseline,
+                "curve": [point._asdict() for point in snapshot.points],
+            }
+            for snapshot in study.snapshots
+        ],
+        "roles": {str(head): role._asdict() for head, role in study.roles.items()},
+        "seconds": study.seconds,
+    }
+
+
+def _named(values: Any) -> dict[str, float]:
+    return {str(head): value for head, value in values.items()}
+
+
+COMMAND = Command("report", "everything about a model's heads on one page", arguments, run)

@@ -1,0 +1,1 @@
+"""`headjax report`: everything about a model's heads on one page."""

@@ -1,0 +1,142 @@
+"""Pruning curves of several orders, each repeated with several seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+
+from headjax.errors import HeadjaxError
+from headjax.evaluation.task import Task, evaluate_task
+from headjax.heads import gates as head_gates
+from headjax.heads.head_id import all_heads
+from headjax.heads.named_orders import OrderConfig, order_heads
+from headjax.heads.ordering import Order
+from headjax.heads.rescaling import rescale
+from headjax.heads.steps import percent_steps
+from headjax.models.base import Batch, Model
+
+RESCALED = 2
+"""Batches that gates are rescaled on: a layer has few unknowns, and takes a pass over them each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CurveConfig:
+    """An order of removal, and what is done besides.
+
+    Attributes:
+        order: the order.
+        rescale: whether the gates of kept heads are set by least squares (`headjax.heads.rescaling`).
+    """
+
+    order: OrderConfig
+    rescale: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> CurveConfig:
+        """`importance`, `importance+normalize`, `fisher_blocks+rescale`, ...
+
+        Raises:
+            HeadjaxError: an unknown order or addition.
+        """
+        name, *additions = text.split("+")
+        for addition in additions:
+            if addition not in ("normalize", "rescale"):
+                raise HeadjaxError(f"orders: {text!r}: {addition!r} is neither normalize nor rescale")
+        return cls(OrderConfig(by=name, normalize="normalize" in additions), "rescale" in additions)
+
+    @property
+    def name(self) -> str:
+        """As `parse` reads it."""
+        additions = {"normalize": self.order.normalize, "rescale": self.rescale}
+        return "+".join([self.order.by, *(name for name, wanted in additions.items() if wanted)])
+
+
+class Judge(NamedTuple):
+    """How a set of gates is judged.
+
+    Attributes:
+        task: the task, on whose evaluation examples.
+        limit: only the first so many of them; 0 is all.
+        batch_size: examples of one batch.
+        buckets: see `Task.batches`.
+    """
+
+    task: Task
+    limit: int
+    batch_size: int
+    buckets: tuple[int, ...]
+
+    def __call__(self, model: Model, gates: Mapping[str, jax.Array] | None = None) -> float:
+        """The task's headline."""
+        found = evaluate_task(model, self.task, gates, self.limit, batch_size=self.batch_size, buckets=self.buckets)
+        return found[self.task.headline]
+
+
+class CurvePoint(NamedTuple):
+    """One point of one order: the share of heads removed, their number, the seed, and the headline without them."""
+
+    fraction: float
+    removed: int
+    seed: int
+    value: float
+
+
+def curve(
+    model: Model,
+    config: CurveConfig,
+    samples: Mapping[int, Sequence[Batch]],
+    percentages: Sequence[int],
+    judge: Judge,
+    progress: Callable[[], None],
+) -> list[CurvePoint]:
+    """The headline with more and more heads gated off, once for every seed.
+
+    A seed draws the examples that heads are ordered by, and whatever the order itself draws.
+
+    Args:
+        model: the model.
+        config: the order.
+        samples: by seed, the batches that heads are ordered by.
+        percentages: shares of heads to remove.
+        judge: gives the headline.
+        progress: called after every point.
+    """
+    total = len(all_heads(model.config))
+    fitted = judge.task.fit(model)
+    points = []
+    for seed, batches in samples.items():
+        order = order_heads(fitted, batches, dataclasses.replace(config.order, seed=seed))
+        for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
+            gates = _gates(fitted, order(count)[:count], batches[:RESCALED] if config.rescale else ())
+            value = judge(model, gates)
+            points.append(CurvePoint(percentage / 100.0, count, seed, value))
+            progress()
+    return points
+
+
+def _gates(model: Model, removed: Order, rescale_on: Sequence[Batch]) -> Mapping[str, jax.Array]:
+    if not rescale_on:
+        return head_gates.without(model.config, removed)
+    return rescale(model, rescale_on, removed)
+
+
+def removable(points: Sequence[CurvePoint], baseline: float, drop: float, higher_is_better: bool) -> float:
+    """The largest share of heads up to which every measured share loses at most `drop` of the headline, seeds averaged.
+
+    Args:
+        points: of one order.
+        baseline: the headline of the whole model.
+        drop: in the headline's own unit.
+        higher_is_better: whether a higher headline is better.
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    best = 0.0
+    for fraction in sorted({point.fraction for point in points}):
+        values = [point.value for point in points if point.fraction == fraction]
+        if sign * (baseline - sum(values) / len(values)) > drop:
+            break
+        best = fraction
+    return best

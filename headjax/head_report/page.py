@@ -1,0 +1,281 @@
+"""The report on a model's heads as one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from headjax.head_report.curves import CurvePoint, removable
+from headjax.head_report.study import HeadStudy, SecondTask, Snapshot
+from headjax.heads.gates import from_values
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.roles import ROLES
+from headjax.models.base import Model
+from headjax.report import numbers
+from headjax.report.curves import pruning_curves
+from headjax.report.maps import attention_patterns, head_map
+from headjax.report.page import Picture, Section, write_page
+from headjax.report.scatter import importance_transfer
+from headjax.report.tables import Column, Table
+from headjax.version import __version__
+
+MAPS = {
+    "importance": ("Importance", "|dL/dξ| (nats)", "Mean over examples of |dL/dξ|: Michel et al. 2019, equation 2."),
+    "normalized_entropy": (
+        "Attention entropy",
+        "Share of the largest possible",
+        "Entropy of the attention over that of attending to all keys alike: 0 looks at one key, 1 at all.",
+    ),
+    "output_norm": ("Size of the output", "l2 norm", "Mean norm of what the head adds to the residual stream."),
+    "distance": ("Attention distance", "Tokens", "Mean distance between a query and the keys it attends to."),
+}
+"""Scores that are drawn: title, unit, caption."""
+
+POINT = 0.01
+"""What counts as no loss: one point of a metric between 0 and 1."""
+
+RELATIVE = 0.05
+"""The same for metrics that are not: a share of the baseline."""
+
+
+def write_report(study: HeadStudy, path: str | Path) -> Path:
+    """Writes the study as one HTML page."""
+    heads = len(all_heads(study.model.config))
+    headline = study.task.headline
+    summary = (
+        f"{heads} heads in {numbers.count(study.model.num_parameters)} parameters, measured on {study.examples:,} "
+        f"examples of {study.task.name}. Heads are removed by gates, without any training afterwards, in orders found "
+        f"on {study.ordered_by}."
+    )
+    drop = tolerance(study)
+    facts = {f"{headline}, all heads": numbers.significant(study.baseline[headline])}
+    facts |= {
+        f"of the heads can go, by {name}": numbers.percent(_removable(study, points, drop))
+        for name, points in _best_and_random(study, drop)
+    }
+    sections = [_importance(study), _single(study), _pruning(study, drop)]
+    sections += [_transfer(study, study.second)] if study.second is not None else []
+    sections += [_training(study)] if study.snapshots else []
+    sections += [_roles(study), _attention(study)]
+    footer = f"headjax {__version__}, jax {jax.__version__}, {numbers.duration(study.seconds)} in all."
+    return write_page(path, "Which heads matter", summary, sections, footer, facts)
+
+
+def tolerance(study: HeadStudy) -> float:
+    """What the headline may lose without counting as worse: one point, or 5 % where it is no share."""
+    baseline = study.baseline[study.task.headline]
+    return POINT if study.task.higher_is_better and baseline <= 1.0 else RELATIVE * abs(baseline)
+
+
+def _removable(study: HeadStudy, points: Sequence[CurvePoint], drop: float) -> float:
+    return removable(points, study.baseline[study.task.headline], drop, study.task.higher_is_better)
+
+
+def _best_and_random(study: HeadStudy, drop: float) -> list[tuple[str, Sequence[CurvePoint]]]:
+    """The order that removes most, and the random one."""
+    best = max(study.curves, key=lambda name: _removable(study, study.curves[name], drop))
+    return [(name, study.curves[name]) for name in dict.fromkeys((best, "random")) if name in study.curves]
+
+
+def head_values(model: Model, values: Mapping[HeadId, float]) -> dict[str, Any]:
+    """Values of heads as `[layers, heads]` arrays by head stack, NaN where a head does not exist."""
+    return {stack: np.asarray(array) for stack, array in from_values(model.config, values, fill=float("nan")).items()}
+
+
+def _importance(study: HeadStudy) -> Section:
+    figures = [
+        Picture(head_map(head_values(study.model, study.scores.score(name)), title=title, unit=unit), caption)
+        for name, (title, unit, caption) in MAPS.items()
+    ]
+    return Section("What the scores say", "One pass over the examples gives every score of every head.", tuple(figures))
+
+
+def _single(study: HeadStudy) -> Section:
+    effects = study.effects["each"]
+    plot = head_map(
+        head_values(study.model, effects.effects()),
+        title=f"Change of {effects.metric} without the head",
+        unit=f"Change of {effects.metric}",
+    )
+    worse = sum(comparison.p_value < 0.01 for comparison in effects.comparisons.values())
+    caption = (
+        f"Every head removed alone. {worse} of {len(effects.comparisons)} changes are significant at p < 0.01 "
+        f"({effects.test})."
+    )
+    return Section("One head less, one head left", "", (Picture(plot, caption),), best_head_table(study))
+
+
+def best_head_table(study: HeadStudy) -> Table:
+    """For every layer the head that stands in best for all of it (Michel et al. 2019, tables 2 and 3)."""
+    effects = study.effects["all-but-one"]
+    sign = 1.0 if study.task.higher_is_better else -1.0
+    best: dict[tuple[str, int], HeadId] = {}
+    changes = effects.effects()
+    for head, change in changes.items():
+        current = best.setdefault((head.stack, head.layer), head)
+        if sign * change > sign * changes[current]:
+            best[head.stack, head.layer] = head
+    rows = [(stack, layer, head.head, changes[head], effects.comparisons[head].p_value)
+            for (stack, layer), head in best.items()]  # fmt: skip
+    return Table(
+        (
+            Column("Stack"),
+            Column("Layer", numbers.count),
+            Column("Best head", numbers.count),
+            Column(f"Change of {effects.metric}, only this head left", numbers.significant),
+            Column("p", numbers.significant),
+        ),
+        rows,
+        title="The best single head of every layer",
+        notes=(f"{effects.test}. The head is chosen on the same examples, which flatters it.",),
+    )
+
+
+def _pruning(study: HeadStudy, drop: float) -> Section:
+    baseline = study.baseline[study.task.headline]
+    curves = {
+        name: [(0.0, baseline), *((point.fraction, point.value) for point in points)]
+        for name, points in study.curves.items()
+    }
+    plot = pruning_curves(
+        curves,
+        metric=study.task.headline,
+        better="higher" if study.task.higher_is_better else "lower",
+        baseline=baseline,
+        scale="linear" if study.task.higher_is_better else "log",
+        title=f"{study.task.headline} against heads removed",
+    )
+    caption = (
+        f"Heads gated off in each order, without training afterwards. Lines are means of {study.config.seeds} seeds, "
+        "bands reach from the worst to the best: a seed draws the examples that heads are ordered by."
+    )
+    return Section("Removing heads", "", (Picture(plot, caption),), curve_table(study, drop))
+
+
+def curve_table(study: HeadStudy, drop: float) -> Table:
+    """The headline along every curve, and how many heads can go."""
+    percentages = study.config.percentages
+    shown = percentages if len(percentages) <= 6 else percentages[1::2]
+    rows = []
+    for name, points in study.curves.items():
+        means = [float(np.mean([p.value for p in points if p.fraction == share / 100.0])) for share in shown]
+        rows.append((name, _removable(study, points, drop), *means))
+    better: Any = "higher" if study.task.higher_is_better else "lower"
+    return Table(
+        (
+            Column("Order"),
+            Column("Removable", numbers.percent, "higher"),
+            *(Column(f"{share}% gone", numbers.significant, better) for share in shown),
+        ),
+        rows,
+        notes=(
+            f"{study.task.headline}, means of {study.config.seeds} seeds. Removable: the largest share of heads up to "
+            f"which every share measured costs at most {numbers.significant(drop)}.",
+        ),
+    )
+
+
+def _transfer(study: HeadStudy, second: SecondTask) -> Section:
+    name, found = second
+    values = {
+        stack: (
+            [x for head, x in zip(found.heads, found.first, strict=True) if head.stack == stack],
+            [y for head, y in zip(found.heads, found.second, strict=True) if head.stack == stack],
+        )
+        for stack in dict.fromkeys(head.stack for head in found.heads)
+    }
+    plot = importance_transfer(values, x_label=f"Importance, {study.task.name}", y_label=f"Importance, {name}")
+    caption = "One point a head (Michel et al. 2019, figure 2)."
+    rows = [
+        (title, value.value, value.low, value.high, value.p_value)
+        for title, value in (("Pearson's r", found.pearson), ("Spearman's rho", found.spearman))
+    ]
+    table = Table(
+        (
+            Column("Correlation"),
+            Column("Value", numbers.significant),
+            Column("2.5%", numbers.significant),
+            Column("97.5%", numbers.significant),
+            Column("p", numbers.significant),
+        ),
+        rows,
+        notes=(
+            f"Over {len(found.heads)} heads; bootstrap intervals of {study.config.resamples:,} resamples of heads.",
+        ),
+    )
+    return Section("Other data", "", (Picture(plot, caption),), table)
+
+
+def _training(study: HeadStudy) -> Section:
+    curves = {_step(snapshot): _profile(snapshot) for snapshot in study.snapshots}
+    plot = pruning_curves(
+        curves,
+        metric=study.task.headline,
+        better="higher" if study.task.higher_is_better else "lower",
+        title=f"{study.task.headline} against heads removed, during training",
+        scale="linear" if study.task.higher_is_better else "log",
+    )
+    shares = study.config.profile_percentages
+    table = Table(
+        (
+            Column("Step", numbers.count),
+            Column("All heads", numbers.significant),
+            *(Column(f"{share}% gone, of that", numbers.percent) for share in shares),
+        ),
+        [
+            (snapshot.step, snapshot.baseline, *(point.value / snapshot.baseline for point in snapshot.points))
+            for snapshot in study.snapshots
+        ],
+    )
+    caption = "Each checkpoint's heads removed in the order of their importance at that checkpoint (figure 5)."
+    return Section("During training", "", (Picture(plot, caption),), table)
+
+
+def _step(snapshot: Snapshot) -> str:
+    return f"step {snapshot.step:,}"
+
+
+def _profile(snapshot: Snapshot) -> list[tuple[float, float]]:
+    return [(0.0, snapshot.baseline), *((point.fraction, point.value) for point in snapshot.points)]
+
+
+def _roles(study: HeadStudy) -> Section:
+    named = {head: found for head, found in study.roles.items() if found.role is not None}
+    counts = ", ".join(f"{sum(found.role == role for found in named.values())} {role}" for role in ROLES)
+    text = (
+        f"Heads whose largest weight is on one relative position in at least 90 % of cases: {counts}; "
+        f"{len(study.roles) - len(named)} of {len(study.roles)} have no such role (Voita et al. 2019, section 5.1)."
+    )
+    importance = study.scores.score("importance")
+    places = {head: place for place, head in enumerate(sorted(importance, key=lambda h: -importance[h]), start=1)}
+    strongest = sorted(study.roles, key=lambda head: -np.nanmax(list(study.roles[head].shares.values())))[:10]
+    rows = [
+        (str(head), study.roles[head].role or "", *study.roles[head].shares.values(), places[head])
+        for head in strongest
+    ]
+    columns = (
+        Column("Head"),
+        Column("Role"),
+        *(Column(role, numbers.percent) for role in ROLES),
+        Column("Place by importance", numbers.count),
+    )
+    note = "Share of queries whose largest weight is there; the ten heads with the largest share."
+    return Section("What heads look at", text, (), Table(columns, rows, notes=(note,)))
+
+
+def _attention(study: HeadStudy) -> Section:
+    figures = []
+    for stack, found in study.patterns.items():
+        plot = attention_patterns(
+            found.probabilities,
+            found.queries,
+            found.keys,
+            names=[str(head) for head in found.heads],
+            title=f"Attention of the most important heads, {stack}",
+        )
+        figures.append(Picture(plot, "Attention probabilities on one example, a row for each query."))
+    return Section("Attention patterns", "", tuple(figures))

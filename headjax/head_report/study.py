@@ -1,0 +1,252 @@
+"""What the report says about a model's heads, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headjax.errors import DataError, require, require_positive
+from headjax.evaluation.head_effects import HeadEffects, head_effects
+from headjax.evaluation.task import Task, evaluate_task
+from headjax.head_report.curves import CurveConfig, CurvePoint, Judge, curve
+from headjax.head_report.patterns import Pattern, patterns
+from headjax.heads.ablation import ablate
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.named_orders import OrderConfig
+from headjax.heads.ordering import by_scores
+from headjax.heads.roles import Role, head_roles
+from headjax.heads.scores import Scores, score_heads
+from headjax.heads.transfer import Transfer, transfer
+from headjax.models.base import Batch, Model
+from headjax.report.progress import Progress, silent
+from headjax.training.snapshots import snapshots
+
+MODES: tuple[Any, ...] = ("each", "all-but-one")
+ORDERS = ("importance", "importance+normalize", "fisher_blocks+rescale", "hies", "ablation", "random")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """How much to measure.
+
+    Attributes:
+        limit: evaluate on the first so many examples; 0 is all.
+        batch_size: examples of one batch.
+        buckets: see `Task.batches`.
+        orders: see `CurveConfig.parse`.
+        seeds: repeats of every order; each draws other examples to order heads by.
+        scored: training examples that heads are scored and ordered by.
+        percentages: shares of heads removed along the curves.
+        profile_percentages: the same for the checkpoints of a run.
+        resamples: of bootstraps.
+        shown: heads whose attention is drawn, the most important ones of each head stack.
+    """
+
+    limit: int = 0
+    batch_size: int = 16
+    buckets: tuple[int, ...] = ()
+    orders: tuple[str, ...] = ORDERS
+    seeds: int = 3
+    scored: int = 256
+    percentages: tuple[int, ...] = tuple(range(10, 101, 10))
+    profile_percentages: tuple[int, ...] = (20, 40, 60, 80)
+    resamples: int = 1000
+    shown: int = 4
+
+    def __post_init__(self) -> None:
+        require_positive(self, "batch_size", "seeds", "scored", "resamples", "shown")
+        for name in ("percentages", "profile_percentages"):
+            values = getattr(self, name)
+            inside = bool(values) and all(0 < value <= 100 for value in values) and list(values) == sorted(values)
+            require(inside, name, f"must rise within 1..100, got {list(values)}")
+        for order in self.orders:
+            CurveConfig.parse(order)
+
+
+class SecondTask(NamedTuple):
+    """Importance on another data set.
+
+    Attributes:
+        name: of the data.
+        transfer: how it goes with the importance on the first.
+    """
+
+    name: str
+    transfer: Transfer
+
+
+class Snapshot(NamedTuple):
+    """A checkpoint of a training run.
+
+    Attributes:
+        step: optimizer steps done.
+        baseline: the headline with all heads.
+        points: with the least important heads removed, ordered by this checkpoint's own importance.
+    """
+
+    step: int
+    baseline: float
+    points: list[CurvePoint]
+
+
+class HeadStudy(NamedTuple):
+    """Everything the report shows.
+
+    Attributes:
+        model: the model.
+        task: the task, on whose evaluation examples everything but orders is measured.
+        config: how much was measured.
+        baseline: the task's metrics.
+        examples: number of examples they were measured on.
+        ordered_by: what heads were ordered by, in words.
+        scores: every head score, on the evaluation examples.
+        effects: by mode of `ablate`.
+        curves: by order.
+        second: importance on another data set, if there is one.
+        snapshots: of a training run, if there is one.
+        roles: by head.
+        patterns: by head stack, attention of its most important heads on one example.
+        seconds: wall-clock time in all.
+    """
+
+    model: Model
+    task: Task
+    config: StudyConfig
+    baseline: Mapping[str, float]
+    examples: int
+    ordered_by: str
+    scores: Scores
+    effects: Mapping[str, HeadEffects]
+    curves: Mapping[str, Sequence[CurvePoint]]
+    second: SecondTask | None
+    snapshots: Sequence[Snapshot]
+    roles: Mapping[HeadId, Role]
+    patterns: Mapping[str, Pattern]
+    seconds: float
+
+
+def study_heads(
+    model: Model,
+    task: Task,
+    config: StudyConfig = StudyConfig(),
+    *,
+    second: Task | None = None,
+    run: str | Path | None = None,
+    progress: Progress = silent,
+) -> HeadStudy:
+    """Scores, ablates and prunes by gates, on a task.
+
+    Args:
+        model: the model.
+        task: a task that fits it.
+        config: how much to measure.
+        second: another task that fits it, to compare importance on.
+        run: workdir of a training run of the same architecture, whose checkpoints are pruned one by one.
+        progress: shows the advance.
+
+    Raises:
+        HeadjaxError: the task does not fit the model, or the run is another model's.
+        DataError: data that cannot be used.
+    """
+    started = time.perf_counter()
+    judge = Judge(task, config.limit, config.batch_size, config.buckets)
+    fitted = task.fit(model)
+    samples, ordered_by = _samples(task, config)
+    baseline = evaluate_task(model, task, limit=config.limit, batch_size=config.batch_size, buckets=config.buckets)
+    scores = _score(fitted, task, config, progress)
+    effects = {mode: _ablate(fitted, task, mode, config, progress) for mode in MODES}
+    curves = _curves(model, samples, config, judge, progress)
+    compared = None
+    if second is not None:
+        other = _score(second.fit(model), second, config, progress)
+        both = transfer(scores.score("importance"), other.score("importance"), resamples=config.resamples)
+        compared = SecondTask(second.name, both)
+    along = [] if run is None else _along(run, model, samples[0], config, judge, progress)
+    shown = by_scores(scores, "importance")[::-1]
+    return HeadStudy(
+        model=model,
+        task=task,
+        config=config,
+        baseline=baseline,
+        examples=scores.examples,
+        ordered_by=ordered_by,
+        scores=scores,
+        effects=effects,
+        curves=curves,
+        second=compared,
+        snapshots=along,
+        roles=head_roles(fitted, _batches(task, config)),
+        patterns=patterns(fitted, next(iter(_batches(task, config))), shown, config.shown),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _batches(task: Task, config: StudyConfig) -> list[Batch]:
+    return list(task.batches(config.batch_size, limit=config.limit, buckets=config.buckets))
+
+
+def _samples(task: Task, config: StudyConfig) -> tuple[Mapping[int, Sequence[Batch]], str]:
+    """By seed, what heads are ordered by: training examples, so that the curves judge a choice they had no part in."""
+    seeds = range(config.seeds)
+    if len(task.data.train):
+        count = min(config.scored, len(task.data.train))
+        drawn = {seed: list(task.sample(count, config.batch_size, seed=seed, buckets=config.buckets)) for seed in seeds}
+        return drawn, f"{count:,} training examples, others for each seed"
+    own = _batches(task, config)
+    return dict.fromkeys(seeds, own), "the evaluation examples themselves (there are no others)"
+
+
+def _score(fitted: Model, task: Task, config: StudyConfig, progress: Progress) -> Scores:
+    batches = _batches(task, config)
+    with progress(f"scoring on {task.name}", len(batches), "batch") as bar:
+        return score_heads(fitted, batches, progress=bar)
+
+
+def _ablate(fitted: Model, task: Task, mode: Any, config: StudyConfig, progress: Progress) -> HeadEffects:
+    batches = _batches(task, config)
+    with progress(f"ablating, {mode}", len(batches) * len(all_heads(fitted.config)), "ablation") as bar:
+        ablation = ablate(fitted, batches, mode, metrics=task.measure.outcomes(), progress=bar)
+    return head_effects(ablation, task.measure, resamples=config.resamples)
+
+
+def _curves(
+    model: Model,
+    samples: Mapping[int, Sequence[Batch]],
+    config: StudyConfig,
+    judge: Judge,
+    progress: Progress,
+) -> dict[str, list[CurvePoint]]:
+    total, done = len(config.orders) * len(samples) * len(config.percentages), 0
+    found = {}
+    with progress("pruning curves", total, "point") as bar:
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            bar(done, {})
+
+        for text in config.orders:
+            found[text] = curve(model, CurveConfig.parse(text), samples, config.percentages, judge, advance)
+    return found
+
+
+def _along(
+    run: str | Path,
+    model: Model,
+    batches: Sequence[Batch],
+    config: StudyConfig,
+    judge: Judge,
+    progress: Progress,
+) -> list[Snapshot]:
+    found = []
+    by_importance = CurveConfig(OrderConfig(by="importance"))
+    with progress("checkpoints", 1, "run"):
+        for step, snapshot in snapshots(run):
+            if all_heads(snapshot.config) != all_heads(model.config):
+                raise DataError(f"{run}: its model has other heads than the one that is reported on")
+            points = curve(snapshot, by_importance, {0: batches}, config.profile_percentages, judge, lambda: None)
+            found.append(Snapshot(step, judge(snapshot), points))
+    return found

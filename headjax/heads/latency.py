@@ -1,0 +1,98 @@
+"""How long a forward takes with fewer heads: a measured table, and the heads to remove for a speed-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from headjax.bench.forward import time_forward
+from headjax.errors import HeadjaxError, require
+from headjax.heads.head_id import HeadId
+from headjax.heads.ordering import Order
+from headjax.heads.pruning import prune
+from headjax.models.base import Batch, Model, ModelConfig
+
+POINTS = 4
+"""Intervals between no heads and all of them whose ends are measured; in between the table is linear."""
+
+
+class LatencyTable(NamedTuple):
+    """Seconds of a forward pass, taken apart by layers: those of all layers add up.
+
+    Attributes:
+        base: seconds without any head.
+        layers: by head stack, `[max_heads + 1]` seconds that one layer with so many heads adds.
+    """
+
+    base: float
+    layers: Mapping[str, np.ndarray]
+
+    def seconds(self, config: ModelConfig, removed: Iterable[HeadId] = ()) -> float:
+        """Seconds of a forward pass of the model without these heads."""
+        gone = set(removed)
+        total = self.base
+        for stack, attentions in config.attentions().items():
+            for layer, attention in enumerate(attentions):
+                left = sum(HeadId(stack, layer, head) not in gone for head in attention.ids)
+                total += float(self.layers[stack][left])
+        return total
+
+
+def measure_latency(model: Model, batch: Batch, *, repeats: int = 9) -> LatencyTable:
+    """Times the model with all its heads, and with fewer in every layer of one head stack at a time.
+
+    Args:
+        model: the model.
+        batch: the inputs to time it on, whose shape the table holds for.
+        repeats: timed calls of each model; medians count, and the models are taken in turns.
+    """
+    config = model.config
+    counts, models = {}, {"whole": model}
+    for stack, attentions in config.attentions().items():
+        most = max(attention.num_heads for attention in attentions)
+        counts[stack] = sorted({round(most * point / POINTS) for point in range(POINTS)})
+        for count in counts[stack]:
+            models[f"{stack} {count}"] = prune(model, _beyond(config, stack, count))
+    timings = time_forward(models, batch, repeats=repeats)
+    whole = timings["whole"].median
+    layers = {}
+    for stack, attentions in config.attentions().items():
+        most = max(attention.num_heads for attention in attentions)
+        seconds = [*(timings[f"{stack} {count}"].median for count in counts[stack]), whole]
+        # A model with more heads is not faster: what looks so is noise.
+        rising = np.maximum.accumulate(np.interp(np.arange(most + 1), [*counts[stack], most], seconds))
+        layers[stack] = (rising - rising[0]) / len(attentions)
+    table = LatencyTable(0.0, layers)
+    return table._replace(base=max(whole - table.seconds(config), 0.0))
+
+
+def heads_for_speed_up(config: ModelConfig, order: Order, table: LatencyTable, speed_up: float) -> Order:
+    """As few heads from the front of the order as make the model this many times as fast, by the table.
+
+    Args:
+        config: the architecture.
+        order: heads in the order of their removal.
+        table: of `measure_latency`.
+        speed_up: at least 1.
+
+    Raises:
+        HeadjaxError: a speed-up below 1, or one that no number of these heads gives.
+    """
+    require(speed_up >= 1.0, "speed_up", f"must be at least 1, got {speed_up}")
+    whole = table.seconds(config)
+    for count in range(len(order) + 1):
+        if whole >= speed_up * table.seconds(config, order[:count]):
+            return order[:count]
+    most = whole / table.seconds(config, order)
+    raise HeadjaxError(f"speed_up: {speed_up:g} asked for, removing all {len(order)} heads gives {most:.3g}")
+
+
+def _beyond(config: ModelConfig, stack: str, count: int) -> list[HeadId]:
+    """The heads of a head stack after the first `count` of each layer."""
+    return [
+        HeadId(stack, layer, head)
+        for layer, attention in enumerate(config.attentions()[stack])
+        for head in attention.ids[count:]
+    ]

@@ -1,0 +1,133 @@
+"""Every order of removal by its name, as the command line and the report ask for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headjax.errors import HeadjaxError, require, require_positive
+from headjax.heads.ablation import ablate
+from headjax.heads.fisher import fisher_blocks, fisher_selection
+from headjax.heads.hard_concrete import HardConcrete
+from headjax.heads.head_id import all_heads
+from headjax.heads.learned_gates import GateDistribution, learn_gates
+from headjax.heads.normalization import normalize_layers
+from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, random_order
+from headjax.heads.scores import SCORES, score_heads
+from headjax.heads.subset_gates import Subset
+from headjax.models.base import Batch, Gates, Model
+from headjax.report.progress import Update
+from headjax.serialize import unknown_name
+
+OTHER_ORDERS: Mapping[str, str] = {
+    "ablation": "what removing each head alone costs: the oracle of Michel et al. 2019, section 4",
+    "fisher_blocks": "greedy by Fisher information with the interactions inside a layer: Kwon et al. 2022",
+    "hard_concrete": "learned gates under an L0 penalty: Voita et al. 2019",
+    "subset": "learned gates of which exactly as many as asked for stay: Li et al. 2021",
+    "random": "no order at all",
+}
+"""What orders heads besides the scores of `SCORES`."""
+
+ORDERS: Mapping[str, str] = {**{name: info.description for name, info in SCORES.items()}, **OTHER_ORDERS}
+"""Every order by name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OrderConfig:
+    """An order of removal.
+
+    Attributes:
+        by: a name in `ORDERS`.
+        normalize: whether scores are divided by the l2 norm of their layer's.
+        seed: of random orders and of learned gates' samples.
+        gate_steps: training steps of learned gates.
+        gate_rate: their learning rate.
+        gate_weight: nats an open gate costs under `hard_concrete`.
+    """
+
+    by: str = "importance"
+    normalize: bool = False
+    seed: int = 0
+    gate_steps: int = 200
+    gate_rate: float = 0.05
+    gate_weight: float = 0.01
+
+    def __post_init__(self) -> None:
+        require(self.by in ORDERS, "by", unknown_name("order", self.by, ORDERS))
+        scored = self.by in SCORES
+        require(scored or not self.normalize, "normalize", f"{self.by} is no score, there is nothing to normalize")
+        require_positive(self, "gate_steps")
+
+
+def order_heads(
+    model: Model,
+    batches: Sequence[Batch],
+    config: OrderConfig,
+    *,
+    gates: Gates | None = None,
+    progress: Update | None = None,
+) -> Callable[[int], Order]:
+    """From how many heads are going to be removed to all heads in the order of their removal.
+
+    The orders of `AT_ONCE` choose that many heads together, which come first; the others are the same for any number.
+
+    Args:
+        model: the model, fit for the batches.
+        batches: examples with labels; `random` needs none.
+        config: which order.
+        gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
+        progress: called after every batch, or every step of learning.
+
+    Raises:
+        DataError: there are no batches.
+        HeadjaxError: gates for an order of `AT_ONCE`.
+    """
+    if gates is not None and config.by in AT_ONCE:
+        raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
+    if config.by == "fisher_blocks":
+        return _by_fisher_blocks(model, batches)
+    if config.by in LEARNED:
+        return lambda count: _by_learned_gates(model, batches, config, count, progress)
+    order = _fixed_order(model, batches, config, gates, progress)
+    return lambda count: order
+
+
+LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
+    "hard_concrete": lambda config, kept: HardConcrete(weight=config.gate_weight),
+    "subset": lambda config, kept: Subset(count=kept),
+}
+"""Distributions of learned gates, from the order and the number of heads that stay."""
+
+AT_ONCE = frozenset({"fisher_blocks", *LEARNED})
+"""Orders that depend on how many heads go, and choose those together."""
+
+
+def _fixed_order(
+    model: Model, batches: Sequence[Batch], config: OrderConfig, gates: Gates | None, progress: Update | None
+) -> Order:
+    if config.by == "random":
+        return random_order(model.config, config.seed)
+    if config.by == "ablation":
+        return by_ablation(ablate(model, batches, gates=gates, progress=progress))
+    scores = score_heads(model, batches, gates=gates, progress=progress)
+    return by_scores(scores, config.by, normalize_layers if config.normalize else dict)
+
+
+def _by_fisher_blocks(model: Model, batches: Sequence[Batch]) -> Callable[[int], Order]:
+    blocks = fisher_blocks(model, batches)
+    everything = fisher_selection(model.config, blocks, len(all_heads(model.config)))
+
+    def choose(count: int) -> Order:
+        together = fisher_selection(model.config, blocks, count)
+        return together + tuple(head for head in everything if head not in set(together))
+
+    return choose
+
+
+def _by_learned_gates(
+    model: Model, batches: Sequence[Batch], config: OrderConfig, count: int, progress: Update | None
+) -> Order:
+    kept = max(len(all_heads(model.config)) - count, 1)
+    options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
+    return by_score(learn_gates(model, batches, LEARNED[config.by](config, kept), **options, progress=progress).logits)

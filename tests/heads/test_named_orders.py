@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.heads import gates as head_gates
+from headjax.heads.ablation import ablate
+from headjax.heads.fisher import fisher_blocks, fisher_selection
+from headjax.heads.gradual import prune_gradually
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
+from headjax.heads.ordering import by_ablation, by_scores
+from headjax.heads.scores import score_heads
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(3))))
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return [tiny.tokens(4, 8, seed) for seed in range(2)]
+
+
+def test_each_name_is_the_order_it_says(model, batches):
+    scores = score_heads(model, batches)
+    for name in ("importance", "fisher", "entropy"):
+        assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
+    assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(ablate(model, batches))
+    blocks = fisher_blocks(model, batches)
+    for count in (1, 3, 6):
+        order = order_heads(model, batches, OrderConfig(by="fisher_blocks"))(count)
+        assert order[:count] == fisher_selection(model.config, blocks, count)
+        assert sorted(order) == sorted(all_heads(model.config))
+
+
+@pytest.mark.parametrize("name", ["subset", "random"])
+def test_orders_that_draw_are_seeded_and_name_every_head_once(model, batches, name):
+    config = OrderConfig(by=name, gate_steps=2, seed=5)
+    order = order_heads(model, batches, config)(2)
+    assert sorted(order) == sorted(all_heads(model.config))
+    assert order == order_heads(model, batches, config)(2)
+
+
+def test_bad_requests_are_errors(model, batches):
+    with pytest.raises(ConfigError, match=r"^by: unknown order 'fisher_block'; did you mean 'fisher_blocks'\?$"):
+        OrderConfig(by="fisher_block")
+    with pytest.raises(ConfigError, match="random is no score"):
+        OrderConfig(by="random", normalize=True)
+    with pytest.raises(HeadjaxError, match="subset chooses all heads at once"):
+        order_heads(model, batches, OrderConfig(by="subset"), gates=head_gates.ones(model.config))
+    with pytest.raises(DataError, match="no example"):
+        order_heads(model, [], OrderConfig())
+    assert all(ORDERS.values())
+
+
+def test_gradual_pruning_orders_what_is_left_and_keeps_original_numbers(model):
+    tuned = []
+
+    def tune(left):
+        tuned.append(len(all_heads(left.config)))
+        return left.replace(history=(*left.history, {"action": "tuned"}))
+
+    def last_first(left, count):
+        assert count == 2
+        return tuple(reversed(all_heads(left.config)))
+
+    found = prune_gradually(model, [2, 2, 4], last_first, tune)
+    assert tuned == [4, 2]
+    assert [str(head) for head in found.removed] == ["decoder/1/2", "decoder/1/1", "decoder/1/0", "decoder/0/2"]
+    assert all_heads(found.model.config) == (HeadId("decoder", 0, 0), HeadId("decoder", 0, 1))
+    assert [entry["action"] for entry in found.model.history] == ["prune", "tuned"] * 2
+    with pytest.raises(HeadjaxError, match="6 heads, only 2 may be removed"):
+        prune_gradually(model, [6], lambda left, count: all_heads(left.config)[:2], tune)
+    with pytest.raises(HeadjaxError, match="counts: must rise"):
+        prune_gradually(model, [4, 2], last_first, tune)
+    assert np.isfinite(found.model(tiny.tokens(4, 8))[1]).all()
