@@ -44,8 +44,8 @@ clean:
 # One stamp per set of extras.
 
 $(VENV)/.core: EXTRAS :=
-$(VENV)/.test: EXTRAS := [test,data]
-$(VENV)/.parity: EXTRAS := [test,parity]
+$(VENV)/.test: EXTRAS := [test,data,sentencepiece,translation]
+$(VENV)/.parity: EXTRAS := [test,parity,sentencepiece]
 $(VENV)/.dev: EXTRAS := [dev]
 
 $(VENV)/.core $(VENV)/.test $(VENV)/.parity $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -1,4 +1,4 @@
-"""Sentences and their translations from line-aligned files."""
+"""Sentences and their translations from line-aligned files or tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from headjax.data.buckets import LengthBuckets
 from headjax.data.encoding import padding_id
 from headjax.data.ragged import RaggedRows
+from headjax.data.tables import read_table
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import read_text
 from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
@@ -21,6 +22,7 @@ from headjax.models.outputs import IGNORED
 from headjax.serialize import kind
 
 SUFFIXES = ("", ".gz")
+TABLES = (".tsv", ".csv", ".json", ".jsonl")
 
 
 class SentencePair(NamedTuple):
@@ -87,8 +89,10 @@ class ParallelText(DataConfig):
 
     Attributes:
         validation, train: paths without the language, to which `.source` and `.target` are added: `data/train` stands
-            for `data/train.en` and `data/train.de`. Without `train` there is only evaluation.
-        source, target: the languages, suffixes of the files.
+            for `data/train.en` and `data/train.de`; or tables (`.tsv`, `.csv`, `.json`, `.jsonl`). Without `train`
+            there is only evaluation.
+        source, target: the languages: suffixes of the files, or columns of the tables (numbers from 0 where a table
+            has no header).
         max_length: tokens of a sentence, the end token included; longer training pairs are left out, longer
             validation sentences are cut.
         tokenizer: `bpe` or `sentencepiece`, learned from both sides of the training text, or a folder with the files of
@@ -134,20 +138,27 @@ class ParallelText(DataConfig):
         return TaskData(tokenizer, LengthBuckets(train, self.buckets) if self.buckets else train, validation, info)
 
     def read(self, path: str) -> list[SentencePair]:
-        """The pairs of two line-aligned files; a pair with an empty side is left out.
+        """The pairs of two line-aligned files, or of a table; a pair with an empty side is left out.
 
         Raises:
             DataError: a file that cannot be used, files of different lengths, or no pairs.
         """
+        if path.removesuffix(".gz").endswith(TABLES):
+            found = [row.values for row in read_table(path, [self.source, self.target])]
+        else:
+            found = self._lines(path)
+        pairs = [SentencePair(source.strip(), target.strip()) for source, target in found]
+        pairs = [pair for pair in pairs if all(pair)]
+        if not pairs:
+            raise DataError(f"{path}: no line has text on both sides")
+        return pairs
+
+    def _lines(self, path: str) -> list[tuple[str, ...]]:
         files = [_find(f"{path}.{language}") for language in (self.source, self.target)]
         sides = [read_text(file).removesuffix("\n").split("\n") for file in files]
         if len(sides[0]) != len(sides[1]):
             raise DataError(f"{files[1]}: {len(sides[1]):,} lines, but {files[0].name} has {len(sides[0]):,}")
-        pairs = [SentencePair(source.strip(), target.strip()) for source, target in zip(*sides, strict=True)]
-        pairs = [pair for pair in pairs if all(pair)]
-        if not pairs:
-            raise DataError(f"{files[0]}: no line has text on both sides")
-        return pairs
+        return list(zip(*sides, strict=True))
 
     def encode(self, tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> Translations:
         """The pairs as examples, each side ended by the end-of-text token and cut to `max_length`."""

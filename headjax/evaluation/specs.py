@@ -77,7 +77,8 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
             * `sentence_similarity`: STS-B for models that embed sentences, likewise;
             * `squad`, `mnist` and `multi30k` (English to German), likewise; also `squad:FILE`;
             * `images:FOLDER`: the test images of CIFAR's own files, or `validation/CLASS/*.jpg`;
-            * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET`;
+            * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET` (`newstest2014:en-de`),
+              or a table with columns of those names or numbers (`mtnt/test.tsv:1-2`);
             * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
               all of it is evaluated on. Labels with a decimal point in them make it a regression;
             * a folder that `headjax prepare` wrote;

@@ -76,6 +76,19 @@ def test_a_shared_vocabulary_is_learned(prefix):
     assert from_data(DataConfig, to_data(config(prefix))) == config(prefix)
 
 
+def test_tables_hold_pairs_too(tmp_path):
+    """With a header, and without one as MTNT has it: number, source, target."""
+    rows = [f"{i}\t{pair[0]}\t{pair[1]}" for i, pair in enumerate(zip(ENGLISH, GERMAN, strict=True))]
+    (tmp_path / "plain.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "named.csv").write_text('de,en\neins,one\n"zwei, drei",two\n')
+    plain = ParallelText(validation=f"{tmp_path}/plain.tsv", source="1", target="2").load(byte_tokenizer())
+    assert plain.validation.references == ("eins", "zwei Hunde", "drei Katzen schlafen", "vier")
+    named = ParallelText(validation=f"{tmp_path}/named.csv", source="en", target="de").load(byte_tokenizer())
+    assert named.validation.references == ("eins", "zwei, drei")
+    with pytest.raises(DataError, match=r"named\.csv: unknown column 'fr'"):
+        ParallelText(validation=f"{tmp_path}/named.csv", source="en", target="fr").load(byte_tokenizer())
+
+
 def test_files_must_belong_together(prefix, tmp_path):
     (tmp_path / "val.en").write_text("one\n")
     with pytest.raises(DataError, match=r"val.de.gz: 5 lines, but val.en has 1$"):
@@ -84,7 +97,7 @@ def test_files_must_belong_together(prefix, tmp_path):
         config(prefix, target="fr").load(byte_tokenizer())
     (tmp_path / "val.en").write_text("one\n\n\n\n\n")
     (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"\nzwei\ndrei\n\n\n"))
-    with pytest.raises(DataError, match=r"val.en: no line has text on both sides$"):
+    with pytest.raises(DataError, match=r"val: no line has text on both sides$"):
         config(prefix).read(f"{prefix}/val")
     with pytest.raises(ConfigError, match=r"^target: is the source's language too: en$"):
         config(prefix, target="en")
