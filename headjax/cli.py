@@ -25,6 +25,7 @@ COMMANDS = {
     "ablate": "the effect of removing each head",
     "prune": "remove heads for real",
     "convert": "another formulation from the same weights",
+    "sharing": "how much heads could share: captured variance, budgets, context and content",
     "sweep": "convert to many sizes and evaluate each",
     "report": "everything about a model's heads on one HTML page",
     "import": "a model from a Hugging Face directory",

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
 from headjax.commands.comparison import comparison_table, evaluate_pair
+from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
 from headjax.errors import HeadjaxError
 from headjax.report import numbers
 from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
+    from headjax.conversion import Conversion
     from headjax.evaluation.task import Task
-    from headjax.models.base import Model
+    from headjax.models.base import Batch, Model
 
 COMPARED_BATCHES = 4
 """Batches of the task that outputs before and after are compared on."""
+
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+"""Tokens that costs are given for."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,46 +40,86 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--stacks", default="", metavar="STACKS", help="only these: encoder,decoder,cross")
     parser.add_argument("--layers", default="", metavar="LAYERS", help="only these, such as 0,3,4")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random starts (%(default)s)")
+    parser.add_argument(
+        "--parameters", type=int, default=0, metavar="N", help="with --to collaborative: most of the whole model; "
+        "every layer gets the shared_dim that suits it",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (%(default)s)")
+    add_fine_tuning_arguments(parser)
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
-    from headjax.conversion import convert
     from headjax.models.directory import load
 
     if options.calibrate and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
+    lessons = fine_tuning_of(options)
     model, task = open_model_and_task(options) if options.task else (load(options.model), None)
     batches = None
     if task is not None and options.calibrate:
         batches = list(islice(task.train_batches(options.batch_size), options.calibrate))
     with progress(f"converting to {options.to}", 1, "model") as bar:
-        conversion = convert(
-            model,
-            options.to,
-            batches=batches,
-            stacks=options.stacks.split(",") if options.stacks else None,
-            layers=_layers(options.layers),
-            seed=options.seed,
-        )
+        conversion = _convert(model, options, batches)
         bar(1, {})
-    metrics = evaluate_pair(model, conversion.model, task, options, progress)
-    difference = None if task is None else _difference(model, conversion.model, task, options)
-    conversion.model.save(options.out)
+    converted = conversion.model
+    if task is not None and lessons is not None:
+        converted = fine_tune(converted, model, task, lessons, options, progress)
+    metrics = evaluate_pair(model, converted, task, options, progress)
+    difference = None if task is None else _difference(model, converted, task, options)
+    converted.save(options.out)
     errors = [error._asdict() for error in conversion.errors]
+    costs = _costs(model, converted)
     data = {
         "error_per_layer": errors,
-        "parameters": conversion.model.num_parameters,
+        "parameters": converted.num_parameters,
         "parameters_before": model.num_parameters,
         "metrics": metrics.after,
         "metrics_before": metrics.before,
         "output_difference": difference,
+        **costs,
         "to": options.to,
         "model": str(options.out),
     }
-    tables = [_error_table(errors, difference), comparison_table(model, conversion.model, metrics)]
+    tables = [_error_table(errors, difference), comparison_table(model, converted, metrics), _cost_table(costs)]
     return Result(data, tables, f"model: {options.out}")
+
+
+def _convert(model: Model, options: argparse.Namespace, batches: Sequence[Batch] | None) -> Conversion:
+    from headjax.conversion import Target, ToCollaborative, convert
+    from headjax.conversion.analysis import ranks_for_size
+    from headjax.conversion.layers import HeadLayer
+
+    chosen: dict[str, Any] = {
+        "stacks": options.stacks.split(",") if options.stacks else None,
+        "layers": _layers(options.layers),
+        "batches": batches,
+    }
+    to: str | dict[HeadLayer, Target | str] = options.to
+    if options.parameters:
+        if options.to != ToCollaborative.name:
+            raise HeadjaxError(f"--parameters: --to must be {ToCollaborative.name} alone, got {options.to!r}")
+        ranks = ranks_for_size(model, options.parameters, **chosen)
+        to = {place: ToCollaborative(shared_dim=rank) for place, rank in ranks.items()}
+    return convert(model, to, **chosen, seed=options.seed)
+
+
+def _costs(before: Model, after: Model) -> dict[str, Any]:
+    """What attention costs both models by length, and up to which length the new one costs no more."""
+    from headjax.conversion.cost import model_break_even, model_costs
+
+    pairs = zip(model_costs(before.config, LENGTHS), model_costs(after.config, LENGTHS), strict=True)
+    costs = [
+        {
+            "length": old.length,
+            "flops_before": old.flops,
+            "flops": new.flops,
+            "cache_before": old.cache,
+            "cache": new.cache,
+        }
+        for old, new in pairs
+    ]
+    return {"costs": costs, "break_even_length": model_break_even(after.config, before.config)}
 
 
 def _layers(text: str) -> list[int] | None:
@@ -100,6 +145,21 @@ def _error_table(errors: Sequence[dict[str, Any]], difference: float | None) -> 
     rows = [(f"{error['stack']}/{error['layer']}", *(error.get(name) for name in names)) for error in errors]
     notes = () if difference is None else (f"Outputs on the task differ by {difference:.2g} of their size.",)
     return Table(columns, rows, notes=notes)
+
+
+def _cost_table(costs: dict[str, Any]) -> Table:
+    columns = (
+        Column("Tokens", numbers.fixed(0)),
+        *(Column(title, numbers.flops) for title in ("Attention before", "after")),
+        *(Column(title, numbers.count) for title in ("Cached before", "after")),
+    )
+    rows = [tuple(row.values()) for row in costs["costs"]]
+    length = costs["break_even_length"]
+    note = {
+        None: "Its attention takes no more operations than before at any length.",
+        0: "Its attention takes more operations than before at every length.",
+    }.get(length, f"Its attention takes more operations than before above {length} tokens.")
+    return Table(columns, rows, notes=(note,))
 
 
 COMMAND = Command("convert", "another formulation from the same weights", arguments, run)

@@ -6,9 +6,10 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tuning_of
 from headjax.errors import HeadjaxError
 from headjax.files import write_file
 from headjax.report import numbers
@@ -34,12 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate", type=int, default=16, metavar="N", help="batches of 32 to calibrate on (%(default)s)"
     )
-    parser.add_argument(
-        "--distill", type=int, default=0, metavar="STEPS", help="also train calibrated models to do as the original"
-    )
-    parser.add_argument(
-        "--learning-rate", type=float, default=1e-4, metavar="RATE", help="peak rate of that training (%(default)s)"
-    )
+    add_fine_tuning_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random starts and batches (%(default)s)")
 
 
@@ -51,12 +47,11 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     targets = [target for text in options.to for target in expand(text)]
     for target in targets:
         parse_target(target)
+    fine_tuning = fine_tuning_of(options)
     model, task = open_model_and_task(options)
     file = Path(options.out) / "trials.jsonl"
     done = {(trial.to, trial.variant): trial for trial in read_trials(file)}
-    trials = prepare_trials(
-        model, task, calibration=options.calibrate, distillation=_distillation(options), limit=options.limit
-    )
+    trials = prepare_trials(model, task, calibration=options.calibrate, fine_tuning=fine_tuning, limit=options.limit)
     original = Trial("original", "plain", model.num_parameters, 0.0, 0.0, 0.0, 1.0, trials.own.metrics)
     wanted = [(target, variant) for target in targets for variant in trials.variants]
     with progress("converting", len(wanted), "models") as bar:
@@ -90,24 +85,6 @@ def read_trials(file: Path) -> list[Trial]:
 def write_trials(file: Path, trials: Sequence[Trial]) -> None:
     """Writes them, one JSON object a line."""
     write_file(file, "".join(f"{json.dumps(trial._asdict())}\n" for trial in trials).encode())
-
-
-def _distillation(options: argparse.Namespace) -> Any:
-    from headjax.training.distillation import Distillation
-    from headjax.training.optimizer import AdamW, LinearDecay
-
-    if not options.distill:
-        return None
-    schedule = LinearDecay(peak=options.learning_rate, warmup_steps=options.distill // 10)
-    # Labels are left out: what is learned back is what the original computes.
-    return Distillation(
-        steps=options.distill,
-        optimizer=AdamW(schedule=schedule),
-        task=0.0,
-        logits=1.0,
-        hidden=1.0,
-        seed=options.seed,
-    )
 
 
 def _plot(found: Sequence[Trial], trials: Trials) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -10,10 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax import tensors
+from headjax.attention import Collaborative
+from headjax.conversion.blas import one_blas_thread
 from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, layer_params
 from headjax.conversion.moments import collect
 from headjax.conversion.products import Products
-from headjax.conversion.shared_key import roots, scaled_query_key, weighted
+from headjax.conversion.shared_key import roots, scaled_query_key, shared_key_fields, weighted
 from headjax.conversion.starts import head_svd
 from headjax.conversion.target import Site, as_multi_head, multi_head_of
 from headjax.errors import ConfigError, require
@@ -47,9 +51,10 @@ def captured_variance(
     Raises:
         ConfigError: a chosen layer has no queries and keys per head.
     """
-    return {
-        place: _captured(scaled_query_key(site)) for place, site in _multi_head_sites(model, stacks, layers).items()
-    }
+    with one_blas_thread():
+        return {
+            place: _captured(scaled_query_key(site)) for place, site in _multi_head_sites(model, stacks, layers).items()
+        }
 
 
 def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
@@ -85,12 +90,53 @@ def rank_budget(
     Raises:
         ConfigError: the total is less than one block per layer, or more than the layers have.
     """
+    return share_out(_spectra(_multi_head_sites(model, stacks, layers), model, batches), total, multiple)
+
+
+def ranks_for_size(
+    model: Model,
+    parameters: int,
+    *,
+    batches: Iterable[Batch] | None = None,
+    stacks: Collection[str] | None = None,
+    layers: Collection[int] | None = None,
+    multiple: int = 8,
+) -> dict[HeadLayer, int]:
+    """The largest `rank_budget` with which the model, converted to collaborative attention, has a size.
+
+    Args:
+        model: the model.
+        parameters: most that the whole converted model may have.
+        batches, stacks, layers, multiple: as for `rank_budget`.
+
+    Raises:
+        ConfigError: not even one block per layer is that small.
+    """
     sites = _multi_head_sites(model, stacks, layers)
-    if batches is not None:
-        moments = collect(model, batches)
-        sites = {place: site._replace(moments=moments[place]) for place, site in sites.items()}
-    spectra = {place: _spectrum(weighted(scaled_query_key(site), roots(site))) for place, site in sites.items()}
-    return share_out(spectra, total, multiple)
+    spectra = _spectra(sites, model, batches)
+    width, calibrated = model.config.width, batches is not None
+    attentions = model.config.attentions()
+    fixed, slopes = model.num_parameters, {}
+    for place, site in sites.items():
+        biased = calibrated or site.multi_head.projection_bias
+        one, two = (
+            tensors.count(Collaborative(shared_dim=rank, **fields).tensors(width, width))
+            for fields in [shared_key_fields(site.multi_head, content_bias=biased)]
+            for rank in (1, 2)
+        )
+        slopes[place] = two - one
+        fixed += one - slopes[place] - tensors.count(attentions[place[0]][place[1]].tensors(width, width))
+    least, most = sum(min(multiple, len(values)) for values in spectra.values()), sum(map(len, spectra.values()))
+
+    def ranks_and_size(total: int) -> tuple[dict[HeadLayer, int], int]:
+        ranks = share_out(spectra, total, multiple)
+        return ranks, fixed + sum(slopes[place] * rank for place, rank in ranks.items())
+
+    smallest = ranks_and_size(least)[1]
+    require(smallest <= parameters, "parameters", f"must be at least {smallest} for these layers, got {parameters}")
+    totals = range(least, most + 1)
+    within = bisect.bisect_right(totals, parameters, key=lambda total: ranks_and_size(total)[1])
+    return ranks_and_size(totals[within - 1])[0]
 
 
 def share_out(spectra: Mapping[HeadLayer, np.ndarray], total: int, multiple: int) -> dict[HeadLayer, int]:
@@ -129,6 +175,17 @@ def _multi_head_sites(
             raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
         sites[place] = Site(*as_multi_head(inner, weights), None)
     return sites
+
+
+def _spectra(
+    sites: Mapping[HeadLayer, Site], model: Model, batches: Iterable[Batch] | None
+) -> dict[HeadLayer, np.ndarray]:
+    moments = {} if batches is None else collect(model, batches)
+    with one_blas_thread():
+        return {
+            place: _spectrum(weighted(scaled_query_key(site), roots(site._replace(moments=moments.get(place)))))
+            for place, site in sites.items()
+        }
 
 
 def _captured(products: Products) -> Captured:

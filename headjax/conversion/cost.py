@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headjax.attention import Attention, Collaborative
+from headjax.attention import Attention, Collaborative, Gated
+from headjax.models.base import ModelConfig
 
 _LONGEST = 1 << 24
 
 
 class Cost(NamedTuple):
-    """One attention layer at one sequence length.
+    """One attention layer, or all of a model, at one sequence length.
 
     Attributes:
         length: tokens.
@@ -30,14 +31,24 @@ def costs(attention: Attention, width: int, lengths: Sequence[int]) -> list[Cost
     return [Cost(length, operations(attention, width, length), per_token * length) for length in lengths]
 
 
-def operations(attention: Attention, width: int, length: int) -> int:
-    """Floating-point operations of self-attention over `length` tokens, element-wise mixing of queries included.
+def model_costs(config: ModelConfig, lengths: Sequence[int]) -> list[Cost]:
+    """What all attention layers of a model cost; only those of a decoder have a cache."""
+    width, stacks = config.width, config.attentions()
+    per_token = sum(
+        attention.cache_size(width, width) for name, found in stacks.items() if name != "encoder" for attention in found
+    )
+    return [Cost(length, _model_operations(config, length), per_token * length) for length in lengths]
+
+
+def operations(attention: Attention, width: int, length: int, keys: int | None = None) -> int:
+    """Floating-point operations over `length` queries and as many keys (or `keys`), mixing of queries included.
 
     `Attention.flops` counts matrix products only. Cordonnier et al. (2020) count the heads * shared_dim multiplications
     that mix one query as well.
     """
-    mixing = attention.num_heads * attention.shared_dim if isinstance(attention, Collaborative) else 0
-    return attention.flops(width, width, length, length) + 2 * length * mixing
+    inner = attention.inner if isinstance(attention, Gated) else attention
+    mixing = inner.num_heads * inner.shared_dim if isinstance(inner, Collaborative) else 0
+    return attention.flops(width, width, length, length if keys is None else keys) + 2 * length * mixing
 
 
 def break_even_length(attention: Attention, other: Attention, width: int) -> int | None:
@@ -49,10 +60,24 @@ def break_even_length(attention: Attention, other: Attention, width: int) -> int
     Returns:
         The length; 0 when it takes more from the first token on, None when it never does.
     """
+    return _last_length(lambda length: operations(attention, width, length) > operations(other, width, length))
 
-    def dearer(length: int) -> bool:
-        return operations(attention, width, length) > operations(other, width, length)
 
+def model_break_even(config: ModelConfig, other: ModelConfig) -> int | None:
+    """`break_even_length` of all attention layers of two models together."""
+    return _last_length(lambda length: _model_operations(config, length) > _model_operations(other, length))
+
+
+def _model_operations(config: ModelConfig, length: int) -> int:
+    return sum(
+        operations(attention, config.width, *config.attention_lengths(name, length))
+        for name, attentions in config.attentions().items()
+        for attention in attentions
+    )
+
+
+def _last_length(dearer: Callable[[int], bool]) -> int | None:
+    """The last length that is not dearer; 0 and None as for `break_even_length`."""
     if dearer(1):
         return 0
     low, high = 1, 2

@@ -1,4 +1,4 @@
-"""Conversions to many sizes, tried one after another on a task, with and without calibration and distillation."""
+"""Conversions to many sizes, tried one after another on a task, with and without calibration and training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
 
     Attributes:
         to: the target as text.
-        variant: `plain`, `calibrated`, or `distilled`: calibrated and trained for a while to do as the original does.
+        variant: `plain`, `calibrated`, or `fine-tuned`: calibrated and then trained.
         parameters: of the converted model.
         relative_error, value_error, logit_error: root mean squares of the layers' (`LayerError`); of the conversion,
             before any training.
@@ -61,7 +61,7 @@ class Trials:
         task: the task; short texts are read in short batches.
         moments: of the original's inputs, for calibration.
         own: the original's evaluation, the embeddings among its outcomes.
-        distillation: how converted models are trained; None trains none.
+        fine_tuning: how converted models are trained; None trains none.
         limit: only the first so many examples of the task are evaluated on; 0 is all.
     """
 
@@ -69,13 +69,13 @@ class Trials:
     task: Task
     moments: Mapping[HeadLayer, Moments]
     own: Evaluation
-    distillation: Distillation | None
+    fine_tuning: Distillation | None
     limit: int
 
     @property
     def variants(self) -> tuple[str, ...]:
         """What is tried of every target."""
-        return ("plain", "calibrated", *(["distilled"] if self.distillation is not None else []))
+        return ("plain", "calibrated", *(["fine-tuned"] if self.fine_tuning is not None else []))
 
     def run(self, to: str, variant: str, seed: int = 0) -> Trial:
         """Converts and evaluates.
@@ -84,9 +84,9 @@ class Trials:
             HeadjaxError: a target that does not exist or that a layer cannot become.
         """
         model, errors = convert(self.model, to, batches=self.moments, plain=variant == "plain", seed=seed)
-        if variant == "distilled" and self.distillation is not None:
+        if variant == "fine-tuned" and self.fine_tuning is not None:
             batches = self.task.train_batches(BATCH_SIZE, seed=seed)
-            model = distill(model, self.model, batches, self.distillation).model
+            model = distill(model, self.model, batches, self.fine_tuning).model
         found = _evaluate(model, self.task, self.limit)
         return Trial(
             to=to,
@@ -101,7 +101,7 @@ class Trials:
 
 
 def prepare_trials(
-    model: Model, task: Task, *, calibration: int, distillation: Distillation | None = None, limit: int = 0
+    model: Model, task: Task, *, calibration: int, fine_tuning: Distillation | None = None, limit: int = 0
 ) -> Trials:
     """Evaluates the original and collects the moments of what its layers read.
 
@@ -109,7 +109,7 @@ def prepare_trials(
         model: the model.
         task: the task; its training examples calibrate and train, the others are evaluated on.
         calibration: number of batches of 32 examples to calibrate on.
-        distillation: how converted models are trained; None trains none.
+        fine_tuning: how converted models are trained; None trains none.
         limit: only the first so many examples of the task are evaluated on; 0 is all.
 
     Raises:
@@ -123,7 +123,7 @@ def prepare_trials(
     task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)
     model = task.fit(model)
     moments = collect(model, islice(task.train_batches(BATCH_SIZE), calibration))
-    return Trials(model, task, moments, _evaluate(model, task, limit), distillation, limit)
+    return Trials(model, task, moments, _evaluate(model, task, limit), fine_tuning, limit)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

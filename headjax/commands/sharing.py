@@ -1,0 +1,130 @@
+"""`headjax sharing`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.errors import ConfigError
+from headjax.files import write_file
+from headjax.report import numbers
+from headjax.report.progress import Progress
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.conversion.analysis import Captured
+    from headjax.conversion.layers import HeadLayer
+    from headjax.evaluation.task import Task
+    from headjax.models.base import Model
+
+SHARES = (0.9, 0.95, 0.99)
+"""Shares of the variance that ranks are given for."""
+
+PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T"}
+"""What is decomposed, and how plots name it."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="model directory")
+    parser.add_argument("--plots", metavar="FOLDER", help="write the curves of captured variance there")
+    parser.add_argument("--budget", type=int, default=0, metavar="N", help="share N dimensions out among the layers")
+    add_task_arguments(parser, required=False)
+
+
+def run(options: argparse.Namespace, progress: Progress) -> Result:
+    """How far queries and keys are low rank, alone and together; with a task, what context and content are worth."""
+    from headjax.conversion.analysis import captured_variance, rank_budget
+    from headjax.models.directory import load
+
+    model, task = open_model_and_task(options) if options.task else (load(options.model), None)
+    captured = captured_variance(model)
+    ranks = {f"{stack}/{layer}": _ranks(found) for (stack, layer), found in captured.items()}
+    data: dict[str, Any] = {"ranks": ranks}
+    tables = [_rank_table(ranks)]
+    if options.budget:
+        budget = {f"{stack}/{layer}": n for (stack, layer), n in rank_budget(model, options.budget).items()}
+        data["budget"] = budget
+        tables.append(Table((Column("Layer"), Column("Dimensions", numbers.fixed(0))), list(budget.items())))
+    if task is not None:
+        data["metrics"] = _split(model, task, options, progress)
+        tables.append(_split_table(data["metrics"], task.headline))
+    if options.plots:
+        data["plots"] = [str(path) for path in _write_plots(captured, Path(options.plots))]
+    return Result(data, tables, f"plots: {', '.join(data['plots'])}" if options.plots else "")
+
+
+def _ranks(found: Captured) -> dict[str, dict[str, float]]:
+    """By part and share: of all heads together, and the mean over heads alone."""
+    from headjax.conversion.analysis import rank_for
+
+    curves = {name: getattr(found, name) for part in PARTS for name in (part, f"{part}_by_head")}
+    return {
+        name: {f"{share:.0%}": float(rank_for(curve, share).mean()) for share in SHARES}
+        for name, curve in curves.items()
+    }
+
+
+def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
+    shares = [f"{share:.0%}" for share in SHARES]
+    columns = [Column("Layer")]
+    columns += [Column(f"{PARTS[part]} {share}", numbers.fixed(0)) for part in PARTS for share in shares]
+    columns += [Column(f"per head {share}", numbers.fixed(1)) for share in shares]
+    names = (*PARTS, "product_by_head")
+    rows = [(layer, *(found[name][share] for name in names for share in shares)) for layer, found in ranks.items()]
+    note = "The rank that captures so much of the squared norm, of all heads together and of one head's product (mean)."
+    return Table(columns, rows, notes=(note,))
+
+
+def _split(model: Model, task: Task, options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    """The task's metrics with all of the logits, and with context or content alone; without biases only the first."""
+    from headjax.conversion.bias_split import content_only, context_only
+    from headjax.evaluation.task import evaluate_task
+
+    metrics: dict[str, Any] = {}
+    changes = {"all": lambda model: model, "context_only": context_only, "content_only": content_only}
+    with progress("evaluating", len(changes), "models") as bar:
+        for name, change in changes.items():
+            try:
+                changed = change(model)
+            except ConfigError:
+                continue
+            metrics[name] = evaluate_task(
+                changed, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets
+            )
+            bar(len(metrics), {})
+    return metrics
+
+
+def _split_table(metrics: Mapping[str, Mapping[str, float]], headline: str) -> Table:
+    rows = [(name.replace("_", " "), found[headline]) for name, found in metrics.items()]
+    notes = ("Context: what query and key say together. Content: what the key says to every query, by b_Q.",)
+    if len(metrics) == 1:
+        notes = ("Its queries have no biases, so all logits are context.",)
+    return Table((Column("Logits"), Column(headline, numbers.significant)), rows, notes=notes)
+
+
+def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[Path]:
+    """Figure 1 of Cordonnier et al. (2020): per head, and with the heads side by side."""
+    from headjax.report.curves import captured_variance
+
+    found = list(captured.values())
+    size = min(len(one.product) for one in found)
+    dim = min(one.product_by_head.shape[1] for one in found)
+    together = {name: [getattr(one, part)[:size] for one in found] for part, name in PARTS.items()}
+    alone = {
+        name: [getattr(one, f"{part}_by_head").mean(axis=0)[:dim] for one in found] for part, name in PARTS.items()
+    }
+    plots = {
+        "captured.png": captured_variance(together, title="Captured variance, heads side by side"),
+        "captured_by_head.png": captured_variance(alone, title="Captured variance, mean of single heads"),
+    }
+    return [write_file(folder / name, plot.png()) for name, plot in plots.items()]
+
+
+COMMAND = Command(
+    "sharing", "how much heads could share: captured variance, budgets, context and content", arguments, run
+)
