@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     }
     names = list(dict.fromkeys(name for counts in splits.values() for name in counts))
     lines = [(name.replace("_", " "), *(counts.get(name) for counts in splits.values())) for name in names]
-    columns = (Column(spec.name), *(Column(split, numbers.significant) for split in splits))
+    columns = (Column(spec.name), *(Column(split, _number) for split in splits))
     return Result(data, [Table(columns, lines)], f"{len(manifest.shards)} shards: {options.out}")
 
 
@@ -106,6 +106,11 @@ def changed(form: Form, given: Sequence[str]) -> Form:
             raise ConfigError(f"--set: {unknown_name('field', name, set(data) - {'kind'})}")
         data[name] = _literal(text)
     return from_data(Form, data, "form")  # type: ignore[type-abstract]
+
+
+def _number(value: float | None) -> str:
+    """A count to the unit, a ratio to three digits."""
+    return f"{value:,}" if isinstance(value, int) else numbers.significant(value)
 
 
 def _literal(text: str) -> Any:

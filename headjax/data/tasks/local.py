@@ -67,7 +67,8 @@ def only_evaluated(spec: TaskSpec) -> bool:
 def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, list[Path]]:
     """The files with one of the suffixes (also with `.gz`) that paths stand for, by split.
 
-    Files whose names say nothing of a split are of `train`, unless others are called so.
+    Files whose names say nothing of a split are of `train`, unless others are called so; so is a file that is the only
+    path, whatever it is called.
 
     Raises:
         DataError: there is none.
@@ -80,7 +81,9 @@ def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, l
         for file in (file for file in inside if file.is_file() and has_suffix(file, wanted)):
             words = set(re.split(r"[^a-z0-9]+", file.name.lower()))
             words |= {file.parent.name.lower()} if path.is_dir() and file.parent != path else set()
-            if words & VALIDATION:
+            if paths == [path] and file == path:
+                others.append(file)
+            elif words & VALIDATION:
                 named["validation"].append(file)
             elif words & TRAIN:
                 named["train"].append(file)
