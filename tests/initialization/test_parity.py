@@ -1,0 +1,76 @@
+"""Admin's omega against the same recurrence in PyTorch, layer by layer on the same weights."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.initialization import Admin, Setting
+from headjax.initialization.admin import profile
+from headjax.initializers import FanIn
+from headjax.models import EncoderModel
+from headjax.models.embeddings import Embeddings, Sinusoidal
+from headjax.models.feed_forward import Dense
+from headjax.models.norms import LayerNorm
+from headjax.models.residual import PostNorm
+from headjax.models.stack import Stack
+from headjax.parallel.mesh import MeshConfig
+from headjax.training.step import put_whole_batch
+from tests import tiny
+
+pytestmark = pytest.mark.parity
+LAYERS = 4
+
+
+def test_omega_is_what_torch_layers_give():
+    """torch.nn's layers with our weights, and variances as `numpy.var` over the whole batch, padding included."""
+    torch = pytest.importorskip("torch")
+    layer = tiny.layer(residual=PostNorm(), feed_forward=Dense(32, "relu"))
+    embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=Sinusoidal(), norm=LayerNorm())
+    stack = Stack(layers=(layer,) * LAYERS)
+    config = Admin().configure(
+        EncoderModel(width=tiny.WIDTH, embeddings=embeddings, encoder=stack, initializer=FanIn())
+    )
+    params = config.initialize(jax.random.key(0))
+    tokens = tiny.tokens(4, 9)["input_ids"]
+    mask = (np.arange(9)[None, :] < np.array([9, 7, 5, 2])[:, None]).astype(np.int32)
+    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    batch = put_whole_batch({"input_ids": tokens, "attention_mask": mask}, mesh)
+    found = profile(config, params, batch, Setting([batch], jax.random.key(1), mesh))["encoder"]
+
+    x = torch.tensor(np.asarray(embeddings(params["embeddings"], tokens, positions=np.arange(9)[None, :])))
+    norm = torch.nn.LayerNorm(tiny.WIDTH)
+    omega, expected = 1.0, []
+    with torch.no_grad():
+        for weights in config.encoder.unstack(params["encoder"]):
+            for f in (_attention(torch, weights["attention"], mask), _feed_forward(torch, weights["feed_forward"])):
+                expected.append(omega)
+                output = f(x)
+                shortcut = omega * x
+                omega = float(np.sqrt(np.var(shortcut.numpy()) + np.var(output.numpy())))
+                x = norm(shortcut + output)
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def _attention(torch, weights, mask):
+    ours = {name: torch.tensor(np.asarray(array)) for name, array in weights.items()}
+    width = tiny.WIDTH
+    theirs = torch.nn.MultiheadAttention(width, 4, batch_first=True)
+    names = ("query", "key", "value")
+    state = {
+        "in_proj_weight": torch.cat([ours[name].reshape(width, width).T for name in names]),
+        "in_proj_bias": torch.cat([ours[f"{name}_bias"].reshape(width) for name in names]),
+        "out_proj.weight": ours["output"].reshape(width, width).T,
+        "out_proj.bias": ours["output_bias"],
+    }
+    theirs.load_state_dict(state)
+    padding = torch.tensor(mask == 0)
+    return lambda x: theirs(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+
+
+def _feed_forward(torch, weights):
+    up, down, up_bias, down_bias = (
+        torch.tensor(np.asarray(weights[name])) for name in ("up", "down", "up_bias", "down_bias")
+    )
+    return lambda x: torch.relu(x @ up + up_bias) @ down + down_bias
