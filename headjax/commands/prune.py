@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
 from headjax.commands.comparison import comparison_table, evaluate_pair
+from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
 from headjax.commands.prune_goal import drop_of
 from headjax.errors import HeadjaxError
 from headjax.report.progress import Progress
@@ -45,16 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--rescale", action="store_true", help="scale kept heads so that layers compute as before, by least squares"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (%(default)s)")
-    parser.add_argument(
-        "--fine-tune", type=int, default=0, metavar="N", help="training steps on the task after each removal"
-    )
-    parser.add_argument("--learning-rate", type=float, default=5e-5, metavar="R", help="of that (%(default)s)")
-    parser.add_argument(
-        "--distill", type=float, default=1.0, metavar="W", help="weight of the whole model's answers (%(default)s)"
-    )
-    parser.add_argument(
-        "--distill-hidden", type=float, default=0.0, metavar="W", help="weight of its hidden states (%(default)s)"
-    )
+    add_fine_tuning_arguments(parser)
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
@@ -98,15 +90,15 @@ def _check(options: argparse.Namespace) -> None:
         "measure --max-drop on": options.max_drop is not None,
         "measure --speed-up on": options.speed_up is not None,
         "rescale heads on": options.rescale,
-        "fine-tune on": options.fine_tune > 0,
     }
     for what, needed in needs.items():
         if needed and not options.task:
             raise HeadjaxError(f"--task: needed to {what}")
-    for name, least in (("minimum", 0), ("steps", 1), ("fine_tune", 0)):
-        if getattr(options, name) < least:
-            limit = "must not be negative" if least == 0 else "must be at least 1"
-            raise HeadjaxError(f"--{name.replace('_', '-')}: {limit}, got {getattr(options, name)}")
+    if options.minimum < 0:
+        raise HeadjaxError(f"--minimum: must not be negative, got {options.minimum}")
+    if options.steps < 1:
+        raise HeadjaxError(f"--steps: must be at least 1, got {options.steps}")
+    fine_tuning_of(options)
     if options.rescale and options.steps > 1 and options.fine_tune:
         raise HeadjaxError("--rescale: fine-tuning between several steps leaves nothing to rescale")
 
@@ -123,38 +115,23 @@ def _remove(
 
     if task is None:
         return prune(model, removed), removed
-    if options.rescale:
-        batches = list(task.batches(options.batch_size, limit=RESCALED * options.batch_size))
-        model = fold_gates(model, rescale(task.fit(model), batches, removed))
+    lessons = fine_tuning_of(options)
 
     def tune(left: Model) -> Model:
-        return _tune(left, model, task, options, progress) if options.fine_tune else left
+        return left if lessons is None else fine_tune(left, model, task, lessons, options, progress)
 
-    if options.steps == 1 or not options.fine_tune:
+    if options.rescale:
+        batches = list(task.batches(options.batch_size, limit=RESCALED * options.batch_size))
+        scaled = fold_gates(model, rescale(task.fit(model), batches, removed))
+        return tune(prune(scaled, removed)), removed
+    named = options.remove is not None and "/" in options.remove
+    if options.steps == 1 or lessons is None or named:
         return tune(prune(model, removed)), removed
-    shares = [step / options.steps for step in range(1, options.steps + 1)]
-    counts = fraction_steps(len(removed), shares)
+    counts = fraction_steps(len(removed), [step / options.steps for step in range(1, options.steps + 1)])
     found = prune_gradually(
         model, counts, lambda left, count: ordered(left, task, options, count, progress, steps=1), tune
     )
     return found.model, found.removed
-
-
-def _tune(left: Model, teacher: Model, task: Task, options: argparse.Namespace, progress: Progress) -> Model:
-    from headjax.training.distillation import Distillation, distill
-    from headjax.training.optimizer import AdamW, LinearDecay
-
-    settings = Distillation(
-        steps=options.fine_tune,
-        optimizer=AdamW(schedule=LinearDecay(peak=options.learning_rate, warmup_steps=options.fine_tune // 10)),
-        logits=options.distill,
-        hidden=options.distill_hidden,
-        seed=options.seed,
-    )
-    batches = task.train_batches(options.batch_size, seed=options.seed, buckets=options.buckets)
-    with progress("fine-tuning", options.fine_tune, "step") as bar:
-        tuned = distill(task.fit(left), task.fit(teacher), batches, settings, progress=bar).model
-    return left.replace(params=tuned.params, history=tuned.history)
 
 
 RESCALED = 4
