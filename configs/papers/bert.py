@@ -8,56 +8,54 @@ layer of their own, so that there are as many heads, one to a layer:
     size=large         16 heads, 24 layers     336,226,108
     size=large,deep     1 head, 384 layers     338,437,948
 
-In the paper 144 layers converge but depend on the initialisation, and 384 do not converge without Admin. The model is
-the full pre-training graph, with pooler and both outputs.
+In the paper 144 layers converge but depend on the initialisation, and 384 do not converge without Admin
+(`initialization=admin`, which adds a vector for every sub-layer). The model is the full pre-training graph, with pooler
+and both outputs. The recipe is BERT's own (Devlin et al. 2019): batches of 256, 900,000 steps of 128 tokens, then
+100,000 of 512 (`stage=2`) on the same straight line of learning rates. The paper's scores are not at hand.
+
+Cost: BERT-base took 4 days on 4 Cloud TPUs (16 chips) in 2018; see docs/deep.md for a step of the deep model beside it.
 
     headjax inspect --config configs/papers/bert.py:size=base,deep
-    headjax prepare bert_pretraining --tokenizer vocab.txt --out D
-    headjax train --config configs/papers/bert.py:size=base,deep,data=D --workdir runs/deep
+    headjax prepare bert_pretraining --length 128 --tokenizer vocab.txt --out D
+    headjax prepare bert_pretraining --length 512 --set max_predictions=80 --tokenizer vocab.txt --out E
+    headjax train --config configs/papers/bert.py:size=base,deep,initialization=admin,data=D --workdir runs/deep
+    headjax train --config configs/papers/bert.py:stage=2,start=runs/deep/model,data=E --workdir runs/deep512
+    headjax train --config configs/papers/bert.py:deep,smoke --workdir runs/smoke
 """
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
-from headjax.errors import ConfigError
+from headjax.papers import arguments, bert_adam, choose, dense, experiment, multi_head, started
 
 SIZES = {"base": (768, 12, 12), "large": (1024, 16, 24)}
 """Width, heads and layers."""
 
+STAGES = {1: (128, 900_000, 1e-4, 10_000, 0.1), 2: (512, 100_000, 1e-5, 0, 0.0)}
+"""Length, steps, highest learning rate, warm-up, and the share of the highest rate at the end."""
+
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: size (base, large), deep, length, data, seed."""
-    knobs = parse_arguments(arg, size="base", deep=False, length=128, data="", seed=0)
-    if knobs.size not in SIZES:
-        raise ConfigError(f"size: expected base or large, got {knobs.size!r}")
-    width, heads, layers = SIZES[knobs.size]
-    split = heads if knobs.deep else 1
-    return ConfigDict(
-        {
-            "model": {
-                "kind": "bert",
-                "vocab_size": 30522,
-                "max_length": 512,
-                "width": width,
-                "num_layers": layers * split,
-                "attention": {"kind": "multi_head", "num_heads": heads // split, "head_dim": 64},
-                "feed_forward": {"kind": "dense", "hidden": 4 * width // split, "activation": "gelu"},
-                "task": {"kind": "pretraining"},
-            },
-            "data": {"kind": "task", "task": "bert_pretraining", "path": knobs.data, "length": knobs.length},
-            "batch_size": 256,
-            "steps": 1_000_000,
-            "optimizer": {
-                "kind": "adamw",
-                "schedule": {"kind": "linear_decay", "peak": 1e-4, "warmup_steps": 10_000},
-                "b2": 0.999,
-                "epsilon": 1e-6,
-                "weight_decay": 0.01,
-            },
-            "compute": {"dtype": "bfloat16", "remat": "full"},
-            "seed": knobs.seed,
-            "log_every": 100,
-            "evaluate_every": 10_000,
-            "checkpoint_every": 5000,
-        }
+    """Arguments: size, deep, initialization (a kind, such as admin), stage (1, 2), start, data, seed, smoke."""
+    knobs = arguments(arg, size="base", deep=False, initialization="", stage=1, start="")
+    width, heads, layers = choose("size", knobs.size, SIZES)
+    length, steps, peak, warmup_steps, final = choose("stage", knobs.stage, STAGES)
+    model = {
+        "kind": "bert",
+        "vocab_size": 30522,
+        "max_length": 512,
+        "width": width,
+        "num_layers": layers,
+        "attention": multi_head(heads),
+        "feed_forward": dense(4 * width),
+        "task": {"kind": "pretraining"},
+    }
+    return experiment(
+        knobs,
+        model=started({"kind": "deep", "of": model} if knobs.deep else model, knobs.start),
+        task={"task": "bert_pretraining", "length": length},
+        batch_size=256,
+        steps=steps,
+        optimizer=bert_adam(peak, warmup_steps, final=final),
+        compute={"dtype": "bfloat16", "remat": "full"},
+        initialization={"kind": knobs.initialization} if knobs.initialization else None,
     )

@@ -12,49 +12,35 @@ Cost in the paper: a couple of hours on 4 TPUv2 chips (v2-8).
     headjax inspect --config configs/papers/concise_lm1b.py:heads=70,head_dim=32
     headjax prepare lm1b --out D
     headjax train --config configs/papers/concise_lm1b.py:heads=70,head_dim=32,data=D --workdir runs/lm1b
+    headjax train --config configs/papers/concise_lm1b.py:heads=70,head_dim=32,smoke --workdir runs/smoke
 """
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
+from headjax.papers import adam, arguments, dense, experiment, multi_head
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: width, heads, head_dim (0 is width / heads), data, seed."""
-    knobs = parse_arguments(arg, width=256, heads=8, head_dim=0, data="", seed=0)
-    attention = {
-        "kind": "multi_head",
-        "num_heads": knobs.heads,
-        "head_dim": knobs.head_dim or knobs.width // knobs.heads,
-        "projection_bias": False,
-        "output_bias": False,
-    }
-    return ConfigDict(
-        {
-            "model": {
-                "kind": "language_model",
-                "vocab_size": 32_000,
-                "max_length": 256,
-                "width": knobs.width,
-                "num_layers": 6,
-                "attention": attention,
-                "feed_forward": {"kind": "dense", "hidden": 1024, "activation": "relu", "bias": False},
-                "residual": {"kind": "post_norm"},
-                "positions": {"kind": "sinusoidal", "endpoint": True},
-                "dropout": 0.1,
-                "attention_dropout": 0.1,
-            },
-            "data": {"kind": "task", "task": "lm1b", "path": knobs.data, "length": 256},
-            "batch_size": 4096,
-            "steps": 250_000,
-            "optimizer": {
-                "kind": "adamw",
-                "schedule": {"kind": "inverse_square_root", "peak": 1e-3, "warmup_steps": 10_000},
-                "weight_decay": 0.01,
-            },
-            "seed": knobs.seed,
-            "log_every": 100,
-            "evaluate_every": 10_000,
-            "checkpoint_every": 5000,
-        }
+    """Arguments: width, heads, head_dim (0 is width / heads), data, seed, smoke."""
+    knobs = arguments(arg, width=256, heads=8, head_dim=0)
+    head_dim = knobs.head_dim or knobs.width // knobs.heads
+    return experiment(
+        knobs,
+        model={
+            "kind": "language_model",
+            "vocab_size": 32_000,
+            "max_length": 256,
+            "width": knobs.width,
+            "num_layers": 6,
+            "attention": multi_head(knobs.heads, head_dim, projection_bias=False, output_bias=False),
+            "feed_forward": dense(1024, "relu", bias=False),
+            "residual": {"kind": "post_norm"},
+            "positions": {"kind": "sinusoidal", "endpoint": True},
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+        },
+        task={"task": "lm1b", "length": 256},
+        batch_size=4096,
+        steps=250_000,
+        optimizer=adam(1e-3, schedule="inverse_square_root", warmup_steps=10_000, weight_decay=0.01),
     )

@@ -7,7 +7,9 @@ from headjax.data.labelled_text import TextClassification, TextRegression, TextS
 from headjax.data.language import LanguageConfig
 from headjax.data.parallel_text import ParallelText
 from headjax.data.prepared.data import PreparedData
+from headjax.data.pretraining_text import PretrainingText
 from headjax.data.question_answering import QuestionAnswering
+from headjax.data.rehearsal import Rehearsal
 from headjax.data.task import DataConfig, Source, TaskData
 from headjax.data.tokenizers import Tokenizer
 
@@ -19,7 +21,9 @@ __all__ = [
     "Mnist",
     "ParallelText",
     "PreparedData",
+    "PretrainingText",
     "QuestionAnswering",
+    "Rehearsal",
     "Source",
     "TaskData",
     "TextClassification",

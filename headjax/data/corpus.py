@@ -39,13 +39,14 @@ def embedded_corpus() -> list[Document]:
     Raises:
         DataError: this Python carries neither.
     """
-    documents = without_repetitions([*_topics(), *_docstrings(Path(sysconfig.get_path("stdlib")))])
+    documents = without_repetitions([*reference_topics(), *_docstrings(Path(sysconfig.get_path("stdlib")))])
     if not documents:
         raise DataError("embedded corpus: this Python has neither pydoc_data nor library sources; name text files")
     return documents
 
 
-def _topics() -> list[Document]:
+def reference_topics() -> list[Document]:
+    """The topics of the language reference, by name; none where this Python lacks `pydoc_data`."""
     try:
         from pydoc_data.topics import topics
     except ImportError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headjax.data.text_files import read_text
@@ -31,18 +32,31 @@ def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenize
     Raises:
         DataError: a file that cannot be used, a piece that stands there twice, or one of `SPECIAL` that is missing.
     """
+    file = Path(path).expanduser()
+    return wordpiece_of(read_text(file).removesuffix("\n").split("\n"), str(file), lowercase=lowercase)
+
+
+def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool = True) -> Tokenizer:
+    """The same from the pieces themselves, in the order of their ids.
+
+    Args:
+        pieces: the vocabulary.
+        source: where it is from, for messages.
+        lowercase: as for `wordpiece_tokenizer`.
+
+    Raises:
+        DataError: a piece that stands there twice, or one of `SPECIAL` that is missing.
+    """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-    file = Path(path).expanduser()
-    pieces = read_text(file).removesuffix("\n").split("\n")
     vocabulary = {piece: line for line, piece in reversed(list(enumerate(pieces)))}
     for line, piece in enumerate(pieces):
         if vocabulary[piece] != line:
-            raise DataError(f"{file}: line {line + 1}: {piece!r} also stands in line {vocabulary[piece] + 1}")
+            raise DataError(f"{source}: line {line + 1}: {piece!r} also stands in line {vocabulary[piece] + 1}")
     for token in SPECIAL.values():
         if token not in vocabulary:
-            raise DataError(f"{file}: no {token}, so it is not the vocabulary of a BERT")
+            raise DataError(f"{source}: no {token}, so it is not the vocabulary of a BERT")
     backend = Backend(models.WordPiece(vocab=vocabulary, unk_token=SPECIAL["unk_token"]))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

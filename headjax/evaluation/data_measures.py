@@ -9,15 +9,18 @@ from headjax.data.labelled_text import TextClassification, TextRegression, TextS
 from headjax.data.parallel_text import ParallelText, Translations
 from headjax.data.prepared.data import PreparedData
 from headjax.data.prepared.language import LanguageRecords
+from headjax.data.prepared.pretraining import PretrainingRecords
 from headjax.data.question_answering import QuestionAnswering, QuestionRows
+from headjax.data.rehearsal import Rehearsal
 from headjax.data.task import DataConfig, TaskData
 from headjax.evaluation.measures import Classes, LanguageModelling, Measure, Numbers, Similarities
+from headjax.evaluation.pretraining import MaskedAndNext
 from headjax.evaluation.spans import Spans
 
 
 def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
     """What is measured on a config's data besides the loss and the perplexity; None is nothing."""
-    if isinstance(config, PreparedData):
+    if isinstance(config, PreparedData | Rehearsal):
         return prepared_measure(data)
     if isinstance(config, Glue):
         return Similarities() if config.similarity else glue_measure(config.name)
@@ -51,6 +54,8 @@ def prepared_measure(data: TaskData) -> Measure | None:
         return glue_measure(name)
     if isinstance(data.validation, QuestionRows):
         return Spans(windows=data.validation.source)
+    if isinstance(data.validation, PretrainingRecords):
+        return MaskedAndNext()
     if isinstance(data.validation, Translations | LanguageRecords):
         return language_measure(data)
     if "labels" in data.info:

@@ -61,10 +61,16 @@ class Cosine(Schedule):
 @kind("linear_decay")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinearDecay(Schedule):
-    """A straight line down to 0 (BERT)."""
+    """A straight line down to `final` times the peak (BERT: 0).
+
+    Attributes:
+        final: the last learning rate as a share of the peak.
+    """
+
+    final: float = 0.0
 
     def after_warmup(self, steps: int) -> optax.Schedule:
-        return optax.linear_schedule(self.peak, 0.0, steps)
+        return optax.linear_schedule(self.peak, self.final * self.peak, steps)
 
 
 @kind("inverse_square_root")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headjax.configuration import load_config
-from headjax.data import PreparedData
+from headjax.data import PreparedData, Rehearsal
 from headjax.data.tasks import TASKS
 from headjax.errors import ConfigError
 from headjax.models.recipes import Recipe
@@ -15,6 +15,7 @@ from headjax.models.summary import summarize
 from headjax.serialize import from_data
 from headjax.tensors import count
 from headjax.training.config import train_config
+from headjax.training.optimizer import LinearDecay
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
 
@@ -54,11 +55,11 @@ COUNTS = {f"concise_bert:{arguments}": number for arguments, number in CONCISE_B
     "collaborative_bert:shared_dim=384": 101_381_378,
     "collaborative_bert:shared_dim=256": 99_003_650,
     "collaborative_bert:shared_dim=128": 96_625_922,
-    "collaborative_bert:model=distilbert": 66_362_880,
-    "collaborative_bert:model=distilbert,shared_dim=384": 62_897_664,
-    "collaborative_bert:model=albert": 11_683_584,
-    "collaborative_bert:model=albert,shared_dim=512": 11_304_192,
-    "collaborative_bert:model=albert,shared_dim=384": 11_106_048,
+    "collaborative_bert:bare,model=distilbert": 66_362_880,
+    "collaborative_bert:bare,model=distilbert,shared_dim=384": 62_897_664,
+    "collaborative_bert:bare,model=albert": 11_683_584,
+    "collaborative_bert:bare,model=albert,shared_dim=512": 11_304_192,
+    "collaborative_bert:bare,model=albert,shared_dim=384": 11_106_048,
     "collaborative_nmt:key_dim=512": 60_915_712,
     "collaborative_nmt:key_dim=256": 56_187_904,
     "collaborative_nmt:key_dim=128": 53_824_000,
@@ -95,6 +96,8 @@ HEADS = {
     "transformer_base:deep": 144,
     "sixteen_heads_bert": 144,
     "sixteen_heads_wmt": 288,
+    "iwslt14": 144,
+    "collaborative_nmt:size=big": 288,
 }
 
 
@@ -147,12 +150,55 @@ def test_every_config_is_a_training_run(path):
     "spec, message",
     [
         ("concise_bert:widht=3", "unknown argument 'widht'; did you mean 'width'"),
-        ("bert:size=huge", "size: expected base or large"),
+        ("bert:size=huge", "size: unknown choice 'huge'; known: base, large"),
         ("collaborative_nmt:key_dim=100", "key_dim: 100 does not divide among 8 heads"),
-        ("collaborative_bert:model=gpt", "model: expected bert, distilbert or albert"),
-        ("collaborative_bert:task=imdb", "task: expected one of cola"),
+        ("collaborative_nmt:size=bigg", "size: unknown choice 'bigg'; did you mean 'big'"),
+        ("collaborative_bert:model=gpt", "model: unknown choice 'gpt'; known: albert, bert, distilbert"),
+        ("collaborative_bert:task=imdb", "task: unknown choice 'imdb'; known: cola"),
+        ("concise_bert:stage=3", "stage: unknown choice '3'; known: 1, 2"),
     ],
 )
 def test_impossible_arguments_are_errors(spec, message):
     with pytest.raises(ConfigError, match=message):
         model(spec)
+
+
+SMOKE = {
+    "bert": "deep",
+    "collaborative_bert": "model=distilbert,shared_dim=256,task=stsb",
+    "collaborative_deit": "key_dim=192,collaborative",
+    "collaborative_nmt": "size=big,key_dim=128,collaborative",
+    "iwslt14": "residual=post,initialization=admin",
+    "concise_finetuning": "task=squad",
+    "transformer_base": "deep,initialization=admin",
+}
+"""Arguments that a rehearsal of the file is tried with."""
+
+
+@pytest.mark.parametrize("path", sorted(PAPERS.glob("*.py")), ids=lambda path: path.stem)
+def test_every_rehearsal_is_the_same_run_in_small(path):
+    arguments = SMOKE.get(path.stem, "")
+    full = load_config(f"{path}:{arguments}")
+    small = train_config(load_config(f"{path}:{arguments},smoke"))
+    assert isinstance(small.data, Rehearsal)
+    assert small.data.task == full.data.task
+    large, config = from_data(Recipe, full.model.to_dict()).build(), small.model.build()
+    assert count(config.tensors()) < 300_000
+    assert count(config.tensors()) < count(large.tensors()) / 100
+    assert config.attentions().keys() == large.attentions().keys()
+    for stack, layers in config.attentions().items():
+        assert type(layers[0]) is type(large.attentions()[stack][0])
+        assert layers[0].num_heads == large.attentions()[stack][0].num_heads
+    assert type(small.optimizer).__name__.lower() == full.optimizer.kind
+    small.start()
+    assert small.compute.dtype == full.get("compute", {}).get("dtype", "float32")
+
+
+def test_stages_of_bert_share_one_line_of_learning_rates():
+    """Devlin et al.'s million steps go down one line, of which the stages here are two parts."""
+    stages = [train_config(load_config(f"{PAPERS / 'bert.py'}:stage={stage}")) for stage in (1, 2)]
+    first, second = (stage.optimizer.schedule.build(stage.steps) for stage in stages)
+    whole = LinearDecay(peak=1e-4, warmup_steps=10_000).build(1_000_000)
+    assert float(first(900_000)) == pytest.approx(float(whole(900_000)), rel=0.02)
+    assert float(second(0)) == pytest.approx(float(first(900_000)), rel=1e-4)
+    assert float(second(100_000)) == 0.0

@@ -1,0 +1,54 @@
+"""Bhojanapalli et al. 2020, "Low-Rank Bottleneck in Multi-head Attention Models" (arXiv 2002.07028): SQuAD and MNLI.
+
+What `concise_bert.py` has pre-trained is fine-tuned on SQuAD v1.1 (exact match, F1) or MNLI (accuracy). The settings of
+the paper's fine-tuning are not at hand; these are BERT's (Devlin et al. 2019, sections 4.1, 4.2): 3 epochs in batches
+of 32, on SQuAD at 5e-5 with windows of 384 tokens, on MNLI at the best of 2e-5, 3e-5, 4e-5 and 5e-5 on the development
+set (`peak`). BERT-large has 84.1 and 90.9 on SQuAD's development set and 86.7 on MNLI's test set there.
+
+Cost: at most an hour on one Cloud TPU (Devlin et al.).
+
+    headjax prepare squad --tokenizer vocab.txt --out D
+    headjax prepare mnli --tokenizer vocab.txt --out E
+    headjax train --config configs/papers/concise_finetuning.py:start=runs/stage2/model,data=D --workdir runs/squad
+    headjax train --config configs/papers/concise_finetuning.py:task=mnli,start=runs/stage2/model,data=E --workdir M
+    headjax train --config configs/papers/concise_finetuning.py:task=squad,smoke --workdir runs/smoke
+"""
+
+from ml_collections import ConfigDict
+
+from headjax.papers import arguments, bert_adam, choose, dense, experiment, glue_output, glue_steps, multi_head, started
+
+BATCH_SIZE, EPOCHS = 32, 3
+QUESTIONS = 87_599
+"""Questions of SQuAD's training set, by which BERT's code counts epochs; long paragraphs give several windows."""
+
+TASKS = {
+    "squad": ({"kind": "span"}, 384, EPOCHS * -(-QUESTIONS // BATCH_SIZE), 5e-5),
+    "mnli": (glue_output("mnli"), 128, glue_steps("mnli", EPOCHS, BATCH_SIZE), 3e-5),
+}
+"""Output, length, steps and highest learning rate."""
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """Arguments: task (squad, mnli), start (a model directory), peak (0 is the task's), data, seed, smoke."""
+    knobs = arguments(arg, task="squad", start="", peak=0.0)
+    output, length, steps, peak = choose("task", knobs.task, TASKS)
+    model = {
+        "kind": "bert",
+        "vocab_size": 30522,
+        "width": 1024,
+        "num_layers": 24,
+        "attention": multi_head(16),
+        "feed_forward": dense(4096),
+        "task": output,
+    }
+    return experiment(
+        knobs,
+        model=started(model, knobs.start, output),
+        task={"task": knobs.task, "length": length},
+        batch_size=BATCH_SIZE,
+        steps=steps,
+        optimizer=bert_adam(knobs.peak or peak, steps // 10),
+        compute={"dtype": "bfloat16"},
+        every=1000,
+    )

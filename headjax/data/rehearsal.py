@@ -1,0 +1,170 @@
+"""A few examples in the form of any task, to rehearse a run in seconds: made of what every Python installation carries.
+
+Nothing is to be learned from them but whether a config runs. Text is the Python language reference (`help("topics")`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from headjax.data.corpus import reference_topics
+from headjax.data.prepared.form import Form, Split
+from headjax.data.prepared.images import ImageForm
+from headjax.data.prepared.labelled import LabelledForm
+from headjax.data.prepared.questions import QuestionForm
+from headjax.data.prepared.rows import TaskRow, fingerprint
+from headjax.data.prepared.translation import TranslationForm
+from headjax.data.sentences import sentences
+from headjax.data.task import DataConfig, TaskData
+from headjax.data.tasks import find_task
+from headjax.data.tokenizers import Tokenizer, train_bpe
+from headjax.data.wordpiece import SPECIAL, wordpiece_of
+from headjax.errors import DataError, require_positive
+from headjax.serialize import kind
+
+VOCABULARY = 320
+"""Tokens of the vocabularies learned here."""
+
+WORDS = 12
+"""Most words of a sentence."""
+
+
+@kind("rehearsal")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rehearsal(DataConfig):
+    """Made-up rows, encoded as those of a task are.
+
+    Labels follow from the examples by rule: the class of a text is the part of the reference that it is from, a
+    number is its words, a translation has the source's words in reverse, an answer is the word after the one asked
+    about, and the class of an image is the height of a bright band.
+
+    Attributes:
+        task: name of the task.
+        length: tokens of an example, for tasks of text.
+        size: pixels of an image's side.
+        train, validation: rows of each split.
+    """
+
+    task: str
+    length: int = 96
+    size: int = 32
+    train: int = 32
+    validation: int = 8
+
+    def __post_init__(self) -> None:
+        require_positive(self, "length", "size", "train", "validation")
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        spec = find_task(self.task)
+        form = self.small(spec.form)
+        rows = list(itertools.islice(made_up_rows(form), self.train + self.validation))
+        texts = [text for row in rows for text in form.texts(row)]
+        if tokenizer is None and form.reads_text:
+            tokenizer = train_bpe(texts, VOCABULARY) if spec.vocabulary == "bpe" else letters_tokenizer(texts)
+        form.check(tokenizer)
+        splits: dict[Split, list[TaskRow]] = {"train": rows[: self.train], "validation": rows[self.train :]}
+        encoded = {split: form.encode(tokenizer, part, split, (0,)) for split, part in splits.items()}
+        info: dict[str, Any] = {
+            "text": "made up to rehearse",
+            "task": self.task,
+            "tokenizer": "" if tokenizer is None else tokenizer.fingerprint,
+            "data": fingerprint(splits["train"]),
+        }
+        for split, found in encoded.items():
+            tokens = max(found.counts.get("tokens", 0), 1)
+            ratios = {f"{name}_per_token": found.counts.get(name, 0) / tokens for name in ("words", "bytes")}
+            info[split] = {"examples": len(found.records), **found.counts, **ratios}
+        if form.label_names:
+            info["labels"] = list(form.label_names)
+        records = encoded["train"].records
+        train = form.train(tokenizer, records, np.asarray([form.tokens(record) for record in records]))
+        return TaskData(tokenizer, train, form.validation(tokenizer, encoded["validation"].records), info)
+
+    def small(self, form: Form) -> Form:
+        """The form with this length or size."""
+        names = {field.name for field in dataclasses.fields(form)}
+        sizes = {"length": self.length, "stride": self.length // 4, "size": self.size, "stored": self.size + 4}
+        return dataclasses.replace(form, **{name: size for name, size in sizes.items() if name in names})
+
+
+def made_up_rows(form: Form) -> Iterator[TaskRow]:
+    """Rows without end, the same ones every time."""
+    make: Callable[[Any, int], dict[str, Any]] = _document
+    for cls, maker in MAKERS.items():
+        make = maker if isinstance(form, cls) else make
+    return (TaskRow(f"made-up row {index}", make(form, index)) for index in itertools.count())
+
+
+def letters_tokenizer(texts: Sequence[str]) -> Tokenizer:
+    """BERT's tokenizer with single characters as its pieces."""
+    letters = sorted({letter for text in texts for letter in text.lower() if not letter.isspace()})
+    pieces = [*SPECIAL.values(), *letters, *(f"##{letter}" for letter in letters)]
+    return wordpiece_of(pieces[:VOCABULARY], "made-up vocabulary")
+
+
+@functools.cache
+def _texts() -> tuple[str, ...]:
+    texts = tuple(topic.text for topic in reference_topics())
+    if not texts:
+        raise DataError("rehearsal: this Python carries no language reference (pydoc_data)")
+    return texts
+
+
+@functools.cache
+def _sentences() -> tuple[str, ...]:
+    """Sentences of two to `WORDS` words, longer ones cut, in the reference's order."""
+    found = [" ".join(sentence.split()[:WORDS]) for text in _texts()[:20] for sentence in sentences(text)]
+    return tuple(sentence for sentence in found if len(sentence.split()) > 1)
+
+
+def _document(form: Form, index: int) -> dict[str, Any]:
+    return {"text": _texts()[index % len(_texts())][:240]}
+
+
+def _labelled(form: LabelledForm, index: int) -> dict[str, Any]:
+    found, classes = _sentences(), len(form.classes)
+    part = index % max(classes, 1)
+    words = found[(part * len(found) // max(classes, 1) + index) % len(found)].split()
+    label = part if classes else float(len(words))
+    if not form.pairs:
+        return {"text": " ".join(words), "label": label}
+    middle = len(words) // 2
+    return {"text": " ".join(words[:middle]), "second": " ".join(words[middle:]), "label": label}
+
+
+def _translation(form: TranslationForm, index: int) -> dict[str, Any]:
+    words = _sentences()[index % len(_sentences())].split()[:6]
+    return {"source": " ".join(words), "target": " ".join(reversed(words))}
+
+
+def _question(form: QuestionForm, index: int) -> dict[str, Any]:
+    words = _sentences()[index % len(_sentences())].split()
+    place = index % (len(words) - 1)
+    start = len(" ".join(words[: place + 1])) + 1
+    answer = words[place + 1]
+    question = f"After {words[place][:8]}?"
+    return {"id": str(index), "question": question, "context": " ".join(words), "answers": [answer], "start": start}
+
+
+def _image(form: ImageForm, index: int) -> dict[str, Any]:
+    label = index % len(form.classes)
+    side, channels = form.stored, len(form.mean)
+    image = np.random.default_rng(index).integers(0, 64, (side, side, channels)).astype(np.uint8)
+    top = label * (side - 4) // len(form.classes)
+    image[top : top + 4] += 160
+    return {"image": image, "label": label}
+
+
+MAKERS: dict[type[Form], Callable[[Any, int], dict[str, Any]]] = {
+    LabelledForm: _labelled,
+    TranslationForm: _translation,
+    QuestionForm: _question,
+    ImageForm: _image,
+}
+"""What makes the values of a row by its number; of other forms, documents."""

@@ -1,0 +1,198 @@
+"""What the config files of the papers' experiments share: the run around a model and a task, and its rehearsal.
+
+A rehearsal (the argument `smoke` of those files) is the same run in small: every size of the model divided by 16, two
+layers of it, a few made-up examples in the task's form, a few steps. Formulation, number of heads, biases, norms,
+optimizer, precision and rematerialisation stay, so that what runs is what the full experiment runs.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from headjax.configuration import parse_arguments
+from headjax.data.rehearsal import VOCABULARY
+from headjax.errors import ConfigError
+from headjax.serialize import unknown_name
+
+Fields = dict[str, Any]
+
+SHRINK = 16
+SIZES = ("width", "head_dim", "value_dim", "shared_dim", "hidden", "embedding_size")
+"""Fields that a rehearsal divides by `SHRINK`; none falls below 2."""
+
+REHEARSED: Mapping[str, int] = {
+    "num_layers": 2,
+    "vocab_size": VOCABULARY,
+    "max_length": 96,
+    "image_size": 32,
+    "batch_size": 8,
+    "steps": 2,
+    "warmup_steps": 1,
+    "log_every": 1,
+    "evaluate_every": 2,
+    "checkpoint_every": 2,
+}
+"""What else is no larger than this in a rehearsal."""
+
+
+def arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
+    """The arguments of a file: its own and those of all, `data` (a prepared folder), `seed` and `smoke`.
+
+    Raises:
+        ConfigError: an unknown argument or a value of another type.
+    """
+    return parse_arguments(argument, **({"data": "", "seed": 0, "smoke": False} | defaults))
+
+
+def experiment(
+    knobs: types.SimpleNamespace, *, model: Fields, task: Fields, every: int = 5000, **fields: Any
+) -> ConfigDict:
+    """A training run on a prepared task, or its rehearsal.
+
+    Args:
+        knobs: what `arguments` read.
+        model: recipe of the model.
+        task: `task`, its name, and `length` or `size`.
+        every: steps between checkpoints and between evaluations.
+        **fields: further fields of the run.
+    """
+    run = {
+        "model": model,
+        "data": {"kind": "task", "path": knobs.data, **task},
+        "seed": knobs.seed,
+        "log_every": 100,
+        "evaluate_every": every,
+        "checkpoint_every": every,
+        **fields,
+    }
+    if not knobs.smoke:
+        return ConfigDict(run)
+    return ConfigDict(_small(run) | {"data": {"kind": "rehearsal", "task": task["task"]}, "tensorboard": False})
+
+
+def _small(node: Any, name: str = "") -> Any:
+    if isinstance(node, Mapping):
+        return {key: _small(entry, key) for key, entry in node.items()}
+    if name in SIZES:
+        return max(node // SHRINK, 2)
+    return min(node, REHEARSED[name]) if name in REHEARSED else node
+
+
+def choose(argument: str, value: Any, known: Mapping[Any, Any]) -> Any:
+    """The entry of this name.
+
+    Raises:
+        ConfigError: there is none; the message names the argument.
+    """
+    if value not in known:
+        raise ConfigError(f"{argument}: {unknown_name('choice', str(value), map(str, known))}")
+    return known[value]
+
+
+def started(model: Fields, start: str, output: Fields | None = None) -> Fields:
+    """The recipe, or a model directory in its place, with a fresh output where one is given."""
+    if not start:
+        return model
+    return {"kind": "directory", "path": start} | ({} if output is None else {"task": output})
+
+
+def multi_head(heads: int, head_dim: int = 64, **fields: Any) -> Fields:
+    """Multi-head attention."""
+    return {"kind": "multi_head", "num_heads": heads, "head_dim": head_dim, **fields}
+
+
+def cut_or_shared(heads: int, key_dim: int, collaborative: bool, *, scale: float, **fields: Any) -> Fields:
+    """`key_dim` dimensions of queries and keys with values of 64, shared by all heads or cut among them.
+
+    Args:
+        heads: number of heads.
+        key_dim: dimensions of all heads together.
+        collaborative: whether they are shared.
+        scale: of the logits of heads that are cut.
+        **fields: further fields of the collaborative formulation.
+
+    Raises:
+        ConfigError: dimensions that cannot be cut among the heads.
+    """
+    if collaborative:
+        sizes = {"shared_dim": key_dim, "value_dim": 64, "head_dim": 64}
+        return {"kind": "collaborative", "num_heads": heads, **sizes, **fields}
+    if key_dim % heads:
+        raise ConfigError(f"key_dim: {key_dim} does not divide among {heads} heads")
+    return multi_head(heads, key_dim // heads, value_dim=64, scale=scale)
+
+
+def dense(hidden: int, activation: str = "gelu", **fields: Any) -> Fields:
+    """A feed-forward sub-layer."""
+    return {"kind": "dense", "hidden": hidden, "activation": activation, **fields}
+
+
+def translation(width: int, heads: int, hidden: int, vocab_size: int, **fields: Any) -> Fields:
+    """Six and six layers with fairseq's sinusoidal positions, dropout and label smoothing 0.1."""
+    return {
+        "kind": "translation",
+        "vocab_size": vocab_size,
+        "width": width,
+        "num_layers": 6,
+        "attention": multi_head(heads, width // heads),
+        "feed_forward": dense(hidden, "relu"),
+        "positions": {"kind": "sinusoidal", "endpoint": True},
+        "dropout": 0.1,
+        "label_smoothing": 0.1,
+        **fields,
+    }
+
+
+def adam(peak: float, *, schedule: str, warmup_steps: int = 0, kind: str = "adamw", **fields: Any) -> Fields:
+    """Adam with a schedule; `final` belongs to the schedule."""
+    rate = {"kind": schedule, "peak": peak, "warmup_steps": warmup_steps}
+    if "final" in fields:
+        rate["final"] = fields.pop("final")
+    return {"kind": kind, "schedule": rate, **fields}
+
+
+def translation_adam(peak: float, warmup_steps: int, **fields: Any) -> Fields:
+    """Adam of the translation recipes: inverse square root, b2 0.98, no clipping, no weight decay unless given."""
+    settings = {"b1": 0.9, "b2": 0.98, "weight_decay": 0.0, "clip_norm": 0.0} | fields
+    return adam(peak, schedule="inverse_square_root", warmup_steps=warmup_steps, **settings)
+
+
+def bert_adam(peak: float, warmup_steps: int = 0, **fields: Any) -> Fields:
+    """BERT's Adam: a straight line down, b2 0.999, epsilon 1e-6, weight decay 0.01 unless given."""
+    settings = {"b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01} | fields
+    return adam(peak, schedule="linear_decay", warmup_steps=warmup_steps, **settings)
+
+
+def glue_output(task: str) -> Fields:
+    """The output of a GLUE task: its classes, or one number."""
+    from headjax.data.glue import GLUE
+
+    classes = choose("task", task, GLUE).classes
+    return {"kind": "classification", "classes": len(classes)} if classes else {"kind": "regression"}
+
+
+GLUE_EXAMPLES = {
+    "cola": 8551,
+    "sst2": 67_349,
+    "mrpc": 3668,
+    "stsb": 5749,
+    "qqp": 363_846,
+    "mnli": 392_702,
+    "qnli": 104_743,
+    "rte": 2490,
+}
+"""Training examples of each GLUE task."""
+
+
+def glue_steps(task: str, epochs: int, batch_size: int) -> int:
+    """Steps of so many epochs.
+
+    Raises:
+        ConfigError: no such task.
+    """
+    examples: int = choose("task", task, GLUE_EXAMPLES)
+    return epochs * -(-examples // batch_size)

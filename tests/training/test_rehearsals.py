@@ -1,0 +1,44 @@
+"""Rehearsals of the papers' experiments run to the end; `tests/configs/test_papers.py` builds those of all files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import pytest
+
+from headjax.configuration import load_config
+from headjax.models.directory import load
+from headjax.training.config import train_config
+from headjax.training.loop import train
+
+PAPERS = Path(__file__).parents[2] / "configs" / "papers"
+
+pytestmark = pytest.mark.usefixtures("compilation_cache", "first_device")
+
+
+@pytest.fixture
+def first_device(monkeypatch):
+    """Meshes see one device, for which a step compiles faster."""
+    first = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *arguments: first)
+
+
+def rehearse(spec, workdir):
+    name, _, arguments = spec.partition(":")
+    return train(train_config(load_config(f"{PAPERS / name}.py:{arguments},smoke")), workdir)
+
+
+def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):
+    first = rehearse("concise_bert:heads=2", tmp_path / "first")
+    second = rehearse(f"concise_bert:stage=2,start={first.path}", tmp_path / "second")
+    assert [entry["action"] for entry in second.model.history] == ["train", "train"]
+    assert second.metrics["loss"] < first.metrics["loss"]
+
+
+def test_a_deep_translator_with_admin_trains(tmp_path):
+    result = rehearse("transformer_base:deep,initialization=admin", tmp_path)
+    assert result.finished
+    model = load(result.path)
+    assert {len(stack.layers) for stack in model.config.stacks().values()} == {16}
+    assert model.num_parameters == result.model.num_parameters
