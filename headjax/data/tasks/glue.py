@@ -10,9 +10,10 @@ from headjax.data.labelled_text import TextClassification, number
 from headjax.data.prepared.form import Split
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.rows import RowSource, TaskRow
-from headjax.data.tables import Row
-from headjax.data.tasks.local import local_rows
+from headjax.data.tables import Row, header
+from headjax.data.tasks.local import local_rows, wanted_fields
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
+from headjax.data.text_files import find_files
 from headjax.errors import DataError
 from headjax.serialize import unknown_name
 
@@ -35,6 +36,8 @@ def local_glue(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     try:
         table = Glue(name=name, path=str(paths[0])).table()
     except DataError:
+        return local_rows(spec, paths)
+    if {*wanted_fields(spec.form)} <= {*header(find_files(table.path)[0])}:
         return local_rows(spec, paths)
     train, validation = table.read()
     classes = table.classes if isinstance(table, TextClassification) else ()

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from headjax.cli import main
+from headjax.commands.prepare import changed, open_tokenizer
+from headjax.data import PreparedData
+from headjax.data.tasks import find_task
+from headjax.errors import ConfigError, DataError
+from tests.data.vocabulary import write_lines, write_vocabulary
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+
+def get_config(arg=""):
+    return ConfigDict({
+        "model": {
+            "kind": "translation", "vocab_size": 300, "width": 16, "num_layers": 1,
+            "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 8},
+            "feed_forward": {"kind": "dense", "hidden": 16, "activation": "relu"},
+        },
+        "data": {"kind": "task", "task": "multi30k", "path": arg, "length": 24},
+        "batch_size": 4, "steps": 6, "tensorboard": False,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 1e-2}},
+    })
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with line-aligned sentences in `text`, prepared into `prepared`, and a config that trains on them."""
+    folder = tmp_path_factory.mktemp("prepare")
+    (folder / "text").mkdir()
+    for split, count in (("train", 60), ("val", 6)):
+        for language, word in (("en", "dog"), ("de", "Hund")):
+            write_lines(folder / "text" / f"{split}.{language}", *(f"{word} {i} {word}" for i in range(count)))
+    (folder / "config.py").write_text(CONFIG)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(folder):
+    out, result = folder / "prepared", folder / "result.json"
+    words = ["prepare", "multi30k", "--source", str(folder / "text"), "--out", str(out), "--length", "24"]
+    assert main([*words, "--vocab-size", "280", "--json", str(result)]) == 0
+    return json.loads(result.read_text()) | {"folder": str(out)}
+
+
+def test_prepare(prepared, capsys):
+    assert prepared["shards"] == prepared["written"] == 2
+    assert prepared["splits"]["train"]["pairs"] == 60
+    assert prepared["examples"] == prepared["splits"]["train"]["examples"] + 6
+    assert prepared["splits"]["train"]["examples"] < 30  # several pairs a row
+    assert prepared["vocab_size"] == 280
+
+
+def test_training_on_it_imports_no_tensorflow(prepared, folder):
+    """In a process of its own: prepared shards, Grain, training, evaluation and the model directory."""
+    words = ["train", "--config", f"{folder}/config.py:{prepared['folder']}", "--workdir", f"{folder}/run"]
+    code = f"""
+import sys
+from headjax.cli import main
+assert main({[*words, "--json", f"{folder}/train.json"]!r}) == 0
+assert "grain" in sys.modules
+assert not {{"tensorflow", "tensorflow_datasets", "seqio", "torch"}} & set(sys.modules)
+"""
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiles faster
+    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+    trained = json.loads((folder / "train.json").read_text())
+    assert trained["metrics"]["perplexity"] < 300
+    model = str(folder / "run" / "model")
+    assert main(["evaluate", model, "--task", prepared["folder"], "--json", f"{folder}/metrics.json"]) == 0
+    found = json.loads((folder / "metrics.json").read_text())
+    assert found["examples"] == 6
+    assert found["task"] == "multi30k"
+    assert found["metrics"]["perplexity"] == pytest.approx(trained["metrics"]["perplexity"], rel=1e-4)
+
+
+def test_it_goes_on_with_its_own_vocabulary(prepared, folder, capsys):
+    words = ["prepare", "multi30k", "--source", str(folder / "text"), "--out", prepared["folder"], "--length", "24"]
+    assert main([*words, "--json", "-"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["written"] == 0
+    assert again["tokenizer"] == prepared["tokenizer"]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["multi30"], "task: unknown task 'multi30'; did you mean 'multi30k'?"),
+        (["multi30k"], "TensorFlow Datasets has no data set of it; name local files with --source"),
+        (["multi30k", "--source", "nowhere/at/all"], "nowhere/at/all: no such file or folder"),
+        (["multi30k", "--source", "{folder}/text", "--set", "lenght=3"], "--set: unknown field 'lenght'"),
+        (["multi30k", "--source", "{folder}/text", "--length", "1"], "form.length: must be at least 2"),
+        (["multi30k", "--source", "{folder}/text", "--set", "packed=3"], "form.packed: expected bool, got 3"),
+        (["multi30k", "--source", "{folder}/text", "--processes", "0"], "processes: must be at least 1"),
+        (["cola", "--source", "{folder}/text"], "text: no file whose name ends in"),
+        (["bert_pretraining", "--source", "{folder}/config.py"], "config.py: no file whose name ends in"),
+        (["iwslt14_deen", "--source", "{folder}/empty"], "no file whose name ends in .de"),
+    ],
+)
+def test_bad_requests_are_one_line(words, message, folder, capsys):
+    (folder / "empty").mkdir(exist_ok=True)
+    words = [word.format(folder=folder) for word in words]
+    assert main(["prepare", *words, "--vocab-size", "280", "--out", str(folder / "bad")]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("headjax: error: ")
+    assert printed.count("\n") == 1
+    assert message in printed
+    assert not (folder / "bad").exists()
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        (("text\tlabel", "a film\t1", "dull"), "line 3: 1 columns where the first line has 2"),
+        (("text\tlabel", "a film\t1", "dull\tbad"), "line 3: unknown label 'bad'"),
+        (("text\tlabel", "a film\t1", "\udcff\t0"), "line 3, byte offset 20: not UTF-8 (invalid start byte)"),
+        (("text\tlabel",), "no rows"),
+        (("txt\tlabel", "a\t1"), "unknown column 'sentence'; known: label, txt"),
+        (("text\tlabel", "a\t1", "a\t2"), "line 3: unknown label '2'; known: negative, positive"),
+        (("text\tlabel", "a\t1", " \t0"), "line 3: text is blank"),
+    ],
+)
+def test_bad_files_are_named_with_the_line(lines, message, tmp_path, capsys):
+    vocabulary = str(write_vocabulary(tmp_path))
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
+    write_lines(tmp_path / "dev.tsv", "text\tlabel", "it was fun\t1")
+    out = tmp_path / "out"
+    assert main(["prepare", "sst2", "--source", str(tmp_path), "--tokenizer", vocabulary, "--out", str(out)]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert f"{tmp_path / 'train.tsv'}: {message}" in printed
+
+
+def test_forms_change_by_name():
+    form = find_task("bert_pretraining").form
+    other = changed(form, ["masking=static", "copies=10", "rate=0.2"])
+    assert (other.masking, other.copies, other.rate) == ("static", 10, 0.2)
+    with pytest.raises(ConfigError, match=r"form.masking: unknown choice 'sometimes'"):
+        changed(form, ["masking=sometimes"])
+
+
+def test_tokenizers(prepared, tmp_path):
+    given = write_vocabulary(tmp_path)
+    assert open_tokenizer(str(given)) == open_tokenizer(str(tmp_path))
+    assert open_tokenizer(prepared["folder"]).fingerprint == prepared["tokenizer"]
+    assert PreparedData(path=prepared["folder"]).load(open_tokenizer(prepared["folder"]))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="none: no tokenizer there"):
+        open_tokenizer(str(tmp_path / "none"))
