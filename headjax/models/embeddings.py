@@ -14,6 +14,7 @@ from headjax.errors import DataError, require, require_positive, require_rate
 from headjax.initializers import Initializer, Zeros
 from headjax.models.dropout import Dropper
 from headjax.models.norms import Norm
+from headjax.parallel.activations import look_up
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensor, Tensors
 
@@ -63,7 +64,7 @@ class Learned(Positions):
         return {"position": Tensor((self.max_length + self.offset, width), (None, "embed"))}
 
     def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
-        return jnp.take(params["position"], positions + self.offset, axis=0)
+        return look_up(params["position"], positions + self.offset)
 
     def check_length(self, length: int) -> None:
         if length > self.max_length:
@@ -205,13 +206,13 @@ class Embeddings:
     ) -> jax.Array:
         """`[batch, length]` tokens to `[batch, length, width]`."""
         size = params["token"].shape[-1]
-        x = jnp.take(params["token"], tokens, axis=0)
+        x = look_up(params["token"], tokens)
         if self.scale_by_width:
             x = x * jnp.asarray(math.sqrt(size), x.dtype)
         x = x + self.positions(params, positions, size).astype(x.dtype)
         if self.segments:
             segments = jnp.zeros_like(tokens) if segments is None else segments
-            x = x + jnp.take(params["segment"], segments, axis=0)
+            x = x + look_up(params["segment"], segments)
         if self.norm is not None:
             x = self.norm(params["norm"], x)
         x = Dropper(self.dropout, key)(x)

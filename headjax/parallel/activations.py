@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from headjax.parallel.mesh import BATCH_AXES
@@ -18,8 +19,8 @@ def by_example(x: Activations) -> Activations:
     The compiler would else be free to spread activations as the parameters are, with every example on every device
     of the `fsdp` axis. Without a mesh, or where the examples do not divide, an array stays as it is; scalars do too.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or mesh.manual_axes or any(axis not in mesh.shape for axis in BATCH_AXES):
+    mesh = _mesh()
+    if mesh is None:
         return x
     parts = mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
 
@@ -29,3 +30,28 @@ def by_example(x: Activations) -> Activations:
         return jax.lax.with_sharding_constraint(array, PartitionSpec(BATCH_AXES))
 
     return jax.tree.map(spread, x)
+
+
+def look_up(table: jax.Array, rows: jax.Array) -> jax.Array:
+    """The rows of a table `[rows, width]` for numbers `[batch, length]`, as `[batch, length, width]`, by example.
+
+    Where the table's columns are spread over the mesh axis `fsdp`, each device looks up its columns for the examples
+    of all devices along that axis, and these then exchange them: far less than to gather the table. Both steps are
+    said here, since from one to the other at once the compiler only knows the way over whole arrays on every device.
+    """
+    x = jnp.take(table, rows, axis=0)
+    mesh = _mesh()
+    if mesh is None or mesh.shape["fsdp"] == 1:
+        return by_example(x)
+    data, fsdp = (mesh.shape[axis] for axis in BATCH_AXES)
+    if x.shape[0] % (data * fsdp) or x.shape[-1] % fsdp:
+        return by_example(x)
+    return by_example(jax.lax.with_sharding_constraint(x, PartitionSpec("data", None, "fsdp")))
+
+
+def _mesh() -> Any | None:
+    """The current mesh with the batch axes; None where there is nothing to spread over."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or mesh.manual_axes or any(axis not in mesh.shape for axis in BATCH_AXES):
+        return None
+    return mesh

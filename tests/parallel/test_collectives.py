@@ -6,6 +6,7 @@ import pytest
 
 from headjax.models import Compute
 from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.norms import LayerNorm
 from headjax.models.outputs import Tied, Untied
 from headjax.parallel.collectives import Collective, collectives
 from headjax.parallel.mesh import MeshConfig
@@ -106,6 +107,14 @@ def test_fsdp_gathers_weights_and_never_reduces_activations():
     assert gradient - TABLE <= reduced <= gradient - TABLE + 256
     # The looked-up columns of a device's examples, and their gradient.
     assert sent["all-to-all"].bytes == 2 * 4 * (BATCH // 8) * LENGTH * tiny.WIDTH
+
+
+def test_all_three_axes_together_replicate_no_activation(capfd):
+    """The partitioner says where it knows no way but over whole arrays on every device."""
+    embeddings = Embeddings(vocab_size=VOCABULARY, positions=Learned(LENGTH), segments=2, norm=LayerNorm())
+    config = tiny.decoder_config(tiny.layer(), embeddings=embeddings)
+    of_a_step(config, MeshConfig(data=2, fsdp=2, model=2).build())
+    assert "full rematerialization" not in capfd.readouterr().err
 
 
 def test_splitting_heads_reduces_activations_where_sub_layers_end_and_begin():
