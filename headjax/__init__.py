@@ -20,6 +20,7 @@ _LAZY = {
     "HeadjaxError": "headjax.errors",
     "Model": "headjax.models.base",
     "ModelConfig": "headjax.models.base",
+    "Task": "headjax.evaluation.task",
     "Tokenizer": "headjax.data.tokenizers",
     "TrainConfig": "headjax.training.config",
     "VisionModel": "headjax.models.vision",
@@ -35,13 +36,18 @@ _LAZY = {
     "load_config": "headjax.configuration",
     "load_task": "headjax.evaluation.specs",
     "map_attention": "headjax.heads.surgery",
+    "measure_task": "headjax.evaluation.task",
     "prune": "headjax.heads.pruning",
+    "read_tokenizer": "headjax.data.tokenizer_files",
     "save": "headjax.models.directory",
     "score_heads": "headjax.heads.scores",
     "summarize": "headjax.models.summary",
+    "text_batch": "headjax.data.text_batch",
     "to_huggingface": "headjax.hub.exporting",
     "train": "headjax.training.loop",
     "train_config": "headjax.training.config",
+    "translate": "headjax.evaluation.translation",
+    "with_task": "headjax.models.tasks.replace",
 }
 
 
