@@ -3,7 +3,7 @@
     export HEADJAX_DATA=...   # the folder that holds lm/
     headjax train --config configs/small/deep.py:variant=deep_admin,seed=0 --workdir runs/deep-admin-0
 
-Variants, of nearly equal parameters (see docs/deep_training.md, which has what was measured):
+Variants, of nearly equal parameters (docs/deep_training.md has what was measured):
 
 * `post_norm`: num_heads heads in num_layers layers, LN(x + f(x));
 * `deep`: one head of the same size in num_heads * num_layers layers, feed-forward layers cut alike;
@@ -27,7 +27,7 @@ TEXTS = {"wikitext2": "wikitext-2-raw/wiki.valid.raw", "lm1b": "lm1b_heldout.dev
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: variant, text (wikitext2, lm1b), num_heads, num_layers, width, steps, batch_size, peak, seed.
+    """Arguments: variant, text (wikitext2, lm1b), num_heads, num_layers, width, steps, batch_size, peak, warmup, seed.
 
     `peak` is the learning rate after `warmup` steps; `initialization` names another one than the variant's.
     """
@@ -38,57 +38,61 @@ def get_config(arg: str = "") -> ConfigDict:
         num_heads=8,
         num_layers=6,
         width=64,
-        steps=400,
-        batch_size=16,
-        peak=3e-3,
-        warmup=40,
+        steps=300,
+        batch_size=8,
+        peak=2e-3,
+        warmup=30,
         seed=0,
         initialization="",
     )
-    if knobs.variant not in VARIANTS:
-        raise ConfigError(f"variant: {unknown_name('variant', knobs.variant, VARIANTS)}")
-    if knobs.text not in TEXTS:
-        raise ConfigError(f"text: {unknown_name('text', knobs.text, TEXTS)}")
-    parts = knobs.num_heads if knobs.variant.startswith("deep") else 1
-    config = {
-        "model": {
-            "kind": "language_model",
-            "vocab_size": 257,
-            "max_length": 64,
-            "width": knobs.width,
-            "num_layers": parts * knobs.num_layers,
-            "attention": {
-                "kind": "multi_head",
-                "num_heads": knobs.num_heads // parts,
-                "head_dim": knobs.width // knobs.num_heads,
-            },
-            "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width // parts, "activation": "relu"},
-            "residual": {"kind": "pre_norm" if knobs.variant.endswith("pre_norm") else "post_norm"},
-            "embedding_norm": {"kind": "layer_norm"},
-            "initializer": {"kind": "sliced_xavier", "slices": parts},
-            "dropout": 0.1,
+    for name, value, known in (("variant", knobs.variant, VARIANTS), ("text", knobs.text, TEXTS)):
+        if value not in known:
+            raise ConfigError(f"{name}: {unknown_name(name, value, known)}")
+    deep = knobs.variant.startswith("deep")
+    shallow = {
+        "kind": "language_model",
+        "vocab_size": 257,
+        "max_length": 32,
+        "width": knobs.width,
+        "num_layers": knobs.num_layers,
+        "attention": {
+            "kind": "multi_head",
+            "num_heads": knobs.num_heads,
+            "head_dim": knobs.width // knobs.num_heads,
+            "rotary": {"kind": "rotary_halves"},
         },
-        "data": {
-            "kind": "language",
-            "path": f"{os.environ.get('HEADJAX_DATA', 'data')}/lm/{TEXTS[knobs.text]}",
-            "length": 64,
-            "tokenizer": "bytes",
-        },
-        "batch_size": knobs.batch_size,
-        "steps": knobs.steps,
-        "optimizer": {
-            "kind": "adamw",
-            "schedule": {"kind": "cosine", "peak": knobs.peak, "warmup_steps": knobs.warmup, "final": 0.1},
-            "b2": 0.98,
-            "weight_decay": 0.0,
-            "clip_norm": 0.0,
-        },
-        "log_every": 10,
-        "evaluate_every": 100,
-        "checkpoint_every": 10_000,
-        "diagnose_every": 100,
-        "diverged_above": 12.0,
-        "seed": knobs.seed,
+        "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
+        "residual": {"kind": "pre_norm" if knobs.variant.endswith("pre_norm") else "post_norm"},
+        "positions": {"kind": "no_positions"},
+        "embedding_norm": {"kind": "layer_norm"},
+        "initializer": {"kind": "sliced_xavier", "slices": knobs.num_heads if deep else 1},
+        "dropout": 0.1,
     }
-    kind = knobs.initialization or {"deep_admin": "admin"}.get(knobs.variant)
-    return ConfigDict(config | ({"initialization": {"kind": kind}} if kind else {}))
+    kind = knobs.initialization or ("admin" if knobs.variant == "deep_admin" else "")
+    return ConfigDict(
+        {
+            "model": {"kind": "deep", "of": shallow} if deep else shallow,
+            "data": {
+                "kind": "language",
+                "path": f"{os.environ.get('HEADJAX_DATA', 'data')}/lm/{TEXTS[knobs.text]}",
+                "length": 32,
+                "tokenizer": "bytes",
+            },
+            "batch_size": knobs.batch_size,
+            "steps": knobs.steps,
+            "optimizer": {
+                "kind": "adamw",
+                "schedule": {"kind": "cosine", "peak": knobs.peak, "warmup_steps": knobs.warmup, "final": 0.1},
+                "b2": 0.98,
+                "weight_decay": 0.0,
+                "clip_norm": 0.0,
+            },
+            "log_every": 10,
+            "evaluate_every": 100,
+            "checkpoint_every": 10_000,
+            "diagnose_every": 100,
+            "diverged_above": 12.0,
+            "seed": knobs.seed,
+            **({"initialization": {"kind": kind}} if kind else {}),
+        }
+    )
