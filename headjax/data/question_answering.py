@@ -103,6 +103,7 @@ class QuestionAnswering(DataConfig):
     Attributes:
         train: file to train on; empty for none.
         validation: file to evaluate on.
+        validation_limit: how many of its questions, the first ones; 0 is all.
         max_length: tokens of a window.
         stride: tokens by which windows overlap.
         buckets: lengths that training batches are padded to, besides the longest window's; one compilation each.
@@ -110,19 +111,22 @@ class QuestionAnswering(DataConfig):
 
     validation: str
     train: str = ""
+    validation_limit: int = 0
     max_length: int = 384
     stride: int = 128
     buckets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "max_length")
+        require(self.validation_limit >= 0, "validation_limit", f"must not be negative, got {self.validation_limit}")
         require(self.stride >= 0, "stride", f"must not be negative, got {self.stride}")
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         if tokenizer is None:
             raise DataError("tokenizer: questions need a model that brings its tokenizer")
         train = self.encode(tokenizer, read_questions(self.train) if self.train else ())
-        validation = self.encode(tokenizer, read_questions(self.validation))
+        asked = read_questions(self.validation)
+        validation = self.encode(tokenizer, asked[: self.validation_limit or len(asked)])
         info = {
             "text": self.train or self.validation,
             "tokenizer": tokenizer.fingerprint,

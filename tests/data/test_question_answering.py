@@ -70,6 +70,20 @@ def test_long_paragraphs_have_overlapping_windows(tmp_path, tokenizer):
     assert rows.source.windows[2].question == 1
 
 
+def test_the_first_questions_to_evaluate_on(tmp_path, tokenizer):
+    path = write_squad(tmp_path / "a.json", SHORT, long_paragraph())
+    whole, some = (
+        QuestionAnswering(train=path, validation=path, validation_limit=limit, max_length=100, stride=16).load(
+            tokenizer
+        )
+        for limit in (0, 1)
+    )
+    assert [question.id for question in some.validation.source.questions] == [whole.validation.source.questions[0].id]
+    assert len(some.train) == len(whole.train)
+    with pytest.raises(ConfigError, match=r"^validation_limit: must not be negative"):
+        QuestionAnswering(validation=path, validation_limit=-1)
+
+
 def test_questions_are_cut(tmp_path, tokenizer):
     entry = {"id": "q", "question": "a " * 90, "answers": [{"text": "film", "answer_start": 4}]}
     path = write_squad(tmp_path / "a.json", {"context": "The film", "qas": [entry]})
