@@ -72,12 +72,8 @@ def test_long_paragraphs_have_overlapping_windows(tmp_path, tokenizer):
 
 def test_the_first_questions_to_evaluate_on(tmp_path, tokenizer):
     path = write_squad(tmp_path / "a.json", SHORT, long_paragraph())
-    whole, some = (
-        QuestionAnswering(train=path, validation=path, validation_limit=limit, max_length=100, stride=16).load(
-            tokenizer
-        )
-        for limit in (0, 1)
-    )
+    fields = {"train": path, "validation": path, "max_length": 100, "stride": 16}
+    whole, some = (QuestionAnswering(**fields, validation_limit=limit).load(tokenizer) for limit in (0, 1))
     assert [question.id for question in some.validation.source.questions] == [whole.validation.source.questions[0].id]
     assert len(some.train) == len(whole.train)
     with pytest.raises(ConfigError, match=r"^validation_limit: must not be negative"):
