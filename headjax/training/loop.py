@@ -217,6 +217,7 @@ def _advance(
                 position = {"iterator": iterator.get_state(), "data": run.data.info.get("data")}
                 with clock.checkpoint(state):
                     checkpoints.save(step, state, position)
+                metrics.settle()
             if stopping:
                 break
             if config.evaluate_every and step % config.evaluate_every == 0 and not last:

@@ -14,19 +14,20 @@ from headjax.parallel.distributed import is_first
 class MetricWriter:
     """Appends records to `workdir/metrics.jsonl` and, if asked, to TensorBoard files beside it.
 
-    A continued run first drops the records after the step it continues from, so that every step is recorded once.
+    A continued run first drops the records after the step it continues from, so that every step is recorded once. No
+    file is kept open for long: a bucket that is mounted as a folder shows others a file once it is closed.
     """
 
     def __init__(self, workdir: Path, first_step: int, tensorboard: bool) -> None:
         self.path = workdir / "metrics.jsonl"
         kept = [record for record in read_metrics(self.path) if record["step"] <= first_step]
         self.path.write_text("".join(json.dumps(record) + "\n" for record in kept))
-        self._file = self.path.open("a")
-        self._board = None
-        if tensorboard:
+        self._events = str(workdir / "tensorboard") if tensorboard else None
+        self._board: Any = None
+        if self._events is not None:
             from tensorboardX import SummaryWriter
 
-            self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=first_step + 1)
+            self._board = SummaryWriter(self._events, purge_step=first_step + 1)
 
     def __enter__(self) -> MetricWriter:
         return self
@@ -34,17 +35,26 @@ class MetricWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self.settle()
+
+    def settle(self) -> None:
+        """Closes the TensorBoard file; what comes later goes into another."""
         if self._board is not None:
             self._board.close()
+            self._board = None
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one record; names such as `train/loss` group the curves in TensorBoard."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+        if self._events is None:
+            return
+        if self._board is None:
+            from tensorboardX import SummaryWriter
+
+            self._board = SummaryWriter(self._events, filename_suffix=f".{step}")
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
 
 
 class NoMetrics(MetricWriter):
@@ -59,6 +69,9 @@ class NoMetrics(MetricWriter):
         pass
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def settle(self) -> None:
         pass
 
 

@@ -216,8 +216,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(data, tmp_path)
 
 def test_tensorboard_and_json_lines_hold_the_same_steps(data, tmp_path):
     with one_device():
-        train(config(steps=2, tensorboard=True, evaluate_every=1), tmp_path, data=data)
-    assert list((tmp_path / "tensorboard").glob("events*"))
+        train(config(steps=2, tensorboard=True, evaluate_every=1, checkpoint_every=1), tmp_path, data=data)
+    # One before the first checkpoint, one after each.
+    assert len(list((tmp_path / "tensorboard").glob("events*"))) == 3
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [1, 1, 2, 2]
     assert {"train/loss", "train/gradient_norm", "train/targets", "train/tokens_per_second", "step"} <= set(records[0])
