@@ -51,7 +51,7 @@ def arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
 def experiment(
     knobs: types.SimpleNamespace, *, model: Fields, task: Fields, every: int = 5000, **fields: Any
 ) -> ConfigDict:
-    """A training run on a prepared task, or its rehearsal.
+    """A training run on a prepared task, or its rehearsal; with the initialisation of this kind where one is named.
 
     Args:
         knobs: what `arguments` read.
@@ -69,6 +69,8 @@ def experiment(
         "checkpoint_every": every,
         **fields,
     }
+    if getattr(knobs, "initialization", ""):
+        run["initialization"] = {"kind": knobs.initialization}
     if not knobs.smoke:
         return ConfigDict(run)
     return ConfigDict(_small(run) | {"data": {"kind": "rehearsal", "task": task["task"]}, "tensorboard": False})
@@ -129,6 +131,24 @@ def cut_or_shared(heads: int, key_dim: int, collaborative: bool, *, scale: float
 def dense(hidden: int, activation: str = "gelu", **fields: Any) -> Fields:
     """A feed-forward sub-layer."""
     return {"kind": "dense", "hidden": hidden, "activation": activation, **fields}
+
+
+def bert(width: int, num_layers: int, attention: Fields, hidden: int, output: Fields) -> Fields:
+    """BERT with the uncased vocabulary."""
+    return {
+        "kind": "bert",
+        "vocab_size": 30_522,
+        "max_length": 512,
+        "width": width,
+        "num_layers": num_layers,
+        "attention": attention,
+        "feed_forward": dense(hidden),
+        "task": output,
+    }
+
+
+PRETRAINING: Fields = {"kind": "pretraining"}
+"""The output of BERT's pre-training: masked tokens and next sentences."""
 
 
 def translation(width: int, heads: int, hidden: int, vocab_size: int, **fields: Any) -> Fields:

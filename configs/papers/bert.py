@@ -25,7 +25,7 @@ Cost: BERT-base took 4 days on 4 Cloud TPUs (16 chips) in 2018; see docs/deep.md
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, bert_adam, choose, dense, experiment, multi_head, started
+from headjax.papers import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
 
 SIZES = {"base": (768, 12, 12), "large": (1024, 16, 24)}
 """Width, heads and layers."""
@@ -39,16 +39,7 @@ def get_config(arg: str = "") -> ConfigDict:
     knobs = arguments(arg, size="base", deep=False, initialization="", stage=1, start="")
     width, heads, layers = choose("size", knobs.size, SIZES)
     length, steps, peak, warmup_steps, final = choose("stage", knobs.stage, STAGES)
-    model = {
-        "kind": "bert",
-        "vocab_size": 30522,
-        "max_length": 512,
-        "width": width,
-        "num_layers": layers,
-        "attention": multi_head(heads),
-        "feed_forward": dense(4 * width),
-        "task": {"kind": "pretraining"},
-    }
+    model = bert(width, layers, multi_head(heads), 4 * width, PRETRAINING)
     return experiment(
         knobs,
         model=started({"kind": "deep", "of": model} if knobs.deep else model, knobs.start),
@@ -57,5 +48,4 @@ def get_config(arg: str = "") -> ConfigDict:
         steps=steps,
         optimizer=bert_adam(peak, warmup_steps, final=final),
         compute={"dtype": "bfloat16", "remat": "full"},
-        initialization={"kind": knobs.initialization} if knobs.initialization else None,
     )

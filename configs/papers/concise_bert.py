@@ -24,7 +24,7 @@ Cost in the paper: 2 to 3 days, stage 1 on 16 TPUv3 chips (v3-32), stage 2 on 64
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, bert_adam, choose, dense, experiment, multi_head, started
+from headjax.papers import PRETRAINING, arguments, bert, bert_adam, choose, experiment, multi_head, started
 
 STAGES = {1: (128, 450_000, 5000), 2: (512, 50_000, 3000)}
 """Length, steps and warm-up."""
@@ -34,16 +34,8 @@ def get_config(arg: str = "") -> ConfigDict:
     """Arguments: width, heads, head_dim (0 is width / heads), feed_forward, layers, stage, start, data, seed, smoke."""
     knobs = arguments(arg, width=1024, heads=16, head_dim=0, feed_forward=4096, layers=24, stage=1, start="")
     length, steps, warmup_steps = choose("stage", knobs.stage, STAGES)
-    model = {
-        "kind": "bert",
-        "vocab_size": 30522,
-        "max_length": 512,
-        "width": knobs.width,
-        "num_layers": knobs.layers,
-        "attention": multi_head(knobs.heads, knobs.head_dim or knobs.width // knobs.heads),
-        "feed_forward": dense(knobs.feed_forward),
-        "task": {"kind": "pretraining"},
-    }
+    attention = multi_head(knobs.heads, knobs.head_dim or knobs.width // knobs.heads)
+    model = bert(knobs.width, knobs.layers, attention, knobs.feed_forward, PRETRAINING)
     return experiment(
         knobs,
         model=started(model, knobs.start),

@@ -16,7 +16,7 @@ Cost: at most an hour on one Cloud TPU (Devlin et al.).
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, bert_adam, choose, dense, experiment, glue_output, glue_steps, multi_head, started
+from headjax.papers import arguments, bert, bert_adam, choose, experiment, glue_output, glue_steps, multi_head, started
 
 BATCH_SIZE, EPOCHS = 32, 3
 QUESTIONS = 87_599
@@ -33,15 +33,7 @@ def get_config(arg: str = "") -> ConfigDict:
     """Arguments: task (squad, mnli), start (a model directory), peak (0 is the task's), data, seed, smoke."""
     knobs = arguments(arg, task="squad", start="", peak=0.0)
     output, length, steps, peak = choose("task", knobs.task, TASKS)
-    model = {
-        "kind": "bert",
-        "vocab_size": 30522,
-        "width": 1024,
-        "num_layers": 24,
-        "attention": multi_head(16),
-        "feed_forward": dense(4096),
-        "task": output,
-    }
+    model = bert(1024, 24, multi_head(16), 4096, output)
     return experiment(
         knobs,
         model=started(model, knobs.start, output),

@@ -37,6 +37,5 @@ def get_config(arg: str = "") -> ConfigDict:
         batch_size=16,
         steps=50_000,
         optimizer=translation_adam(5e-4, 4000, weight_decay=1e-4),
-        initialization={"kind": knobs.initialization} if knobs.initialization else None,
         every=1000,
     )

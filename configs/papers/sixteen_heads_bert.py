@@ -18,7 +18,7 @@ Cost: hours of fine-tuning on one GPU; the paper has 1080Tis.
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, bert_adam, dense, experiment, glue_output, glue_steps, multi_head, started
+from headjax.papers import arguments, bert, bert_adam, experiment, glue_output, glue_steps, multi_head, started
 
 BATCH_SIZE, EPOCHS = 32, 3
 
@@ -27,11 +27,11 @@ def get_config(arg: str = "") -> ConfigDict:
     """Arguments: task (a name of GLUE), start (a model directory), data, seed, smoke."""
     knobs = arguments(arg, task="mnli", start="")
     output = glue_output(knobs.task)
-    model = {"kind": "bert", "attention": multi_head(12), "feed_forward": dense(3072), "task": output}
+    model = bert(768, 12, multi_head(12), 3072, output)
     steps = glue_steps(knobs.task, EPOCHS, BATCH_SIZE)
     return experiment(
         knobs,
-        model=started(model | {"width": 768, "num_layers": 12, "vocab_size": 30522}, knobs.start, output),
+        model=started(model, knobs.start, output),
         task={"task": knobs.task, "length": 128},
         batch_size=BATCH_SIZE,
         steps=steps,

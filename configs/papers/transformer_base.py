@@ -38,5 +38,4 @@ def get_config(arg: str = "") -> ConfigDict:
         steps=400_000,
         optimizer=adam(1e-3, kind="radam", b1=0.9, b2=0.98, clip_norm=0.0, **rates),
         compute={"dtype": "bfloat16", "remat": "full"},
-        initialization={"kind": knobs.initialization} if knobs.initialization else None,
     )
