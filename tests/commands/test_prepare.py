@@ -138,6 +138,7 @@ def test_bad_files_are_named_with_the_line(lines, message, tmp_path, capsys):
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert f"{tmp_path / 'train.tsv'}: {message}" in printed
+    assert not out.exists()
 
 
 def test_forms_change_by_name():

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import multiprocessing
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -114,17 +115,19 @@ def prepare(
     )
     if form.reads_text:
         form.check(tokenizer)
-    journal = _Journal(folder, manifest)
-    if tokenizer is not None:
-        _save_tokenizer(tokenizer, folder / TOKENIZER)
-    with _workers(form, tokenizer, processes) as submit:
-        for split in (split for split in SPLITS if split in splits):
-            rows = splits[split]
-            with progress(f"preparing {split}", rows.count, "row") as bar:
-                planned = _plan(journal, split, rows, bar)
-                examples = sum(shard.examples for shard in _in_order(planned, submit, processes, journal))
-            if not examples:
-                raise DataError(f"{source or name}: the split {split} has no examples")
+    journal = _Journal(folder, manifest, tokenizer)
+    try:
+        with _workers(form, tokenizer, processes) as submit:
+            for split in (split for split in SPLITS if split in splits):
+                rows = splits[split]
+                with progress(f"preparing {split}", rows.count, "row") as bar:
+                    planned = _plan(journal, split, rows, bar)
+                    examples = sum(shard.examples for shard in _in_order(planned, submit, processes, journal))
+                if not examples:
+                    raise DataError(f"{source or name}: the split {split} has no examples")
+    except BaseException:
+        journal.leave()
+        raise
     return Prepared(journal.finish(), journal.written)
 
 
@@ -134,13 +137,14 @@ class _Journal:
     Args:
         folder: where they are.
         wanted: the manifest to be, without shards.
+        tokenizer: of the text.
 
     Raises:
         DataError: the folder holds something else.
     """
 
-    def __init__(self, folder: Path, wanted: Manifest) -> None:
-        self.folder, self.wanted, self.written = folder, wanted, 0
+    def __init__(self, folder: Path, wanted: Manifest, tokenizer: Tokenizer | None) -> None:
+        self.folder, self.wanted, self.tokenizer, self.written = folder, wanted, tokenizer, 0
         self.there: dict[str, Shard] = {}
         self.shards: list[Shard] = []
         manifests = [file for file in (folder / UNFINISHED, folder / MANIFEST) if file.is_file()]
@@ -153,8 +157,21 @@ class _Journal:
             self.there = {shard.name: shard for shard in before.shards if _is_whole(folder, shard)}
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
-        else:
-            wanted.write(folder, UNFINISHED)
+
+    def begin(self) -> None:
+        """Makes the folder, before its first shard."""
+        if not (self.folder / UNFINISHED).is_file() and not (self.folder / MANIFEST).is_file():
+            self.wanted.write(self.folder, UNFINISHED)
+        if self.tokenizer is not None and not (self.folder / TOKENIZER).is_dir():
+            _save_tokenizer(self.tokenizer, self.folder / TOKENIZER)
+
+    def leave(self) -> None:
+        """Removes what `begin` made if no shard came of it."""
+        if not self.shards and not self.there and (self.folder / UNFINISHED).is_file():
+            (self.folder / UNFINISHED).unlink()
+            shutil.rmtree(self.folder / TOKENIZER, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
 
     def add(self, shard: Shard, *, fresh: bool) -> None:
         """Notes the next shard, written just now or before."""
@@ -188,6 +205,7 @@ def _plan(journal: _Journal, split: Split, source: RowSource, bar: Update) -> It
         if found is not None and found.rows == fingerprint(rows):
             yield found
         else:
+            journal.begin()
             seed = (journal.wanted.seed, SPLITS.index(split), number)
             yield Work(journal.folder / name, split, rows, seed)
 

@@ -81,7 +81,7 @@ def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, l
         for file in (file for file in inside if file.is_file() and has_suffix(file, wanted)):
             words = set(re.split(r"[^a-z0-9]+", file.name.lower()))
             words |= {file.parent.name.lower()} if path.is_dir() and file.parent != path else set()
-            if paths == [path] and file == path:
+            if len(paths) == 1 and file == path:
                 others.append(file)
             elif words & VALIDATION:
                 named["validation"].append(file)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import socket
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.tasks.local import wanted_fields
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
 from headjax.errors import DataError
+
+HOST = "storage.googleapis.com"
+"""What TFDS asks first when it has not got a data set."""
 
 PREFIX = "headjax_"
 """Before the names of registered tasks, so that they are nobody else's."""
@@ -87,12 +92,27 @@ def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> Itera
     for task, source in tasks:
         place = f"{source.name}: {source.splits[split]}"
         try:
+            _check_network(task, source)
             for number, values in enumerate(task.get_dataset(split=split, shuffle=False).as_numpy_iterator()):
                 place = f"{source.name}: {source.splits[split]}: example {number}"
                 yield TaskRow(place, {name: _plain(value) for name, value in values.items()})
+        except DataError:
+            raise
         except Exception as error:  # TFDS raises whatever its download met
             reason = " ".join(str(error).split())[:300]
             raise DataError(f"{place}: cannot be read from TFDS ({reason})") from error
+
+
+def _check_network(task: seqio.Task, source: TfdsSource) -> None:
+    """Raises `DataError` where a data set is neither there nor to be had; TFDS itself goes on trying for minutes."""
+    builder = task.source.tfds_dataset.builder
+    if builder.is_prepared() or urllib.request.getproxies():
+        return
+    try:
+        socket.getaddrinfo(HOST, 443)
+    except OSError:
+        where = builder.data_path
+        raise DataError(f"{source.name}: not in {where}, and no network; name local files with --source") from None
 
 
 def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:
