@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     import jax
 
     from headjax.configuration import load_config
-    from headjax.parallel.plan import largest_batch, plan, plan_config
+    from headjax.parallel.plan import check_plan, largest_batch, plan, plan_config
     from headjax.parallel.tpu import find_slice
 
     where = find_slice(options.topology)
@@ -38,6 +38,8 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     # libtpu is asked for its compiler alone; a TPU that this machine may have is left to others.
     jax.config.update("jax_platforms", "cpu")
     slices = [where, *others]
+    for place in slices:
+        check_plan(config, place)
     with progress("compiling", len(slices), "slice") as bar:
         plans = []
         for done, place in enumerate(slices, 1):
@@ -71,6 +73,8 @@ def _slices(plans: list[Plan]) -> Table:
         Column("Slice"),
         Column("Devices", numbers.count),
         Column("Batch", numbers.count),
+        Column("Remat"),
+        Column("Parts", numbers.count),
         Column("Fits"),
         Column("Peak memory", numbers.size),
         Column("of", numbers.size),
@@ -85,6 +89,8 @@ def _slices(plans: list[Plan]) -> Table:
             each.topology,
             each.devices,
             each.batch_size,
+            each.remat,
+            each.accumulate,
             "yes" if each.fits else "no",
             each.peak_bytes_per_device,
             each.hbm_bytes_per_device,
@@ -113,7 +119,7 @@ def _verdict(plan: Plan) -> str:
     peak, there = numbers.size(plan.peak_bytes_per_device), numbers.size(plan.hbm_bytes_per_device)
     if plan.fits:
         return f"fits on {plan.topology}: {peak} of {there} per device"
-    return f"does not fit on {plan.topology}: at least {peak} wanted, {there} there; more remat or a smaller batch may"
+    return f"does not fit on {plan.topology}: at least {peak} wanted, {there} there; more remat or accumulate may"
 
 
 COMMAND = Command(

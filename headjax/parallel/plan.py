@@ -23,7 +23,7 @@ from headjax.models.recipes import Recipe
 from headjax.parallel.collectives import Collective, collectives
 from headjax.parallel.mesh import BATCH_AXES, MeshConfig, check_batch_size
 from headjax.parallel.roofline import Roofline, roofline
-from headjax.parallel.rules import ShardingConfig
+from headjax.parallel.rules import ShardingConfig, shardings
 from headjax.parallel.tpu import GIB, Slice
 from headjax.report.progress import Progress, silent
 from headjax.serialize import from_data
@@ -76,6 +76,8 @@ class Plan(NamedTuple):
         devices: number of JAX devices.
         batch_size: examples per step, over all devices.
         length: tokens of an example.
+        remat: what the backward pass recomputes, see `headjax.models.compute.Compute`.
+        accumulate: parts of the batch that are computed one after another.
         fits: whether the step fits into memory.
         peak_bytes_per_device: memory that it needs at its peak; where it does not fit, as far as the compiler says.
         hbm_bytes_per_device: memory that there is.
@@ -89,6 +91,8 @@ class Plan(NamedTuple):
     devices: int
     batch_size: int
     length: int
+    remat: str
+    accumulate: int
     fits: bool
     peak_bytes_per_device: int
     hbm_bytes_per_device: int
@@ -128,20 +132,29 @@ def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfi
     return from_data(PlanConfig, {**given, "model": recipe, "length": found})
 
 
-def plan(config: PlanConfig, where: Slice) -> Plan:
-    """Compiles the training step for a slice.
+def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
+    """The model and the mesh of a plan, for which nothing is compiled yet.
 
     Raises:
         ConfigError: a mesh that does not fill the slice, a batch or a tensor that does not divide over it, a kernel
-            that the model cannot use; nothing is compiled then.
+            that the model cannot use.
         HeadjaxError: the TPU compiler is not installed.
     """
     mesh = config.mesh.build(where.devices())
     check_batch_size(config.batch_size, mesh, config.accumulate)
     model = config.model.build()
-    model = model if config.initialization is None else config.initialization.configure(model)
+    shardings(model.tensors(), mesh, sharding=config.sharding)
     check_kernels(model, config.compute, training=True)
-    return _compile(config, model, mesh, where)
+    return model, mesh
+
+
+def plan(config: PlanConfig, where: Slice) -> Plan:
+    """Compiles the training step for a slice.
+
+    Raises:
+        HeadjaxError: as `check_plan`, before anything is compiled.
+    """
+    return _compile(config, *check_plan(config, where), where)
 
 
 def largest_batch(config: PlanConfig, where: Slice, progress: Progress = silent) -> Plan | None:
@@ -201,6 +214,8 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         devices=where.num_devices,
         batch_size=config.batch_size,
         length=config.length,
+        remat=config.compute.remat,
+        accumulate=config.accumulate,
         fits=False,
         peak_bytes_per_device=0,
         hbm_bytes_per_device=where.chip.hbm_bytes,

@@ -66,6 +66,12 @@ def test_what_does_not_fit_is_refused_before_anything_compiles(eight_devices, mo
     for sizes in ({"data": 16}, {"data": 4}):
         with pytest.raises(ConfigError, match=r"^mesh: data=\d+, fsdp=1, model=1 does not fill 8 devices$"):
             plan(plan_config(data(mesh=sizes)), eight_devices)
+    with pytest.raises(
+        ConfigError, match=r"^batch_size: 32 does not divide over 8 devices .* in 8 parts \("
+    ):
+        plan(plan_config(data(accumulate=8)), eight_devices)
+    with pytest.raises(ConfigError, match=r"heads of size 4 does not divide over mesh axis model=8$"):
+        plan(plan_config(data(mesh={"data": 1, "model": 8})), eight_devices)
     kernel = {"attention": "splash"}
     dropping = data(compute=kernel)["model"] | {"attention_dropout": 0.1}
     with pytest.raises(ConfigError, match=r"^compute\.attention: splash cannot compute decoder\.layers\[0\]"):
@@ -78,6 +84,14 @@ def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
     assert plan_config(data(), length=8).length == 8
     with pytest.raises(ConfigError, match=r"^config\.optimizer: missing$"):
         plan_config({name: entry for name, entry in data().items() if name != "optimizer"})
+
+
+def test_every_slice_is_checked_before_the_first_compiles(eight_devices, config, monkeypatch, capsys):
+    monkeypatch.setattr("headjax.parallel.plan._compile", None)
+    monkeypatch.setattr(Slice, "devices", lambda self: jax.devices() * (self.num_devices // 8))
+    arguments = ["--config", config, "--topology", "v5e-8", "--scale", "64"]
+    assert main(["plan", *arguments]) == 2
+    assert "batch_size: 32 does not divide over 64 devices" in capsys.readouterr().err
 
 
 def test_an_unknown_slice_is_one_line(config, capsys):
