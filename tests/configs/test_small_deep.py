@@ -1,0 +1,42 @@
+"""The variants of configs/small/deep.py have the same heads and nearly the same parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headjax.configuration import load_config
+from headjax.errors import ConfigError
+from headjax.models.residual import PostNorm, PreNorm, ScaledPostNorm
+from headjax.tensors import count
+from headjax.training.config import train_config
+
+FILE = Path(__file__).parents[2] / "configs" / "small" / "deep.py"
+HEADS, LAYERS = 8, 3
+RESIDUALS = {
+    "post_norm": PostNorm,
+    "deep": PostNorm,
+    "deep_admin": ScaledPostNorm,
+    "deep_pre_norm": PreNorm,
+    "pre_norm": PreNorm,
+}
+
+
+@pytest.mark.parametrize("variant", RESIDUALS)
+def test_variants_have_equal_heads_and_nearly_equal_parameters(variant):
+    config = train_config(load_config(f"{FILE}:variant={variant},seed=2"))
+    model, shallow = config.start().config, train_config(load_config(f"{FILE}:variant=post_norm")).start().config
+    attentions = model.decoder.attentions("attention")
+    assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
+    assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
+    assert {type(layer.residual) for layer in model.decoder.layers} == {RESIDUALS[variant]}
+    assert 1.0 <= count(model.tensors()) / count(shallow.tensors()) < 1.1
+    assert config.seed == 2
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match=r"deep\.py: variant: unknown variant 'deeep'; did you mean 'deep'\?"):
+        load_config(f"{FILE}:variant=deeep")
+    with pytest.raises(ConfigError, match=r"deep\.py: text: unknown text 'wiki'"):
+        load_config(f"{FILE}:text=wiki")
