@@ -82,7 +82,7 @@ def _layers(layers: Sequence[LayerSummary]) -> Table:
         (
             f"{group[0].stack}/{number_list([layer.layer for layer in group])}",
             group[0].kind,
-            number_list(group[0].heads),
+            _heads(group),
             ", ".join(f"{name} {size}" for name, size in sorted(group[0].sizes.items())),
             group[0].parameters,
             group[0].flops,
@@ -98,10 +98,16 @@ def _alike(layer: LayerSummary) -> tuple[Any, ...]:
     return (
         layer.stack,
         layer.kind,
-        layer.heads,
+        len(layer.heads) == 1 or layer.heads,
         tuple(sorted(layer.sizes.items())),
         len(layer.tied_layers) > 1 and layer.tied_layers,
     )
+
+
+def _heads(layers: Sequence[LayerSummary]) -> str:
+    """The heads of layers that are alike; where each has but one, all of them."""
+    numbers = sorted({head for layer in layers for head in layer.heads})
+    return number_list(numbers) if numbers == sorted(layers[0].heads) else f"one each of {number_list(numbers)}"
 
 
 def number_list(numbers: Sequence[int]) -> str:

@@ -96,3 +96,6 @@ def test_command(model, tmp_path, capsys):
     assert {"stack", "layer", "relative_error"} <= data["error_per_layer"][0].keys()
     assert data["metrics"]["perplexity"] != data["metrics_before"]["perplexity"]
     assert len(load(tmp_path / "deep").config.decoder.layers) == 4
+    convert(model, "deep").model.save(tmp_path / "single")
+    assert main(["inspect", str(tmp_path / "single")]) == 0
+    assert "one each of 0-3" in capsys.readouterr().out
