@@ -19,6 +19,7 @@ from headjax.heads.significance import Comparison, t_test
 from headjax.heads.streams import one_behind
 from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
+from headjax.parallel.distributed import fetch
 from headjax.report.progress import Update
 from headjax.serialize import unknown_name
 from headjax.tensors import Params
@@ -107,7 +108,7 @@ def ablate(
 
     These are sections 3.2 and 3.3 of Michel et al. (2019). For every batch the residual stream entering each layer is
     computed once; an ablation in layer l then recomputes only the layers from l on. Ablations of one layer are computed
-    together, as many as fit the budget.
+    together, as many as fit the budget. Batches may be sharded over a mesh, also of several processes.
 
     Args:
         model: the model.
@@ -138,9 +139,9 @@ def ablate(
     ablated: dict[HeadId, list[_Measured]] = {head: [] for head in chosen}
     done = 0
     for own, by_chunk in one_behind(_batches(model, batches, at, rows, measures, compute, budget)):
-        baseline.append(jax.device_get(own))
+        baseline.append(fetch(own))
         for chunk, measured in by_chunk:
-            fetched = jax.device_get(measured)
+            fetched = fetch(measured)
             for i, head in enumerate(chunk.heads):
                 ablated[head].append(jax.tree.map(lambda array, i=i: array[i], fetched))
             done += len(chunk.heads)

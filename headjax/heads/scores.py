@@ -20,6 +20,7 @@ from headjax.heads.statistics import STATISTICS, query_sums
 from headjax.heads.streams import one_behind
 from headjax.models.base import Batch, Gates, Model, ModelConfig
 from headjax.models.compute import Compute
+from headjax.parallel.distributed import fetch
 from headjax.report.progress import Update
 from headjax.serialize import unknown_name
 from headjax.tensors import Params
@@ -104,7 +105,8 @@ def score_heads(
     -L(x) is the log-likelihood of the example, as Fisher information needs, and a token weighs the same whatever the
     length of its sequence (for a classifier, which has one target per example, it is simply the loss). Dropout and
     label smoothing are off. Padding queries count nowhere, and neither do examples without a target (label -100
-    everywhere), with which a last batch may be filled up. Batches may be sharded over a mesh.
+    everywhere), with which a last batch may be filled up. Batches may be sharded over a mesh, also of several
+    processes.
 
     Args:
         model: the model.
@@ -183,7 +185,7 @@ def _step(model: Model, gates: Gates, statistics: Sequence[str], compute: Comput
 
 def _fetch(sums: _Sums, config: ModelConfig, batch: int) -> _Sums:
     """The sums as float64 NumPy arrays, checked to be finite."""
-    fetched: _Sums = jax.tree.map(lambda array: np.asarray(array, np.float64), jax.device_get(sums))
+    fetched: _Sums = jax.tree.map(lambda array: np.asarray(array, np.float64), fetch(sums))
     for name, arrays in fetched.heads.items():
         if all(np.isfinite(array).all() for array in arrays.values()):
             continue

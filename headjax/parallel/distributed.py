@@ -96,6 +96,18 @@ def on_this_process(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, jax.local_devices()[0])
 
 
+def fetch(tree: Any) -> Any:
+    """Arrays as whole NumPy arrays, wherever they lie. All processes call it together where they hold parts."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        tree = jax.tree.map(
+            lambda array: array if array.is_fully_replicated else multihost_utils.process_allgather(array, tiled=True),
+            tree,
+        )
+    return jax.device_get(tree)
+
+
 def place_copies(tree: Any, places: Any) -> Any:
     """Copies of arrays at their places on a mesh. All processes call it together.
 

@@ -1,6 +1,7 @@
 """score, ablate, prune and convert from the command line: the contract's keys, and numbers that agree."""
 
 import json
+import re
 
 import jax
 import pytest
@@ -139,6 +140,46 @@ def test_kept_heads_are_rescaled(run, folder):
     assert [entry["action"] for entry in load(folder / "rescaled").history] == ["fold_gates", "prune"]
 
 
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({
+        "model": {"kind": "directory", "path": "FOLDER/model"},
+        "data": {"kind": "language", "path": "FOLDER/text.txt", "length": 32},
+        "batch_size": 8, "steps": 4, "checkpoint_every": 2, "keep_checkpoints": 2, "tensorboard": False,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.01}},
+    })
+"""
+
+
+def test_the_report_holds_what_the_commands_say(run, folder, capsys):
+    """On a trained model, with another task and the run's checkpoints; the page needs nothing from elsewhere."""
+    (folder / "train.py").write_text(CONFIG.replace("FOLDER", str(folder)))
+    assert main(["train", "--config", str(folder / "train.py"), "--workdir", str(folder / "trained")]) == 0
+    capsys.readouterr()
+    measured = ("--orders", "importance,random", "--seeds", "1", "--scored", "8", "--percentages", "50,100")
+    more = ("--second", f"all:{folder / 'text.txt'}", "--run", str(folder / "trained"))
+    data = run("report", *measured, *more, "--out", str(folder / "heads.html"))
+    assert data["examples"] == 16
+    ablated = run("ablate", "--mode", "each,all-but-one")
+    for mode, found in data["effects"].items():
+        assert found["effect"] == pytest.approx(ablated["modes"][mode]["effect"], rel=1e-4)
+    pruned = run("prune", "--remove", "50%", "--by", "random", out="half-random")
+    half, none = data["curves"]["random"]
+    assert (half["removed"], none["removed"]) == (2, 4)
+    assert half["value"] == pytest.approx(pruned["metrics"]["perplexity"], rel=1e-4)
+    assert data["transfer"]["spearman"]["low"] <= data["transfer"]["spearman"]["value"]
+    assert [snapshot["step"] for snapshot in data["snapshots"]] == [2, 4]
+    assert data["snapshots"][0]["baseline"] != data["snapshots"][1]["baseline"]
+    page = (folder / "heads.html").read_text()
+    assert "<script" not in page
+    assert not re.search(r'(src|href)="http', page)
+    for title in ("What the scores say", "One head less", "Removing heads", "Other data", "During training",
+                  "What heads look at", "Attention patterns"):  # fmt: skip
+        assert title in page
+
+
 def test_convert_at_full_rank_keeps_the_metrics(run, folder):
     data = run("convert", "--to", "collaborative:shared_dim=16", out="shared")
     assert {"error_per_layer", "parameters", "metrics"} <= data.keys()
@@ -173,6 +214,11 @@ def test_convert_some_layers_with_calibration(run, folder):
         (("ablate", "model", "--task", "text.txt", "--mode", "one"), "--mode: unknown mode 'one'"),
         (("ablate", "model", "--task", "text.txt", "--budget", "much"), "--budget: expected a size"),
         (("score", "model", "--task", "no_such_task"), "no_such_task"),
+        (
+            ("report", "model", "--task", "text.txt", "--orders", "importance+sorted"),
+            "'sorted' is neither normalize nor",
+        ),
+        (("report", "model", "--task", "text.txt", "--percentages", "50,20"), "percentages: must rise within 1..100"),
         (("score", "nowhere", "--task", "text.txt"), "nowhere: not a model directory"),
         (("convert", "model", "bad", "--to", "colaborative:shared_dim=8"), "did you mean 'collaborative'?"),
         (("convert", "model", "bad", "--to", "collaborative:shared_dim=17"), "17"),

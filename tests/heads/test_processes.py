@@ -1,0 +1,65 @@
+"""Heads are scored and ablated by several processes, each with its part of every batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headjax.heads.ablation import ablate
+from headjax.heads.scores import score_heads
+from tests import tiny
+from tests.parallel.test_distributed import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import json, sys
+import jax
+from headjax.parallel.distributed import initialize
+initialize(sys.argv[1])
+from headjax.heads.ablation import ablate
+from headjax.heads.scores import score_heads
+from headjax.parallel.mesh import MeshConfig, replicated
+from headjax.training.step import put_batch
+from tests import tiny
+
+mesh = MeshConfig(data=2).build()
+own = slice(2 * jax.process_index(), 2 * jax.process_index() + 2)
+model = tiny.model(tiny.decoder_config())
+model = model.replace(params=jax.device_put(model.params, replicated(mesh)))
+batches = [put_batch({name: array[own] for name, array in tiny.tokens(4, 8).items()}, mesh)]
+scores, ablation = score_heads(model, batches), ablate(model, batches)
+print(json.dumps({name: list(values.values()) for name, values in scores.values.items()}))
+print(json.dumps(ablation.ablated["loss"].tolist()))
+"""
+
+
+@pytest.mark.processes
+def test_two_processes_find_what_one_finds():
+    place = f"127.0.0.1:{free_port()},2"
+    options = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, f"{place},{index}"],
+            env=os.environ | options, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    try:
+        printed = [process.communicate(timeout=300)[0].splitlines()[-2:] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    model, batches = tiny.model(tiny.decoder_config()), [tiny.tokens(4, 8)]
+    for scores, losses in printed:
+        for name, values in score_heads(model, batches).values.items():
+            assert json.loads(scores)[name] == pytest.approx(list(values.values()), rel=1e-4, abs=1e-6), name
+        expected = ablate(model, batches).ablated["loss"]
+        for row, wanted in zip(json.loads(losses), expected, strict=True):
+            assert row == pytest.approx(wanted.tolist(), rel=1e-5)
