@@ -13,8 +13,8 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     """A context in which BLAS and LAPACK compute in the thread that calls them.
 
     On CPUs jaxlib factorises with SciPy's OpenBLAS, whose own threads spin while they wait. Next to XLA's threads on
-    the same cores that costs more than the factorisation: the decompositions of a six-layer model took 11 to 52 s
-    where they take 1 s. The matrices here are small, and XLA spreads batches of them by itself.
+    the same busy cores that costs more than the factorisation: the decompositions of a six-layer model took 11 s and
+    more where they take 1.1 s. The matrices here are small, and XLA spreads batches of them by itself.
 
     What is computed asynchronously has to be waited for inside the context.
     """
