@@ -35,6 +35,8 @@ def folder(tmp_path_factory):
     Model(config, params, tokenizer=byte_tokenizer()).save(folder / "model")
     text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
     (folder / "text.txt").write_text(text)
+    (folder / "empty.txt").write_text("")
+    (folder / "labels.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
     return folder
 
 
@@ -219,6 +221,8 @@ def test_convert_some_layers_with_calibration(run, folder):
             "'sorted' is neither normalize nor",
         ),
         (("report", "model", "--task", "text.txt", "--percentages", "50,20"), "percentages: must rise within 1..100"),
+        (("score", "model", "--task", "empty.txt"), "empty.txt: empty, there is no text in it"),
+        (("ablate", "model", "--task", "labels.tsv"), "task: it needs another model output: a classification into 2"),
         (("score", "nowhere", "--task", "text.txt"), "nowhere: not a model directory"),
         (("convert", "model", "bad", "--to", "colaborative:shared_dim=8"), "did you mean 'collaborative'?"),
         (("convert", "model", "bad", "--to", "collaborative:shared_dim=17"), "17"),

@@ -13,6 +13,7 @@ from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.ordering import in_stacks, keep_minimum, random_order
 from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.scores import SCORES, score_heads
@@ -92,6 +93,21 @@ def test_fisher_blocks_of_every_head_stack(case):
     blocks = fisher_blocks(model, [batch])
     shapes = {stack: array.shape for stack, array in blocks.items()}
     assert shapes == dict.fromkeys(model.config.attentions(), (2, 3, 3))
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
+def test_orders_of_one_head_stack_alone(stack):
+    """Figure 4 of Michel et al. 2019: the others keep every head."""
+    config = t5()[0].config
+    order = random_order(config, 0)
+    alone = in_stacks(config, order, [stack])
+    assert alone == tuple(head for head in order if head.stack == stack)
+    assert sorted(alone) == sorted(all_heads(config, [stack]))
+    assert len(keep_minimum(config, alone, 1)) == len(alone) - 2
+    off = gates.without(config, alone)
+    assert {name: float(array.sum()) for name, array in off.items()} == {
+        name: 0.0 if name == stack else 6.0 for name in ("encoder", "decoder", "cross")
+    }
 
 
 def test_what_is_pruned_computes_what_is_masked():
