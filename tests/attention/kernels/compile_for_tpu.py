@@ -1,4 +1,4 @@
-"""Compiles kernels for a TPU v5e on a machine without one, and prints what came out as JSON. Run by test_compile.py."""
+"""Compiles kernels for TPUs on a machine without one, and prints what came out as JSON. Run by test_compile.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from headjax.attention import Mask, attend
+from headjax.attention import Collaborative, Mask, Tucker, attend
 from headjax.attention.kernels import target
+from headjax.errors import ConfigError
+from headjax.models import Compute, Options
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.kernels import check_kernels
 from headjax.parallel.mesh import MeshConfig
+from headjax.tensors import map_tensors
+from tests import tiny
+from tests.attention.formulations import FORMULATIONS
+
+WITHOUT_BIAS = {
+    "collaborative_without_bias": Collaborative(num_heads=4, shared_dim=8, value_dim=4, head_dim=4),
+    "tucker_without_bias": Tucker(num_heads=4, query_rank=6, key_rank=5, value_dim=4, head_dim=4),
+}
+"""Splash adds no bias to the logits."""
 
 DEVICES = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
 
@@ -74,8 +87,36 @@ def collaborative(length: int, heads: int, dtype: str) -> tuple[tuple[Any, ...],
     return (shared, shared, value, mixing, spec(2, heads, 1, length)), spec(2, length, dtype="bool")
 
 
+def every_formulation(topology: str, generation: int) -> dict[str, Any]:
+    """Splash in the forward and backward pass of a decoder with a layer of every formulation that can take it."""
+    device = SingleDeviceSharding(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0])
+    compute = Compute(dtype="bfloat16", attention="splash")
+    with target("tpu", 1, generation):
+        refused, layers = [], []
+        for name, attention in (FORMULATIONS | WITHOUT_BIAS).items():
+            try:
+                check_kernels(tiny.decoder_config(tiny.layer(attention)), compute, training=True)
+                layers.append(tiny.layer(attention))
+            except ConfigError:
+                refused.append(name)
+        config = tiny.decoder_config(*layers, embeddings=Embeddings(vocab_size=50, positions=Learned(128)))
+        params = map_tensors(
+            lambda _, tensor: jax.ShapeDtypeStruct(tensor.shape, jnp.float32, sharding=device), config.tensors()
+        )
+        batch = {"input_ids": jax.ShapeDtypeStruct((2, 128), jnp.int32, sharding=device)}
+
+        def loss(params: Any, batch: Any) -> Any:
+            return config.loss(config.apply(params, batch, Options(compute=compute)), batch).mean()
+
+        text = jax.jit(jax.grad(loss)).trace(params, batch).lower().compile().as_text()
+    calls = [line for line in text.splitlines() if "custom-call(" in line and "splash" in line]
+    return {"refused": refused, "layers": len(layers), "calls": len(calls)}
+
+
 if __name__ == "__main__":
     results = {
+        "every formulation v5e": every_formulation("v5e:2x2", 5),
+        "every formulation v6e": every_formulation("v6e:2x2", 6),
         "splash float32": compiled("splash", *multi_head(256, 64, 64, "float32")),
         "splash bfloat16": compiled("splash", *multi_head(384, 96, 32, "bfloat16")),
         "ours float32": compiled("collaborative_pallas", *collaborative(200, 12, "float32")),

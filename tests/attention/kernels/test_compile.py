@@ -1,4 +1,4 @@
-"""The Pallas kernels compile for a TPU v5e, which needs libtpu but no TPU."""
+"""The Pallas kernels compile for a TPU v5e and v6e, which needs libtpu but no TPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "PYTHONPATH": str(Path(__file__).parents[3]),
 }
 SCRIPT = Path(__file__).with_name("compile_for_tpu.py")
 ROOT = SCRIPT.parents[3]
@@ -35,6 +36,16 @@ def compiled() -> dict[str, Any]:
 def test_splash_compiles_in_both_types(compiled):
     assert "splash" in compiled["splash float32"]["kernels"]
     assert "splash" in compiled["splash bfloat16"]["kernels"]
+
+
+@pytest.mark.parametrize("generation", ["v5e", "v6e"])
+def test_splash_compiles_for_every_formulation_that_can_take_it(generation, compiled):
+    """Not where a bias is added to the logits, nor where logits are mixed across heads."""
+    found = compiled[f"every formulation {generation}"]
+    assert found["refused"] == ["collaborative", "tucker", "talking"]
+    assert found["layers"] == 13
+    # Forward, and backward for queries and for keys or for both at once.
+    assert found["calls"] >= 2 * found["layers"]
 
 
 def test_our_kernel_compiles_forward_and_backward(compiled):
