@@ -6,6 +6,7 @@ from headjax.data.glue import GLUE, Glue
 from headjax.data.image_files import ImageFiles
 from headjax.data.images import Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
+from headjax.data.language import LanguageConfig
 from headjax.data.parallel_text import ParallelText, Translations
 from headjax.data.prepared.data import PreparedData
 from headjax.data.prepared.language import LanguageRecords
@@ -26,7 +27,7 @@ def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
         return Similarities() if config.similarity else glue_measure(config.name)
     if isinstance(config, QuestionAnswering) and isinstance(data.validation, QuestionRows):
         return Spans(windows=data.validation.source)
-    if isinstance(config, ParallelText):
+    if isinstance(config, LanguageConfig | ParallelText) and "words_per_token" in data.info.get("validation", {}):
         return language_measure(data)
     if isinstance(config, TextSimilarity):
         return Similarities()
