@@ -5,7 +5,10 @@
     headjax train --config configs/small/minilm.py:start=models/minilm,task=sst2 --workdir runs/minilm-sst2
     headjax evaluate runs/minilm-sst2/model --task sst2
 
-Measured with task=sst2,steps=200 (6,400 phrases): accuracy 0.823 on the 872 sentences of GLUE's development set.
+Measured on 2 CPU cores with task=sst2,steps=200 (6,400 phrases): accuracy 0.823 on the 872 sentences of GLUE's
+development set. With peak=1e-4 and task=stsb,steps=100 (3,200 pairs): Spearman's correlation 0.639, Pearson's 0.595 on
+the 1,500 development pairs; with task=cola,steps=120 (3,840 sentences) it still calls every sentence acceptable:
+Matthews' correlation 0, accuracy 0.689 on the 1,043 development sentences.
 """
 
 from ml_collections import ConfigDict

@@ -8,9 +8,11 @@ import pytest
 
 from headjax.configuration import load_config
 from headjax.data.glue import GLUE, Glue
+from headjax.data.images import Mnist
+from headjax.data.prepared import PreparedData
 from headjax.errors import ConfigError
 from headjax.models.recipes import Directory
-from headjax.models.tasks import Classification, Regression
+from headjax.models.tasks import Classification, Pretraining, Regression, Span
 from headjax.training.config import train_config
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
@@ -26,6 +28,38 @@ def test_minilm_has_an_output_for_every_task(name):
     classes = len(GLUE[name].classes)
     assert output == Classification(classes=classes) if classes else isinstance(output, Regression)
     assert config.steps == 7
+
+
+@pytest.mark.parametrize("corpus", ["lm1b", "wikitext2"])
+def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
+    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
+    config = train_config(load_config(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
+    assert Path(config.data.path).is_file()
+    model = config.model.build()
+    assert model.width == 64
+    assert model.embeddings.vocab_size == config.data.vocab_size
+
+
+def test_questions_start_from_a_directory_and_end_in_spans(data_dir, monkeypatch):
+    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
+    config = train_config(load_config(f"{SMALL / 'minilm_squad.py'}:start=somewhere"))
+    assert (config.model.path, config.model.task) == ("somewhere", Span())
+    assert Path(config.data.train).is_file()
+    assert Path(config.data.validation).is_file()
+
+
+def test_images_and_pretraining_have_their_outputs():
+    vision = train_config(load_config(f"{SMALL / 'vit_mnist.py'}:steps=9"))
+    assert vision.model.build().output == Classification(classes=10)
+    assert isinstance(vision.data, Mnist)
+    bert = train_config(load_config(f"{SMALL / 'pretraining.py'}:data=somewhere"))
+    assert bert.data == PreparedData(path="somewhere")
+    assert isinstance(bert.model.build().output, Pretraining)
+
+
+def test_unknown_names_are_errors():
+    with pytest.raises(ConfigError, match=r"corpus: unknown corpus 'lm1'; did you mean 'lm1b'\?"):
+        load_config(f"{SMALL / 'language_model.py'}:corpus=lm1")
 
 
 def test_an_unknown_task_is_named():
