@@ -71,7 +71,7 @@ def _ranks(found: Captured) -> dict[str, dict[str, float]]:
 def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     shares = [f"{share:.0%}" for share in SHARES]
     columns = [Column("Layer")]
-    columns += [Column(f"{PARTS[part]} {share}", numbers.fixed(0)) for part in PARTS for share in shares]
+    columns += [Column(f"{part} {share}", numbers.fixed(0)) for part in PARTS for share in shares]
     columns += [Column(f"per head {share}", numbers.fixed(1)) for share in shares]
     names = (*PARTS, "product_by_head")
     rows = [(layer, *(found[name][share] for name in names for share in shares)) for layer, found in ranks.items()]
