@@ -67,8 +67,12 @@ def write_report(study: HeadStudy, path: str | Path) -> Path:
 
 def tolerance(study: HeadStudy) -> float:
     """What the headline may lose without counting as worse: one point, or 5 % where it is no share."""
-    baseline = study.baseline[study.task.headline]
-    return POINT if study.task.higher_is_better and baseline <= 1.0 else RELATIVE * abs(baseline)
+    return POINT if _is_share(study) else RELATIVE * abs(study.baseline[study.task.headline])
+
+
+def _is_share(study: HeadStudy) -> bool:
+    """Whether the headline is a share such as an accuracy, which is told in points."""
+    return study.task.higher_is_better and study.baseline[study.task.headline] <= 1.0
 
 
 def _removable(study: HeadStudy, points: Sequence[CurvePoint], drop: float) -> float:
@@ -96,10 +100,10 @@ def _importance(study: HeadStudy) -> Section:
 
 def _single(study: HeadStudy) -> Section:
     effects = study.effects["each"]
+    scale, unit = (100.0, "points") if _is_share(study) else (1.0, effects.metric)
+    changes = {head: scale * change for head, change in effects.effects().items()}
     plot = head_map(
-        head_values(study.model, effects.effects()),
-        title=f"Change of {effects.metric} without the head",
-        unit=f"Change of {effects.metric}",
+        head_values(study.model, changes), title=f"Change of {effects.metric} without the head", unit=f"Change, {unit}"
     )
     worse = sum(comparison.p_value < 0.01 for comparison in effects.comparisons.values())
     caption = (
@@ -147,7 +151,7 @@ def _pruning(study: HeadStudy, drop: float) -> Section:
         better="higher" if study.task.higher_is_better else "lower",
         baseline=baseline,
         scale="linear" if study.task.higher_is_better else "log",
-        title=f"{study.task.headline} against heads removed",
+        title=f"{study.task.headline.capitalize()} against heads removed",
     )
     caption = (
         f"Heads gated off in each order, without training afterwards. Lines are means of {study.config.seeds} seeds, "
@@ -216,13 +220,13 @@ def _training(study: HeadStudy) -> Section:
         curves,
         metric=study.task.headline,
         better="higher" if study.task.higher_is_better else "lower",
-        title=f"{study.task.headline} against heads removed, during training",
+        title=f"{study.task.headline.capitalize()} against heads removed",
         scale="linear" if study.task.higher_is_better else "log",
     )
     shares = study.config.profile_percentages
     table = Table(
         (
-            Column("Step", numbers.count),
+            Column("Step", numbers.fixed(0)),
             Column("All heads", numbers.significant),
             *(Column(f"{share}% gone, of that", numbers.percent) for share in shares),
         ),
