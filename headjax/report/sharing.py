@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from headjax.errors import DataError
 from headjax.report import numbers
@@ -33,9 +34,10 @@ def sharing_curves(
     if not panels or not all(panels.values()):
         raise DataError("panels: none to draw")
     looks = {name: look(i) for i, name in enumerate(dict.fromkeys(n for panel in panels.values() for n in panel))}
+    written = numbers.tick(numbers.count)
     with style():
         figure = new_figure(height=1.0 + 2.3 * len(panels))
-        all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (name, series) in zip(all_axes, panels.items(), strict=True):
             for way, points in series.items():
                 color, marker, linestyle = looks[way]
@@ -44,7 +46,8 @@ def sharing_curves(
             axes.axhline(baseline, color=INK, linewidth=1.3, linestyle=(0, (2, 2)), zorder=1)
             axes.set_title(name, fontsize=12, fontweight="normal")
             axes.set_ylabel(metric)
-            axes.xaxis.set_major_formatter(lambda value, _: numbers.count(value))
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.xaxis.set_major_formatter(lambda value, _: written(value))
         all_axes[-1].set_xlabel("Parameters")
         figure.suptitle(wrap(title, WIDTH), x=0.02, ha="left", fontweight="bold", fontsize=13, color=INK)
         handles = [Line2D([], [], color=a.color, marker=a.marker, linestyle=a.linestyle) for a in looks.values()]
