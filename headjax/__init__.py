@@ -28,6 +28,7 @@ _LAZY = {
     "all_heads": "headjax.heads.head_id",
     "beam_search": "headjax.models.generation.beam",
     "convert": "headjax.conversion",
+    "distill": "headjax.training.distillation",
     "evaluate": "headjax.evaluation.evaluate",
     "evaluate_task": "headjax.evaluation.task",
     "from_huggingface": "headjax.hub.importing",
