@@ -54,9 +54,16 @@ def assert_the_same(found, plain):
 
 
 @pytest.mark.parametrize(
-    "sizes, accumulate", [({"data": 1}, 16), ({"data": 4}, 4), ({"data": 2, "fsdp": 2, "model": 2}, 2)]
+    "sizes, accumulate",
+    [
+        ({"data": 1}, 16),
+        ({"data": 1, "fsdp": 2}, 1),
+        ({"data": 1, "model": 2}, 2),
+        ({"data": 4}, 4),
+        ({"data": 2, "fsdp": 2, "model": 2}, 2),
+    ],
 )
-def test_a_batch_in_parts_is_the_batch(sizes, accumulate, plain, batch):
+def test_a_batch_in_parts_on_any_mesh_is_the_batch(sizes, accumulate, plain, batch):
     devices = jax.devices()[: int(np.prod(list(sizes.values())))]
     assert_the_same(two_steps(MeshConfig(**sizes).build(devices), batch, accumulate=accumulate), plain)
 
