@@ -14,7 +14,7 @@ from headjax.errors import DataError, require_positive
 from headjax.initialization.base import Initialization, Setting
 from headjax.initialization.layers import require_own_layers, require_residual, set_shortcuts, with_residuals
 from headjax.models.base import Batch, ModelConfig, Options
-from headjax.models.observe import Joining, observe
+from headjax.models.observe import Joining, observe, variance
 from headjax.models.residual import PostNorm, ScaledPostNorm
 from headjax.parallel.mesh import replicated
 from headjax.serialize import kind
@@ -119,15 +119,3 @@ def profile(
                 f"more, or it all but cuts the shortcuts. Normalise or scale the embeddings."
             )
     return found
-
-
-def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The variance of all numbers of `[batch, length, width]`, or of those at tokens that `mask` marks, in float32.
-
-    It is NaN where the mask marks none.
-    """
-    x = x.astype(jnp.float32)
-    if mask is None:
-        return jnp.var(x)
-    counted = jnp.broadcast_to(mask[:, :, None], x.shape)
-    return jnp.var(x, where=counted)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from headjax.models.base import ModelConfig
 from headjax.models.layer import Layer, LayerCall
@@ -60,6 +61,18 @@ def observe(config: ModelConfig, observer: Observer, state: Any = ()) -> tuple[M
     observed: Observed = {}
     stacks = {name: _observing(stack, name, observer, state, observed) for name, stack in config.stacks().items()}
     return config.replace_stacks(stacks), observed
+
+
+def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The variance of all numbers of `[batch, length, width]`, or of those at tokens that `mask` marks, in float32.
+
+    It is NaN where the mask marks none.
+    """
+    x = x.astype(jnp.float32)
+    if mask is None:
+        return jnp.var(x)
+    counted = jnp.broadcast_to(mask[:, :, None], x.shape)
+    return jnp.var(x, where=counted)
 
 
 class _Stream(NamedTuple):

@@ -12,10 +12,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from headjax.initialization.admin import variance
 from headjax.models.base import Batch, ModelConfig, Options
 from headjax.models.compute import Compute
-from headjax.models.observe import Joining, observe
+from headjax.models.observe import Joining, observe, variance
 from headjax.models.run import SharedRun
 from headjax.parallel.mesh import replicated
 from headjax.tensors import Params

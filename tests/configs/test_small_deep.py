@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from headjax.cli import main
 from headjax.configuration import load_config
 from headjax.errors import ConfigError
 from headjax.models.residual import PostNorm, PreNorm, ScaledPostNorm
@@ -33,6 +35,15 @@ def test_variants_have_equal_heads_and_nearly_equal_parameters(variant):
     assert {type(layer.residual) for layer in model.decoder.layers} == {RESIDUALS[variant]}
     assert 1.0 <= count(model.tensors()) / count(shallow.tensors()) < 1.1
     assert config.seed == 2
+
+
+def test_inspecting_the_config_counts_what_admin_adds(tmp_path):
+    path = tmp_path / "inspected.json"
+    counts = {}
+    for variant in ("deep", "deep_admin"):
+        assert main(["inspect", "--config", f"{FILE}:variant={variant}", "--json", str(path)]) == 0
+        counts[variant] = json.loads(path.read_text())["parameters"]
+    assert counts["deep_admin"] - counts["deep"] == 2 * HEADS * LAYERS * 64
 
 
 def test_unknown_names_are_refused():
