@@ -7,8 +7,9 @@
 A twentieth of each file is held out, piece by piece; the vocabulary is learned from the rest.
 
 Measured on held-out text with corpus=wikitext2,steps=300 (600,000 tokens, 1.6 minutes of CPU time on 2 shared cores):
-perplexity 286 per token, 15,400 per word (parted by white space), 2.59 bits per byte. So short a run has learned which
-words are frequent and little else.
+perplexity 286 per token, 15,400 per word (parted by white space), 2.59 bits per byte. With corpus=lm1b,steps=200
+(400,000 tokens): 271 per token, 23,200 per word, 2.69 bits per byte. So short a run has learned which words are
+frequent and little else.
 """
 
 import os
