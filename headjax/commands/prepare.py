@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="another field of the task's form (masking=static)",
     )
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many encode at a time (default 1)")
-    parser.add_argument("--shard-mb", type=float, default=8.0, metavar="N", help="text of a shard in MB (default 8)")
+    parser.add_argument("--shard-mb", type=float, default=32.0, metavar="N", help="text of a shard in MB (default 32)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn at random (default 0)")
 
 

@@ -25,7 +25,7 @@ from headjax.report.progress import Progress, Update, silent
 from headjax.serialize import to_data
 from headjax.version import __version__
 
-SHARD_BYTES = 2**23
+SHARD_BYTES = 2**25
 """Bytes of the rows of one shard, about, unless asked otherwise."""
 
 SPLITS: tuple[Split, ...] = ("train", "validation")

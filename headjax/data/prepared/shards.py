@@ -20,6 +20,9 @@ READING = "readahead_buffer_size:0,max_parallelism:0"
 
 PARTIAL = ".partial"
 
+OPEN_SHARDS = 512
+"""Shards that are open at the same time at most; systems often allow a process 1024 open files."""
+
 
 def write_shard(path: Path, records: Sequence[Record], sizes: np.ndarray) -> None:
     """Writes a shard and, beside it, its records' sizes (`.npy`); the shard appears under its name when both are whole.
@@ -82,6 +85,8 @@ class ShardRecords:
         shard = int(np.searchsorted(self._ends, index, side="right"))
         with self._lock:
             if shard not in self._readers:
+                if len(self._readers) == OPEN_SHARDS:
+                    self._readers.pop(next(iter(self._readers))).close()
                 self._readers[shard] = self._open(self.paths[shard])
             try:
                 (data,) = self._readers[shard].read([index - int(self._ends[shard]) + self.counts[shard]])

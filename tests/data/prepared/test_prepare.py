@@ -231,3 +231,12 @@ def test_shards_are_read_by_index_in_another_process_too(folder):
     assert isinstance(records, shards.ShardRecords)
     with pytest.raises(IndexError):
         records[70]
+
+
+def test_few_shards_are_open_at_a_time(folder, monkeypatch):
+    monkeypatch.setattr(shards, "OPEN_SHARDS", 2)
+    records = read_manifest(folder).records(folder, "train")
+    everything = [records[index]["input_ids"].tolist() for index in range(70)]
+    order = np.random.default_rng(0).permutation(70)
+    assert [records[int(index)]["input_ids"].tolist() for index in order] == [everything[index] for index in order]
+    assert len(records._readers) == 2
