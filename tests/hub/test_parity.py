@@ -180,7 +180,7 @@ def outputs(model, inputs):
     return {name: array.numpy() for name, array in named.items() if array is not None}
 
 
-def close(ours, theirs, inputs):
+def assert_close(ours, theirs, inputs):
     """Asserts that everything they compute is what we compute, wherever there is no padding."""
     found = {"hidden": ours.hidden, "logits": ours.logits, "pooled": ours.pooled, **(ours.extra_logits or {})}
     for name, array in theirs.items():
@@ -195,7 +195,7 @@ def test_same_outputs(case):
     theirs, folder = case
     inputs = batch(theirs.config)
     ours = from_huggingface(folder)
-    close(ours(inputs), outputs(theirs, inputs), inputs)
+    assert_close(ours(inputs), outputs(theirs, inputs), inputs)
 
 
 def test_gives_back_what_came_and_loads_there(case, tmp_path):
@@ -265,7 +265,7 @@ def test_a_ragged_model_loads_there_padded(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert again.config.num_attention_heads == 4
-    close(smaller(inputs), outputs(again, inputs), inputs)
+    assert_close(smaller(inputs), outputs(again, inputs), inputs)
 
 
 REMOVABLE = [
@@ -286,7 +286,7 @@ def test_transformers_4_loads_pruned_heads(case, tmp_path):
     smaller = prune(model, [f"{stack}/0/1", f"{stack}/1/0", f"{stack}/1/2"])
     to_huggingface(smaller, tmp_path / "ours", "pruned_heads")
     inputs = batch(theirs.config)
-    close(smaller(inputs), outputs(loaded(type(theirs), tmp_path / "ours"), inputs), inputs)
+    assert_close(smaller(inputs), outputs(loaded(type(theirs), tmp_path / "ours"), inputs), inputs)
 
 
 @pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen2ForCausalLM"], indirect=True)
@@ -298,7 +298,7 @@ def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert (again.config.num_attention_heads, again.config.num_key_value_heads, again.config.head_dim) == (2, 2, 4)
-    close(smaller(inputs), outputs(again, inputs), inputs)
+    assert_close(smaller(inputs), outputs(again, inputs), inputs)
 
 
 @pytest.mark.parametrize("case", ["T5ForConditionalGeneration"], indirect=True)
@@ -311,7 +311,7 @@ def test_the_same_heads_everywhere_leave_a_smaller_t5(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert (again.config.num_heads, again.config.d_kv) == (2, 6)
-    close(smaller(inputs), outputs(again, inputs), inputs)
+    assert_close(smaller(inputs), outputs(again, inputs), inputs)
 
 
 def test_layers_of_different_counts_have_no_native_layout_yet():
@@ -338,7 +338,7 @@ def test_shards_and_half_precision(tmp_path):
         assert torch.equal(parameter, again.get_parameter(name)), name
     wide = from_huggingface(tmp_path / "theirs", dtype="float32")
     inputs = batch(theirs.config)
-    close(wide(inputs), outputs(theirs.float(), inputs), inputs)
+    assert_close(wide(inputs), outputs(theirs.float(), inputs), inputs)
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +369,7 @@ def test_trained_weights_on_real_sentences(minilm, data_dir):
         found = theirs(**{name: torch.from_numpy(np.asarray(array)) for name, array in reference.items()})
     computed, mask = ours(inputs), inputs["attention_mask"]
     expected = {"hidden": found.last_hidden_state.numpy(), "pooled": found.pooler_output.numpy()}
-    close(computed, expected, inputs)
+    assert_close(computed, expected, inputs)
     vectors = [means(np.asarray(hidden), mask) for hidden in (computed.hidden, expected["hidden"])]
     np.testing.assert_allclose(*vectors, atol=TOLERANCE, rtol=0)
 
