@@ -27,12 +27,12 @@ Cost of big: 6 to 12 hours on one V100.
 
 from ml_collections import ConfigDict
 
-from headjax.papers import arguments, choose, cut_or_shared, experiment, translation, translation_adam
+from headjax.papers import Fields, arguments, choose, cut_or_shared, experiment, translation, translation_adam
 
 SIZES = {"base": (512, 8, 2048, "post_norm"), "big": (1024, 16, 4096, "pre_norm")}
 """Width, heads, feed-forward width and residual connections."""
 
-RUNS = {
+RUNS: dict[str, Fields] = {
     # 112 packed examples of 256 tokens are the 4 x 3584 x 2 tokens of the recipe.
     "base": {"batch_size": 112, "steps": 100_000, "optimizer": translation_adam(7e-4, 4000)},
     "big": {"batch_size": 512, "steps": 9000, "optimizer": translation_adam(1.976e-3, 1000, epsilon=1e-9)},

@@ -28,7 +28,6 @@ def get_config(arg: str = "") -> ConfigDict:
     """Arguments: deep, initialization (a kind, such as admin), vocab_size, data, seed, smoke."""
     knobs = arguments(arg, deep=False, initialization="", vocab_size=32_768, seed=1111)
     model = translation(512, 8, 2048, knobs.vocab_size, attention_dropout=0.1, feed_forward_dropout=0.1)
-    rates = {"schedule": "inverse_square_root", "warmup_steps": 8000}
     return experiment(
         knobs,
         model={"kind": "deep", "of": model} if knobs.deep else model,
@@ -36,6 +35,8 @@ def get_config(arg: str = "") -> ConfigDict:
         # 128 packed examples of 256 tokens are the 4 x 8192 tokens of the recipe.
         batch_size=128,
         steps=400_000,
-        optimizer=adam(1e-3, kind="radam", b1=0.9, b2=0.98, clip_norm=0.0, **rates),
+        optimizer=adam(
+            1e-3, schedule="inverse_square_root", warmup_steps=8000, kind="radam", b1=0.9, b2=0.98, clip_norm=0.0
+        ),
         compute={"dtype": "bfloat16", "remat": "full"},
     )
