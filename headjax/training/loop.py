@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import Mesh
 
 from headjax import history
@@ -110,39 +111,21 @@ def train(
     if profiled is not None:
         profiled.check(config.steps)
     start = config.start()
-    model = start.config
     mesh = config.mesh.build()
     check_batch_size(config.batch_size, mesh, config.accumulate)
-    check_kernels(model, config.compute, training=True)
+    check_kernels(start.config, config.compute, training=True)
     check_workdir(workdir, config)
     data = config.data.load(start.tokenizer) if data is None else data
-    check_vocabulary(model, data)
+    check_vocabulary(start.config, data)
     claim_workdir(workdir, config)
-    progress = progress if is_first() else silent
-    optimizer = config.optimizer.build(model.tensors(), config.steps)
-    run = Run(
-        config=config,
-        model=model,
-        mesh=mesh,
-        data=data,
-        step=train_step(
-            model,
-            optimizer,
-            mesh,
-            compute=config.compute,
-            seed=config.seed,
-            accumulate=config.accumulate,
-            sharding=config.sharding,
-        ),
-        along_depth=depth_measurement(model, mesh, compute=config.compute, seed=config.seed),
-        evaluate=_evaluator(config, model, mesh, data),
-    )
+    optimizer = config.optimizer.build(start.config.tensors(), config.steps)
+    run = _build(config, start.config, optimizer, mesh, data)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         iterator = train_iterator(data.train, config.batch_size, config.seed, shard=process_shard(mesh))
+        target = abstract_state(run.model, optimizer, mesh, config.sharding)
         if checkpoints.latest is None:
             state = starting_state(config, start, optimizer, mesh, data.train, workdir)
         else:
-            target = abstract_state(model, optimizer, mesh, config.sharding)
             state, position = checkpoints.restore(checkpoints.latest, target)
             if position["data"] != data.info.get("data"):
                 raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
@@ -152,12 +135,29 @@ def train(
             Profiler(profiled, workdir / "tensorboard") as profiler,
             StopRequest() as stop,
         ):
-            state, speed, diverged = _advance(run, state, iterator, checkpoints, metrics, stop, progress, profiler)
+            shown = progress if is_first() else silent
+            state, speeds, diverged = _advance(run, state, iterator, checkpoints, metrics, stop, shown, profiler)
             final = _final_metrics(run, state, metrics) if diverged is None else {}
         if diverged is not None and checkpoints.latest is not None:
-            state, _ = checkpoints.restore(checkpoints.latest, abstract_state(model, optimizer, mesh, config.sharding))
+            state, _ = checkpoints.restore(checkpoints.latest, target)
     past = (*start.history, *read_initialization(workdir))
-    return _result(run, workdir, state, past, final, speed, diverged)
+    return _result(run, workdir, state, past, final, speeds, diverged)
+
+
+def _build(
+    config: TrainConfig, model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh, data: TaskData
+) -> Run:
+    step = train_step(
+        model,
+        optimizer,
+        mesh,
+        compute=config.compute,
+        seed=config.seed,
+        accumulate=config.accumulate,
+        sharding=config.sharding,
+    )
+    along_depth = depth_measurement(model, mesh, compute=config.compute, seed=config.seed)
+    return Run(config, model, mesh, data, step, along_depth, _evaluator(config, model, mesh, data))
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
