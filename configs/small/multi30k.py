@@ -1,0 +1,63 @@
+"""Translation of image captions: Multi30k, English to German, from scratch.
+
+    export HEADJAX_DATA=...   # the folder that holds mt/multi30k
+    headjax train --config configs/small/multi30k.py --workdir runs/multi30k
+
+Measured (2000 steps of 128 pairs, nine epochs, 7,066,624 parameters, about 45 minutes of CPU time): perplexity 5.90 per
+token and 13.5 per word on the 1,000 captions of test_2016_flickr, and BLEU 36.5 with 4 beams
+(nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0):
+
+    model = headjax.load("runs/multi30k/model")
+    captions = headjax.load_task(f"translation:{folder}/mt/multi30k/test_2016_flickr:en-de", model).data.validation
+    headjax.translate(model, captions, beams=4, max_new_tokens=40).bleu
+"""
+
+import os
+
+from ml_collections import ConfigDict
+
+from headjax.configuration import parse_arguments
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """Arguments: steps, batch_size, peak (learning rate), width, num_layers, num_heads, seed."""
+    knobs = parse_arguments(arg, steps=2000, batch_size=128, peak=1.5e-3, width=256, num_layers=3, num_heads=4, seed=0)
+    folder = f"{os.environ.get('HEADJAX_DATA', 'data')}/mt/multi30k"
+    return ConfigDict(
+        {
+            "model": {
+                "kind": "translation",
+                "vocab_size": 6000,
+                "width": knobs.width,
+                "num_layers": knobs.num_layers,
+                "attention": {
+                    "kind": "multi_head",
+                    "num_heads": knobs.num_heads,
+                    "head_dim": knobs.width // knobs.num_heads,
+                },
+                "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
+                "residual": {"kind": "pre_norm"},
+                "dropout": 0.1,
+            },
+            "data": {
+                "kind": "parallel_text",
+                "train": f"{folder}/train",
+                "validation": f"{folder}/test_2016_flickr",
+                "source": "en",
+                "target": "de",
+                "vocab_size": 6000,
+                "max_length": 64,
+                "buckets": (16, 24, 32),
+            },
+            "batch_size": knobs.batch_size,
+            "steps": knobs.steps,
+            "optimizer": {
+                "kind": "adamw",
+                "schedule": {"kind": "cosine", "peak": knobs.peak, "warmup_steps": 200, "final": 0.01},
+                "b2": 0.98,
+            },
+            "evaluate_every": 500,
+            "checkpoint_every": 500,
+            "seed": knobs.seed,
+        }
+    )
