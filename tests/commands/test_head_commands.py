@@ -3,18 +3,14 @@
 import json
 import re
 
-import jax
 import pytest
 
 from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.commands.ablate import parse_size
-from headjax.data.tokenizers import byte_tokenizer
 from headjax.errors import HeadjaxError
-from headjax.models.base import Model
 from headjax.models.directory import load
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import LanguageModel
+from tests.commands.language_folder import write_language_folder
 
 HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]
 
@@ -23,18 +19,7 @@ HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]
 def folder(tmp_path_factory):
     """A model directory with random weights and a text to try it on."""
     folder = tmp_path_factory.mktemp("commands")
-    config = LanguageModel(
-        vocab_size=257,
-        max_length=32,
-        width=16,
-        num_layers=2,
-        attention=MultiHead(num_heads=2, head_dim=8),
-        feed_forward=Dense(16),
-    ).build()
-    params = jax.tree.map(lambda array: 8.0 * array, config.initialize(jax.random.key(0)))
-    Model(config, params, tokenizer=byte_tokenizer()).save(folder / "model")
-    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
-    (folder / "text.txt").write_text(text)
+    write_language_folder(folder, max_length=32)
     (folder / "empty.txt").write_text("")
     (folder / "labels.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
     return folder

@@ -2,33 +2,17 @@
 
 import json
 
-import jax
 import pytest
 
-from headjax.attention import MultiHead
 from headjax.cli import main
-from headjax.data.tokenizers import byte_tokenizer
-from headjax.models.base import Model
 from headjax.models.directory import load
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import LanguageModel
+from tests.commands.language_folder import write_language_folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharing")
-    config = LanguageModel(
-        vocab_size=257,
-        max_length=16,
-        width=16,
-        num_layers=2,
-        attention=MultiHead(num_heads=2, head_dim=8),
-        feed_forward=Dense(16),
-    ).build()
-    params = jax.tree.map(lambda array: 8.0 * array, config.initialize(jax.random.key(0)))
-    Model(config, params, tokenizer=byte_tokenizer()).save(folder / "model")
-    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
-    (folder / "text.txt").write_text(text)
+    write_language_folder(folder, max_length=16)
     return folder
 
 

@@ -1,0 +1,25 @@
+"""A tiny language model and a text, for commands to work on."""
+
+import jax
+
+from headjax.attention import MultiHead
+from headjax.data.tokenizers import byte_tokenizer
+from headjax.models.base import Model
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import LanguageModel
+
+
+def write_language_folder(folder, max_length):
+    """Writes `model`, a model directory with random weights, and `text.txt`."""
+    config = LanguageModel(
+        vocab_size=257,
+        max_length=max_length,
+        width=16,
+        num_layers=2,
+        attention=MultiHead(num_heads=2, head_dim=8),
+        feed_forward=Dense(16),
+    ).build()
+    params = jax.tree.map(lambda array: 8.0 * array, config.initialize(jax.random.key(0)))
+    Model(config, params, tokenizer=byte_tokenizer()).save(folder / "model")
+    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
+    (folder / "text.txt").write_text(text)
