@@ -7,7 +7,9 @@ width grows (standard heads) or the number of heads does (fixed head size 32 at 
     fixed      head_dim=32, heads=4, 8, 16, 32, 48, 64, 70 (width 256)      12.1, 12.9, 14.5, 17.6, 20.8, 23.9, 25.1
 
 The figures' perplexities are not printed. Learning rate 0.1 / sqrt(max(step, 10,000)), which peaks at 0.001.
-Cost in the paper: a couple of hours on 4 TPUv2 chips (v2-8).
+Cost in the paper: a couple of hours for 250,000 steps on 4 TPUv2 chips (v2-8), with a batch of 4096 and no unit. Only
+tokens on each of the 8 cores, Tensor2Tensor's way to count, agree with that cost: 128 packed examples of 256 tokens,
+one hour at the chips' peak. 4096 examples would take days (docs/tpu.md).
 
     headjax inspect --config configs/papers/concise_lm1b.py:heads=70,head_dim=32
     headjax prepare lm1b --out D
@@ -40,7 +42,8 @@ def get_config(arg: str = "") -> ConfigDict:
             "attention_dropout": 0.1,
         },
         task={"task": "lm1b", "length": 256},
-        batch_size=4096,
+        # 4096 tokens on each of 8 cores.
+        batch_size=128,
         steps=250_000,
         optimizer=adam(1e-3, schedule="inverse_square_root", warmup_steps=10_000, weight_decay=0.01),
     )
