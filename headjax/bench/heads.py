@@ -64,7 +64,7 @@ def run(progress: Progress = silent) -> BenchResult:
     with progress("heads", 2 + len(SPEEDS), "measurement") as bar:
         scoring = _time_scoring(model, peer)
         bar(1, {})
-        sweep = time_in_turns(_sweep(model), repeats=SWEEPS)
+        sweep = time_in_turns(_sweep(model), repeats=SWEEPS, settle=0)
         bar(2, {})
         pruned = prune(model, random_order(config, seed=0)[: LAYERS * HEADS // 2])
         speeds = _time_forwards({"whole": model, "pruned": pruned}, bar)

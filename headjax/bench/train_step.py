@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from headjax.bench.bert import bert
 from headjax.bench.result import BenchResult
-from headjax.bench.timing import Timing, summarize
+from headjax.bench.timing import Timing, time_in_turns
 from headjax.errors import HeadjaxError
 from headjax.models.compute import Compute
 from headjax.parallel.mesh import MeshConfig
@@ -22,7 +21,7 @@ from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import initial_state
 from headjax.training.step import put_batch, train_step
 
-BATCH, LENGTH, REPEATS = 8, 128, 7
+BATCH, LENGTH, REPEATS = 8, 128, 5
 
 
 def run(progress: Progress = silent) -> BenchResult:
@@ -32,16 +31,7 @@ def run(progress: Progress = silent) -> BenchResult:
         HeadjaxError: PyTorch or transformers is not installed.
     """
     steps = {"headjax": our_step(), "transformers (PyTorch)": _peer()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    with progress("steps", REPEATS + 1, "step") as bar:
-        for repeat in range(REPEATS + 1):
-            for name, step in steps.items():
-                start = time.perf_counter()
-                step()
-                if repeat:  # the first is the warm-up and compiles
-                    seconds[name].append(time.perf_counter() - start)
-            bar(repeat + 1, {})
-    timings = {name: summarize(times) for name, times in seconds.items()}
+    timings = time_in_turns(steps, repeats=REPEATS, progress=progress)
     ours, peer = timings.values()
     return BenchResult(ours._asdict(), peer._asdict(), ours.median / peer.median, (_table(timings),))
 
@@ -57,7 +47,9 @@ def _table(timings: dict[str, Timing]) -> Table:
         Column("Tokens/s", numbers.count, "higher"),
     )
     return Table(
-        columns, rows, notes=(f"BERT-base, batch {BATCH} x {LENGTH}, float32, AdamW, {REPEATS} steps in turns.",)
+        columns,
+        rows,
+        notes=(f"BERT-base, batch {BATCH} x {LENGTH}, float32, AdamW, {REPEATS} turns, the second step of each.",),
     )
 
 
