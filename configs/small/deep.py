@@ -1,7 +1,8 @@
-"""One head, many layers: a shallow multi-head model and its deep single-head equal, on WikiText-2 or LM1B.
+"""One head, many layers: a shallow multi-head model and its deep single-head equal, on real text.
 
-    export HEADJAX_DATA=...   # the folder that holds lm/
+    export HEADJAX_DATA=...   # the folder that holds lm/ and mt/
     headjax train --config configs/small/deep.py:variant=deep_admin,seed=0 --workdir runs/deep-admin-0
+    headjax train --config configs/small/deep.py:text=multi30k,variant=deep_admin --workdir runs/deep-translation
 
 Variants, of nearly equal parameters (docs/deep_training.md has what was measured):
 
@@ -11,10 +12,12 @@ Variants, of nearly equal parameters (docs/deep_training.md has what was measure
 * `deep_pre_norm`: the same with x + f(LN(x));
 * `pre_norm`: the shallow one with x + f(LN(x)).
 
-The text is read byte by byte, so that few steps tell models that learn from models that do not.
+WikiText-2 and LM1B are read byte by byte, so that few steps tell models that learn from models that do not. Multi30k's
+captions are translated from English to German, with encoder and decoder of num_layers layers each.
 """
 
 import os
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -23,13 +26,15 @@ from headjax.errors import ConfigError
 from headjax.serialize import unknown_name
 
 VARIANTS = ("post_norm", "deep", "deep_admin", "deep_pre_norm", "pre_norm")
-TEXTS = {"wikitext2": "wikitext-2-raw/wiki.valid.raw", "lm1b": "lm1b_heldout.dev.tokens"}
+LANGUAGE = {"wikitext2": "lm/wikitext-2-raw/wiki.valid.raw", "lm1b": "lm/lm1b_heldout.dev.tokens"}
+TEXTS = (*LANGUAGE, "multi30k")
+PIECES = 4000
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: variant, text (wikitext2, lm1b), num_heads, num_layers, width, steps, batch_size, peak, warmup, seed.
+    """Arguments: variant, text (wikitext2, lm1b, multi30k), num_heads, num_layers, width, steps, batch_size, seed.
 
-    `peak` is the learning rate after `warmup` steps; `initialization` names another one than the variant's.
+    And `peak`, the learning rate after `warmup` steps; `initialization` names another one than the variant's.
     """
     knobs = parse_arguments(
         arg,
@@ -49,35 +54,13 @@ def get_config(arg: str = "") -> ConfigDict:
         if value not in known:
             raise ConfigError(f"{name}: {unknown_name(name, value, known)}")
     deep = knobs.variant.startswith("deep")
-    shallow = {
-        "kind": "language_model",
-        "vocab_size": 257,
-        "max_length": 32,
-        "width": knobs.width,
-        "num_layers": knobs.num_layers,
-        "attention": {
-            "kind": "multi_head",
-            "num_heads": knobs.num_heads,
-            "head_dim": knobs.width // knobs.num_heads,
-            "rotary": {"kind": "rotary_halves"},
-        },
-        "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
-        "residual": {"kind": "pre_norm" if knobs.variant.endswith("pre_norm") else "post_norm"},
-        "positions": {"kind": "no_positions"},
-        "embedding_norm": {"kind": "layer_norm"},
-        "initializer": {"kind": "sliced_xavier", "slices": knobs.num_heads if deep else 1},
-        "dropout": 0.1,
-    }
-    kind = knobs.initialization or ("admin" if knobs.variant == "deep_admin" else "")
+    kind, data = _data(knobs.text)
+    shallow = kind | _layers(knobs, slices=knobs.num_heads if deep else 1)
+    initialization = knobs.initialization or ("admin" if knobs.variant == "deep_admin" else "")
     return ConfigDict(
         {
             "model": {"kind": "deep", "of": shallow} if deep else shallow,
-            "data": {
-                "kind": "language",
-                "path": f"{os.environ.get('HEADJAX_DATA', 'data')}/lm/{TEXTS[knobs.text]}",
-                "length": 32,
-                "tokenizer": "bytes",
-            },
+            "data": data,
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,
             "optimizer": {
@@ -93,6 +76,49 @@ def get_config(arg: str = "") -> ConfigDict:
             "diagnose_every": 100,
             "diverged_above": 12.0,
             "seed": knobs.seed,
-            **({"initialization": {"kind": kind}} if kind else {}),
+            **({"initialization": {"kind": initialization}} if initialization else {}),
         }
     )
+
+
+def _layers(knobs: Any, slices: int) -> dict[str, Any]:
+    """The parts of the model that all texts share."""
+    return {
+        "width": knobs.width,
+        "num_layers": knobs.num_layers,
+        "attention": {
+            "kind": "multi_head",
+            "num_heads": knobs.num_heads,
+            "head_dim": knobs.width // knobs.num_heads,
+            **({} if knobs.text == "multi30k" else {"rotary": {"kind": "rotary_halves"}}),
+        },
+        "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
+        "residual": {"kind": "pre_norm" if knobs.variant.endswith("pre_norm") else "post_norm"},
+        "initializer": {"kind": "sliced_xavier", "slices": slices},
+        "dropout": 0.1,
+    }
+
+
+def _data(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is particular to the model of a text, and its data."""
+    folder = os.environ.get("HEADJAX_DATA", "data")
+    if text == "multi30k":
+        captions = f"{folder}/mt/multi30k"
+        return {"kind": "translation", "vocab_size": PIECES}, {
+            "kind": "parallel_text",
+            "train": f"{captions}/train",
+            "validation": f"{captions}/test_2016_flickr",
+            "source": "en",
+            "target": "de",
+            "vocab_size": PIECES,
+            "max_length": 64,
+            "buckets": (16, 24, 32),
+        }
+    model = {
+        "kind": "language_model",
+        "vocab_size": 257,
+        "max_length": 32,
+        "positions": {"kind": "no_positions"},
+        "embedding_norm": {"kind": "layer_norm"},
+    }
+    return model, {"kind": "language", "path": f"{folder}/{LANGUAGE[text]}", "length": 32, "tokenizer": "bytes"}

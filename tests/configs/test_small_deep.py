@@ -25,14 +25,17 @@ RESIDUALS = {
 }
 
 
+@pytest.mark.parametrize("text", ["wikitext2", "multi30k"])
 @pytest.mark.parametrize("variant", RESIDUALS)
-def test_variants_have_equal_heads_and_nearly_equal_parameters(variant):
-    config = train_config(load_config(f"{FILE}:variant={variant},seed=2"))
-    model, shallow = config.start().config, train_config(load_config(f"{FILE}:variant=post_norm")).start().config
-    attentions = model.decoder.attentions("attention")
-    assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
-    assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
-    assert {type(layer.residual) for layer in model.decoder.layers} == {RESIDUALS[variant]}
+def test_variants_have_equal_heads_and_nearly_equal_parameters(variant, text):
+    config = train_config(load_config(f"{FILE}:variant={variant},text={text},seed=2"))
+    model = config.start().config
+    shallow = train_config(load_config(f"{FILE}:variant=post_norm,text={text}")).start().config
+    for attentions in model.attentions().values():
+        assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
+        assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
+    for stack in model.stacks().values():
+        assert {type(layer.residual) for layer in stack.layers} == {RESIDUALS[variant]}
     assert 1.0 <= count(model.tensors()) / count(shallow.tensors()) < 1.1
     assert config.seed == 2
 
