@@ -1,0 +1,49 @@
+"""Measures along depth where layers share their parameters."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from headjax.models.base import Options
+from headjax.models.compute import Compute
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Albert
+from headjax.models.tasks import MaskedLanguageModel
+from headjax.parallel.mesh import MeshConfig
+from headjax.training.depth import depth_measurement
+from tests import tiny
+
+LAYERS = 3
+
+
+def test_shared_layers_have_variances_of_their_own_and_one_gradient():
+    model = Albert(
+        vocab_size=30,
+        width=16,
+        embedding_size=8,
+        num_layers=LAYERS,
+        attention=tiny.multi_head(4),
+        feed_forward=Dense(32),
+        pooler=None,
+        task=MaskedLanguageModel(),
+        dropout=0.0,
+        attention_dropout=0.0,
+    ).build()
+    before = model.initialize(jax.random.key(0))
+    tokens = tiny.tokens(2, 6)["input_ids"] % 30
+    batch = {"input_ids": jnp.asarray(tokens), "labels": jnp.asarray(tokens)}
+    after = jax.tree.map(lambda array: 0.5 * array, before)
+    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    depth = depth_measurement(model, mesh, compute=Compute(), seed=0)(before, after, batch, 0)
+
+    gradient = jax.grad(lambda params: model.loss(model.apply(params, batch, Options()), batch).mean())(before)
+    (run,) = model.stacks()["encoder"].runs
+    np.testing.assert_allclose(
+        depth.gradient_norm["encoder"], np.full(LAYERS, optax.tree.norm(gradient["encoder"][run.name])), rtol=1e-4
+    )
+    np.testing.assert_allclose(depth.update_ratio["encoder"], np.full(LAYERS, 0.5), rtol=1e-5)
+    assert len(np.unique(np.asarray(depth.branch_variance["encoder"]))) == 2 * LAYERS
+    np.testing.assert_allclose(depth.stream_variance["encoder"], np.ones(2 * LAYERS), rtol=0.01)
