@@ -137,12 +137,14 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 
     Raises:
         ConfigError: a mesh that does not fill the slice, a batch or a tensor that does not divide over it, a kernel
-            that the model cannot use.
+            that the model cannot use, an initialisation that is none for it.
         HeadjaxError: the TPU compiler is not installed.
     """
     mesh = config.mesh.build(where.devices())
     check_batch_size(config.batch_size, mesh, config.accumulate)
     model = config.model.build()
+    if config.initialization is not None:
+        model = config.initialization.configure(model)
     shardings(model.tensors(), mesh, sharding=config.sharding)
     check_kernels(model, config.compute, training=True)
     return model, mesh

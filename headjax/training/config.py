@@ -32,7 +32,7 @@ EXECUTION_FIELDS = frozenset(
     }
 )
 """Fields that may differ when a run is continued: none of them changes what is computed, up to rounding and, for
-`accumulate`, up to which activations dropout drops."""
+`accumulate` (and for `mesh` where it is above 1), up to which activations dropout drops."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,9 @@ def accumulated_gradient(
     """The gradient of a batch computed in parts, one after another: activations are those of one part.
 
     The mean is over the whole batch's targets, sum_i total_i / sum_i weight_i, so that up to rounding, and up to
-    dropout, which each part draws with a key of its own, nothing depends on the number of parts.
+    dropout, which each part draws with a key of its own, nothing depends on the number of parts. Where the current mesh
+    has copies of the model alone, each adds up its own gradient, and they are reduced once, after the last part; each
+    copy draws with a key of its own then.
 
     Args:
         losses_of: from parameters, a dropout key and a part of the batch to its losses.
@@ -57,6 +59,17 @@ def accumulated_gradient(
         batch: arrays `[batch, ...]`.
         parts: how many; they divide the batch, and each device's share of it.
     """
+    mesh = jax.sharding.get_abstract_mesh()
+    copies = not mesh.empty and 1 < mesh.size == mesh.shape["data"]
+    sums = (_summed_by_copies if copies else _summed)(losses_of, params, key, batch, parts)
+    targets = jnp.maximum(sums.targets, 1.0)
+    return Gradient(sums.loss / targets, sums.targets, jax.tree.map(lambda slope: slope / targets, sums.params))
+
+
+def _summed(
+    losses_of: Callable[[Params, jax.Array, Batch], Loss], params: Params, key: jax.Array, batch: Batch, parts: int
+) -> Gradient:
+    """The gradient of a batch's summed loss, in parts."""
 
     def total(params: Params, key: jax.Array, part: Batch) -> tuple[jax.Array, jax.Array]:
         losses = losses_of(params, key, part)
@@ -71,13 +84,28 @@ def accumulated_gradient(
 
     nothing = Gradient(jnp.zeros(()), jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     sums, _ = jax.lax.scan(add, nothing, (jnp.arange(parts), jax.tree.map(lambda array: _cut(array, parts), batch)))
-    targets = jnp.maximum(sums.targets, 1.0)
-    return Gradient(sums.loss / targets, sums.targets, jax.tree.map(lambda slope: slope / targets, sums.params))
+    return sums
+
+
+def _summed_by_copies(
+    losses_of: Callable[[Params, jax.Array, Batch], Loss], params: Params, key: jax.Array, batch: Batch, parts: int
+) -> Gradient:
+    """The same, each copy of the model on its own examples; what it adds up is reduced at the end."""
+
+    def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> Gradient:
+        own = jax.random.fold_in(key, jax.lax.axis_index(BATCH_AXES))
+        return jax.lax.psum(_summed(losses_of, params, own, batch, parts), BATCH_AXES)
+
+    whole, spread = PartitionSpec(), PartitionSpec(BATCH_AXES)
+    # Without the check, JAX leaves the gradient of a copy to itself and does not reduce it in every part.
+    placed = jax.shard_map(of_a_copy, in_specs=(whole, whole, spread), out_specs=whole, check_vma=False)
+    return placed(params, key, batch)
 
 
 def _cut(array: jax.Array, parts: int) -> jax.Array:
     """`[batch, ...]` as `[parts, batch / parts, ...]`, every device's examples spread evenly over the parts."""
     cut = jnp.swapaxes(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 0, 1)
-    if jax.sharding.get_abstract_mesh().empty:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes:
         return cut
     return jax.lax.with_sharding_constraint(cut, PartitionSpec(None, BATCH_AXES))

@@ -14,7 +14,7 @@ from headjax.cli import main
 from headjax.errors import ConfigError
 from headjax.models.base import Options
 from headjax.parallel.collectives import Collective
-from headjax.parallel.plan import _needed, plan, plan_config
+from headjax.parallel.plan import _needed, check_plan, plan, plan_config
 from headjax.parallel.roofline import roofline
 from headjax.parallel.tpu import CHIPS, GIB, Slice, find_slice
 from headjax.tensors import abstract, count
@@ -82,6 +82,15 @@ def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
     assert plan_config(data(), length=8).length == 8
     with pytest.raises(ConfigError, match=r"^config\.optimizer: missing$"):
         plan_config({name: entry for name, entry in data().items() if name != "optimizer"})
+
+
+def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_devices):
+    post_norm = data()["model"] | {"residual": {"kind": "post_norm"}}
+    plain, _ = check_plan(plan_config(data(model=post_norm)), eight_devices)
+    admin, _ = check_plan(plan_config(data(model=post_norm, initialization={"kind": "admin"})), eight_devices)
+    assert count(admin.tensors()) == count(plain.tensors()) + 3 * 2 * 32  # a vector for every sub-layer
+    with pytest.raises(ConfigError, match=r"^decoder\.layers\[0\]\.residual: is pre_norm"):
+        check_plan(plan_config(data(initialization={"kind": "admin"})), eight_devices)
 
 
 def test_every_slice_is_checked_before_the_first_compiles(eight_devices, config, monkeypatch, capsys):

@@ -1,15 +1,18 @@
 """The step: batches in parts, and moments spread over the copies, come to what the plain step comes to."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.models import Compute
+from headjax.models.base import Loss
 from headjax.models.outputs import IGNORED, Untied
 from headjax.parallel.collectives import collectives
 from headjax.parallel.mesh import MeshConfig
 from headjax.parallel.rules import ShardingConfig
 from headjax.tensors import count, flatten
+from headjax.training.gradient import accumulated_gradient
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state, initial_state
 from headjax.training.step import put_batch, train_step
@@ -66,6 +69,37 @@ def assert_the_same(found, plain):
 def test_a_batch_in_parts_on_any_mesh_is_the_batch(sizes, accumulate, plain, batch):
     devices = jax.devices()[: int(np.prod(list(sizes.values())))]
     assert_the_same(two_steps(MeshConfig(**sizes).build(devices), batch, accumulate=accumulate), plain)
+
+
+def test_copies_add_up_their_parts_and_reduce_once(batch):
+    """One gradient and the sums of losses and targets, however many the parts are."""
+    mesh = MeshConfig(data=4).build(jax.devices()[:4])
+    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, accumulate=4)
+    text = step.lower(abstract_state(CONFIG, OPTIMIZER, mesh), batch).compile().as_text()
+    sent = collectives(text)
+    assert sent.keys() == {"all-reduce"}
+    assert sent["all-reduce"].bytes == 4 * count(CONFIG.tensors()) + 2 * 4
+
+
+def test_every_part_of_every_copy_draws_its_own_dropout():
+    mesh, key = MeshConfig(data=4).build(jax.devices()[:4]), jax.random.key(3)
+
+    def losses_of(params, key, batch):
+        return Loss(params["weight"] * jax.random.uniform(key) * batch["ones"], batch["ones"])
+
+    @jax.jit
+    def drawn(batch):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return accumulated_gradient(losses_of, {"weight": jnp.ones(())}, key, batch, 2)
+
+    found = drawn(put_batch({"ones": np.ones(8, np.float32)}, mesh))
+    draws = {
+        float(jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, copy), part)))
+        for copy in range(4)
+        for part in range(2)
+    }
+    assert len(draws) == 8
+    assert float(found.params["weight"]) == pytest.approx(sum(draws) / 8, rel=1e-5)
 
 
 def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 import optax
+import pytest
 
 from headjax.models import Compute
 from headjax.parallel.mesh import MeshConfig
@@ -12,19 +15,25 @@ from headjax.training.state import initial_state
 from headjax.training.step import evaluation_step, put_batch, train_step
 from tests import tiny
 
+MODEL = tiny.decoder_config(tiny.layer(tiny.collaborative()))
 
-def test_a_pallas_kernel_trains_over_a_mesh_as_the_reference_does():
-    model = tiny.decoder_config(tiny.layer(tiny.collaborative()))
-    mesh = MeshConfig(data=2, model=2).build(jax.devices()[:4])
-    optimizer = optax.sgd(0.1)
-    batch = put_batch(tiny.tokens(), mesh)
 
-    def after_one_step(kernel):
-        compute = Compute(attention=kernel)
-        state = initial_state(model, optimizer, mesh, 0)
-        state, metrics = train_step(model, optimizer, mesh, compute=compute, seed=0)(state, batch)
-        return metrics, state.params, evaluation_step(model, mesh, compute=compute)(state.params, batch)
+def after_one_step(kernel, parts=1, **sizes):
+    mesh = MeshConfig(**sizes).build(jax.devices()[: math.prod(sizes.values())])
+    optimizer, compute = optax.sgd(0.1), Compute(attention=kernel)
+    step = train_step(MODEL, optimizer, mesh, compute=compute, seed=0, accumulate=parts)
+    batch = put_batch(tiny.tokens(batch=4), mesh)
+    state, metrics = step(initial_state(MODEL, optimizer, mesh, 0), batch)
+    return metrics, state.params, evaluation_step(MODEL, mesh, compute=compute)(state.params, batch)
 
-    expected, actual = after_one_step("einsum"), after_one_step("collaborative_pallas")
+
+@pytest.fixture(scope="module")
+def expected():
+    return after_one_step("einsum", data=1)
+
+
+@pytest.mark.parametrize("sizes, parts", [({"data": 2, "model": 2}, 1), ({"data": 2}, 2)])
+def test_a_pallas_kernel_trains_over_a_mesh_as_the_reference_does(sizes, parts, expected):
+    actual = after_one_step("collaborative_pallas", parts, **sizes)
     for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
         np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-4, atol=1e-5)
