@@ -1,0 +1,69 @@
+"""The GKE manifest: a slice that exists, all of its chips, and fields that Kubernetes knows."""
+
+import string
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headjax.parallel.tpu import find_slice
+
+MANIFEST = Path(__file__).resolve().parents[1] / "tpu" / "gke" / "sweep.yaml"
+VARIABLES = {
+    "RUN": "heads-8",
+    "ARGS": "heads=8",
+    "QUEUE": "tpu",
+    "IMAGE": "registry/headjax:1",
+    "BUCKET": "my-bucket",
+    "SERVICE_ACCOUNT": "trainer",
+    "CONFIG": "configs/papers/concise_bert.py",
+}
+GENERATIONS = {"tpu-v5-lite-podslice": "v5e", "tpu-v5p-slice": "v5p", "tpu-v6e-slice": "v6e"}
+"""GKE's names of accelerators."""
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    """The manifest as `envsubst` makes it; a variable that the README does not name is an error."""
+    return yaml.safe_load(string.Template(MANIFEST.read_text()).substitute(VARIABLES))
+
+
+@pytest.fixture(scope="module")
+def job(manifest):
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert manifest["spec"].keys() == {"failurePolicy", "replicatedJobs"}
+    (replicated,) = manifest["spec"]["replicatedJobs"]
+    assert replicated.keys() == {"name", "replicas", "template"}
+    assert replicated["replicas"] == 1
+    return replicated["template"]
+
+
+def test_the_hosts_have_all_chips_of_one_slice(manifest, job):
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    selector = pod["nodeSelector"]
+    generation = GENERATIONS[selector["cloud.google.com/gke-tpu-accelerator"]]
+    where = find_slice(f"{generation}:{selector['cloud.google.com/gke-tpu-topology']}")
+    hosts, chips = job["spec"]["completions"], container["resources"]["limits"]["google.com/tpu"]
+    assert job["spec"]["parallelism"] == hosts
+    assert hosts * chips == where.num_chips
+    assert manifest["metadata"]["annotations"] == {
+        "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
+    }
+
+
+def test_the_run_writes_to_the_mounted_bucket(manifest, job):
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+    assert mount["name"] == volume["name"]
+    assert f"--workdir={mount['mountPath']}/heads-8" in container["command"]
+    assert "--config=configs/papers/concise_bert.py:heads=8" in container["command"]
+    assert manifest["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "tpu"}
+
+
+def test_kubernetes_knows_every_field(job):
+    """JobSet's own schema comes with JobSet; that of the job in it is Kubernetes' own."""
+    validation = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (pip install)")
+    whole = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, **job}
+    validation.validate(whole, validation.latest_version(), strict=True)
