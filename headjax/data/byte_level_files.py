@@ -47,7 +47,7 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
     from tokenizers import decoders, models, pre_tokenizers, processors
 
     file, special = Path(folder) / VOCABULARY, BYTE_LEVEL[family]
-    vocabulary = _vocabulary(file)
+    vocabulary = read_vocabulary(file)
     for token in sorted(set(special.values()) - vocabulary.keys()):
         raise DataError(f"{file}: no {token}, so it is not the vocabulary of a {family}")
     merges = _merges(Path(folder) / MERGES)
@@ -64,7 +64,12 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
     return Tokenizer(backend.to_str(), tuple(sorted(special.items())))
 
 
-def _vocabulary(file: Path) -> dict[str, int]:
+def read_vocabulary(file: Path) -> dict[str, int]:
+    """Tokens and their numbers from a `vocab.json`.
+
+    Raises:
+        DataError: it is none; the message starts with the file.
+    """
     try:
         vocabulary = json.loads(read_text(file))
     except ValueError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, require
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
     from tokenizers import normalizers
 
 SPACE = "▁"
@@ -37,17 +38,23 @@ class Dialect(NamedTuple):
     Attributes:
         single, pair: how texts and pairs are joined with special tokens; none adds nothing.
         special: special tokens by role, besides those that the file names.
-        sentinels: number of tokens `<extra_id_0>` and on, which follow the pieces from the last to the first.
+        before: tokens that stand before the pieces.
+        left_out: how many of the file's first pieces they take the place of.
+        after: tokens that follow the pieces.
         normalizers: what text goes through before the file's own rules.
         drops: whether text never becomes a piece of the file.
+        file: the name that the family gives its file.
     """
 
     single: tuple[str, ...] = ()
     pair: tuple[str, ...] = ()
     special: Mapping[str, str] = {}
-    sentinels: int = 0
+    before: tuple[str, ...] = ()
+    left_out: int = 0
+    after: tuple[str, ...] = ()
     normalizers: Callable[[], list[normalizers.Normalizer]] = list
     drops: Callable[[str], bool] = lambda piece: False
+    file: str = "spiece.model"
 
 
 def _albert_normalizers() -> list[normalizers.Normalizer]:
@@ -63,10 +70,31 @@ def _ends_in_number_and_comma(piece: str) -> bool:
 
 _T5 = Dialect(single=("$A", "</s>"), pair=("$A", "</s>", "$B", "</s>"), special={"eos_token": "</s>"})
 
+_XLM_ROBERTA = Dialect(
+    single=("<s>", "$A", "</s>"),
+    pair=("<s>", "$A", "</s>", "</s>", "$B", "</s>"),
+    special={
+        "bos_token": "<s>",
+        "cls_token": "<s>",
+        "eos_token": "</s>",
+        "mask_token": "<mask>",
+        "pad_token": "<pad>",
+        "sep_token": "</s>",
+    },
+    before=("<s>", "<pad>", "</s>", "<unk>"),
+    left_out=3,
+    after=("<mask>",),
+    file="sentencepiece.bpe.model",
+)
+
 DIALECTS: Mapping[str, Dialect] = {
     "": Dialect(),
-    "t5": _T5._replace(sentinels=100),
+    "t5": _T5._replace(after=tuple(f"<extra_id_{number}>" for number in reversed(range(100)))),
     "mt5": _T5,
+    "xlm-roberta": _XLM_ROBERTA,
+    "camembert": _XLM_ROBERTA._replace(
+        before=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), left_out=1
+    ),
     "albert": Dialect(
         single=("[CLS]", "$A", "[SEP]"),
         pair=("[CLS]", "$A", "[SEP]", "$B:1", "[SEP]:1"),
@@ -83,7 +111,8 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
 }
 """By Hugging Face's `model_type`; none is the file by itself. ALBERT lowers case, drops accents, and takes the comma
-off a number (Lan et al. 2020's code)."""
+off a number (Lan et al. 2020's code). XLM-RoBERTa and CamemBERT count as fairseq did: its dictionary's own tokens come
+first, so that pieces stand one and four places after those of the file."""
 
 
 def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
@@ -93,7 +122,7 @@ def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
     text that spells a special token is that token where the vocabulary lacks one of its characters.
 
     Args:
-        path: the model file (`spiece.model`).
+        path: the model file.
         family: a name of `DIALECTS`.
 
     Raises:
@@ -139,38 +168,72 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def _tokenizer(name: str, data: bytes, dialect: Dialect) -> Tokenizer:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-
-    proto = _parse(name, data)
+    proto = parse_model(name, data)
     vocabulary = _vocabulary(proto, dialect)
-    pieces = {piece: number for number, (piece, _) in enumerate(vocabulary)}
-    unknown = next((number for number, piece in enumerate(proto.pieces) if piece.type == UNKNOWN), None)
-    if unknown is None:
-        raise DataError(f"{name}: no piece stands for unknown text")
-    backend = Backend(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
-    rules = [*dialect.normalizers()]
-    if proto.normalizer_spec.precompiled_charsmap:
-        rules.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
-    backend.normalizer = normalizers.Sequence(rules)
+    special = {"unk_token": _unknown(name, proto), **_roles(proto), **dialect.special}
+    backend = unigram(proto, vocabulary, special["unk_token"], dialect.normalizers())
+    add_template(name, backend, dialect.single, dialect.pair)
+    marked = {piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)} | {*dialect.special.values()}
+    backend.add_special_tokens([token for token, _ in vocabulary if token in marked])
+    known = {token for token, _ in vocabulary}
+    return Tokenizer(
+        backend.to_str(), tuple(sorted((role, token) for role, token in special.items() if token in known))
+    )
+
+
+def unigram(
+    proto: Any, vocabulary: Sequence[tuple[str, float]], unknown: str, rules: Sequence[normalizers.Normalizer] = ()
+) -> Backend:
+    """The `tokenizers` library's tokenizer of a unigram model.
+
+    Args:
+        proto: the model file's message, for what it does to white space and characters.
+        vocabulary: tokens in the order of their ids, with their scores.
+        unknown: the token that stands for unknown text.
+        rules: what text goes through first.
+
+    Raises:
+        DataError: the file is of another kind.
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    number = next(number for number, (token, _) in enumerate(vocabulary) if token == unknown)
+    backend = Backend(models.Unigram(list(vocabulary), unk_id=number, byte_fallback=False))
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    backend.normalizer = normalizers.Sequence([*rules, *([normalizers.Precompiled(charsmap)] if charsmap else [])])
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
     )
     backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
-    if dialect.single:
-        added = {part.partition(":")[0] for part in dialect.pair if not part.startswith("$")}
-        for token in sorted(added - pieces.keys()):
-            raise DataError(f"{name}: no piece {token}, which the model's texts end with")
+    return backend
+
+
+def add_template(name: str, backend: Backend, single: Sequence[str], pair: Sequence[str]) -> None:
+    """Joins texts and pairs with special tokens, as `single` and `pair` say; empty adds nothing.
+
+    Raises:
+        DataError: the vocabulary lacks one of them; the message starts with `name`.
+    """
+    from tokenizers import processors
+
+    added = sorted({part.partition(":")[0] for part in (*single, *pair) if not part.startswith("$")})
+    for token in added:
+        if backend.token_to_id(token) is None:
+            raise DataError(f"{name}: no piece {token}, which the model's texts are joined with")
+    if single:
         backend.post_processor = processors.TemplateProcessing(
-            single=list(dialect.single),
-            pair=list(dialect.pair),
-            special_tokens=[(token, pieces[token]) for token in sorted(added)],
+            single=list(single),
+            pair=list(pair),
+            special_tokens=[(token, backend.token_to_id(token)) for token in added],
         )
-    backend.add_special_tokens([piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)])
-    special = {"unk_token": proto.pieces[unknown].piece, **_roles(proto), **dialect.special}
-    return Tokenizer(
-        backend.to_str(), tuple(sorted((role, token) for role, token in special.items() if token in pieces))
-    )
+
+
+def _unknown(name: str, proto: Any) -> str:
+    unknown = next((piece.piece for piece in proto.pieces if piece.type == UNKNOWN), None)
+    if unknown is None:
+        raise DataError(f"{name}: no piece stands for unknown text")
+    return str(unknown)
 
 
 def _roles(proto: Any) -> dict[str, str]:
@@ -179,11 +242,16 @@ def _roles(proto: Any) -> dict[str, str]:
     return {role: proto.pieces[number].piece for role, number in numbers.items() if number >= 0}
 
 
-def _parse(name: str, data: bytes) -> Any:
-    """The model file's message.
+def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
+    """A model file's message.
+
+    Args:
+        name: of the file, for errors.
+        data: its bytes.
+        model_type: `unigram`, or `bpe` for one that falls back to bytes and leaves white space as it is (Llama).
 
     Raises:
-        DataError: it is none, or of a kind that is not read.
+        DataError: it is no model file, or of another kind; or the library is not installed.
     """
     _library()
     from google.protobuf.message import DecodeError
@@ -197,28 +265,35 @@ def _parse(name: str, data: bytes) -> Any:
     if not proto.pieces:
         raise DataError(f"{name}: not a SentencePiece model")
     trained, rules = proto.trainer_spec, proto.normalizer_spec
-    if trained.model_type != trained.UNIGRAM or trained.byte_fallback:
-        raise DataError(f"{name}: only unigram models without byte fallback are read; save it as tokenizer.json")
-    usual = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
-    if not usual or trained.treat_whitespace_as_suffix:
+    pairs = model_type == "bpe"
+    if trained.model_type != (trained.BPE if pairs else trained.UNIGRAM) or trained.byte_fallback != pairs:
+        wanted = "byte pairs with byte fallback" if pairs else "unigram models without byte fallback"
+        raise DataError(f"{name}: only {wanted} are read here; save it as tokenizer.json")
+    usual = rules.add_dummy_prefix and rules.remove_extra_whitespaces != pairs and rules.escape_whitespaces
+    if not usual or trained.treat_whitespace_as_suffix or (pairs and rules.precompiled_charsmap):
         raise DataError(f"{name}: it treats white space in an unusual way; save it as tokenizer.json")
     return proto
 
 
-def _vocabulary(proto: Any, dialect: Dialect) -> list[tuple[str, float]]:
+def piece_scores(proto: Any, drops: Callable[[str], bool] = lambda piece: False) -> list[tuple[str, float]]:
     """The pieces with the scores by which the library cuts text."""
     highest = max(piece.score for piece in proto.pieces if piece.type == NORMAL)
 
     def score(piece: Any) -> float:
         if piece.type == USER_DEFINED:  # before any other way to cut, as the library has it
             return float(len(piece.piece.encode()) * highest - 0.1)
-        unreachable = piece.type in (UNKNOWN, CONTROL) or dialect.drops(piece.piece)
+        unreachable = piece.type in (UNKNOWN, CONTROL) or drops(piece.piece)
         return float(piece.score + UNREACHABLE * unreachable)
 
-    pieces = [(piece.piece, score(piece)) for piece in proto.pieces]
+    return [(piece.piece, score(piece)) for piece in proto.pieces]
+
+
+def _vocabulary(proto: Any, dialect: Dialect) -> list[tuple[str, float]]:
+    """The tokens in the order of their ids, with their scores."""
+    pieces = piece_scores(proto, dialect.drops)[dialect.left_out :]
     known = {piece.lstrip(SPACE) for piece, _ in pieces}
-    sentinels = [f"<extra_id_{number}>" for number in reversed(range(dialect.sentinels))]
-    return pieces + [(token, UNREACHABLE) for token in sentinels if token not in known]
+    before, after = ([(token, UNREACHABLE) for token in tokens] for tokens in (dialect.before, dialect.after))
+    return before + pieces + [(token, score) for token, score in after if token not in known]
 
 
 def _library() -> Any:

@@ -14,7 +14,6 @@ from headjax.serialize import unknown_name
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"
 WORDPIECE_FILE = "vocab.txt"
-SENTENCEPIECE_FILE = "spiece.model"
 
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a tokenizer's files may name."""
@@ -23,10 +22,12 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     """The tokenizer of a directory: `tokenizer.json`, or else what is built of the files of its family.
 
-    Those are `vocab.txt` (BERT's WordPiece), `spiece.model` (SentencePiece: T5, ALBERT; needs the library of that name)
-    and `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa, BART); the family is the `model_type` in
-    `config.json`. Special tokens get their roles from `special_tokens_map.json` and `tokenizer_config.json`. Other
-    files (`source.spm`, `sentencepiece.bpe.model`) are not read; save the tokenizer as `tokenizer.json` first.
+    Those are `vocab.txt` (BERT's WordPiece), `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa, BART), and
+    SentencePiece's, which need the library of that name: `spiece.model` (T5, ALBERT), `sentencepiece.bpe.model`
+    (XLM-RoBERTa, CamemBERT), `tokenizer.model` (Llama, Mistral), `source.spm` with `target.spm` and `vocab.json`
+    (Marian). The family is the `model_type` in `config.json`. Special tokens get their roles from
+    `special_tokens_map.json` and `tokenizer_config.json`. Other files are not read; save the tokenizer as
+    `tokenizer.json` first.
 
     Args:
         directory: the directory.
@@ -49,18 +50,26 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         return tokenizer
     if (folder / WORDPIECE_FILE).is_file():
         return _wordpiece(folder, config)
-    return _of_family(folder, str(_object(folder / MODEL_FILE).get("model_type", "")))
+    return _of_family(folder, str(_object(folder / MODEL_FILE).get("model_type", "")), config)
 
 
-def _of_family(folder: Path, family: str) -> Tokenizer | None:
+def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenizer | None:
     """The tokenizer built of files that only a family's name gives a meaning to."""
-    from headjax.data.byte_level_files import BYTE_LEVEL, MERGES, VOCABULARY, byte_level_tokenizer
+    from headjax.data import byte_fallback_files, byte_level_files, marian_files
     from headjax.data.sentencepiece_files import DIALECTS, sentencepiece_tokenizer
 
-    if (folder / SENTENCEPIECE_FILE).is_file() and family in DIALECTS:
-        return sentencepiece_tokenizer(folder / SENTENCEPIECE_FILE, family)
-    if all((folder / name).is_file() for name in (VOCABULARY, MERGES)) and family in BYTE_LEVEL:
-        return byte_level_tokenizer(folder, family)
+    def there(*names: str) -> bool:
+        return all((folder / name).is_file() for name in names)
+
+    if family in DIALECTS and there(DIALECTS[family].file):
+        return sentencepiece_tokenizer(folder / DIALECTS[family].file, family)
+    if family in byte_level_files.BYTE_LEVEL and there(byte_level_files.VOCABULARY, byte_level_files.MERGES):
+        return byte_level_files.byte_level_tokenizer(folder, family)
+    if family in byte_fallback_files.FAMILIES and there(byte_fallback_files.FILE):
+        ends = {"start": bool(config.get("add_bos_token", True)), "end": bool(config.get("add_eos_token", False))}
+        return byte_fallback_files.byte_fallback_tokenizer(folder / byte_fallback_files.FILE, **ends)
+    if family == "marian" and there(marian_files.SOURCE, marian_files.TARGET, marian_files.VOCABULARY):
+        return marian_files.marian_tokenizer(folder)
     return None
 
 

@@ -22,6 +22,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 VOCABULARY_FILE = "tokenizer.json"
 SPECIAL_FILE = "special_tokens_map.json"
+TARGET_FILE = "target_tokenizer.json"
 
 _ENCODED_AT_ONCE = 1024
 
@@ -33,10 +34,18 @@ class Tokenizer:
     Attributes:
         vocabulary: text of a `tokenizer.json`.
         special: special tokens by role, in pairs of Hugging Face's role (`eos_token`, `pad_token`, ...) and token.
+        target: the same for what a translation model writes, where that is cut otherwise than what it reads (Marian);
+            the tokens have the same ids.
     """
 
     vocabulary: str = dataclasses.field(repr=False)
     special: tuple[tuple[str, str], ...] = ()
+    target: str = dataclasses.field(default="", repr=False)
+
+    @property
+    def for_targets(self) -> Tokenizer:
+        """What translations are encoded with."""
+        return Tokenizer(self.target, self.special) if self.target else self
 
     @functools.cached_property
     def backend(self) -> tokenizers.Tokenizer:
@@ -100,10 +109,15 @@ class Tokenizer:
         return int(found)
 
     def save(self, directory: str | Path) -> None:
-        """Writes `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read."""
+        """Writes `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read.
+
+        What targets are cut with goes into `target_tokenizer.json`.
+        """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / VOCABULARY_FILE).write_text(self.vocabulary, encoding="utf-8")
+        if self.target:
+            (directory / TARGET_FILE).write_text(self.target, encoding="utf-8")
         (directory / SPECIAL_FILE).write_text(json.dumps(dict(self.special), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -119,7 +133,8 @@ class Tokenizer:
             pairs = tuple((str(role), _content(token)) for role, token in sorted(roles.items()))
         except (ValueError, AttributeError, KeyError, TypeError):
             raise DataError(f"{Path(directory) / SPECIAL_FILE}: not a JSON object of special tokens") from None
-        loaded = cls(vocabulary, pairs)
+        target = Path(directory) / TARGET_FILE
+        loaded = cls(vocabulary, pairs, _read(target) if target.is_file() else "")
         try:
             loaded.backend  # noqa: B018  (parsed here, so that a broken file is named)
         except DataError as error:

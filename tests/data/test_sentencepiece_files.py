@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from headjax.data.byte_fallback_files import byte_fallback_tokenizer
 from headjax.data.encoding import encode_sequences
 from headjax.data.sentencepiece_files import sentencepiece_tokenizer, train_sentencepiece
 from headjax.data.tokenizer_files import read_tokenizer
@@ -106,6 +107,98 @@ def test_unusual_files_are_named(tmp_path, monkeypatch):
         sentencepiece_tokenizer(other)
 
 
+ROBERTA_FILE = "sentencepiece.bpe.model"
+
+
+def of_family(folder, family):
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    return read_tokenizer(folder)
+
+
+@pytest.mark.parametrize(("family", "offset"), [("xlm-roberta", 1), ("camembert", 4)])
+def test_fairseqs_own_tokens_come_first(tmp_path, family, offset):
+    path = write_model(tmp_path / ROBERTA_FILE)
+    tokenizer = of_family(tmp_path, family)
+    library = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    (cut,) = tokenizer.encode(["the cat, была"])
+    expected = [number + offset if number else 3 for number in library.encode("the cat, была")]
+    assert cut.tolist() == expected
+    assert 3 in expected
+    start, end = (tokenizer.special_id(role) for role in ("cls_token", "sep_token"))
+    assert (start, end) == ((0, 2) if family == "xlm-roberta" else (5, 6))
+    assert tokenizer.special_id("mask_token") == tokenizer.vocab_size - 1 == library.get_piece_size() + offset
+    first, second = (ids.tolist() for ids in tokenizer.encode(["the cat", "sat"]))
+    ids = encode_sequences(tokenizer, ["the cat"], ["sat"], max_length=32).ids[0].tolist()
+    assert ids == [start, *first, end, end, *second, end]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    rules = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    texts = [f"{text} {number * 7919}" for number in range(20) for text in TEXTS]
+    write_model(folder / "tokenizer.model", texts, size=330, model_type="bpe", byte_fallback=True, **rules)
+    return folder
+
+
+def test_llama_falls_back_to_bytes(llama):
+    tokenizer = of_family(llama, "llama")
+    library = sentencepiece.SentencePieceProcessor(model_file=str(llama / "tokenizer.model"))
+    texts = [*TEXTS, "  two  spaces ", "new\nlines\n\n", "была 🙂", "<0x0A> <s> </s>", "", "the79190rat"]
+    assert [ids.tolist() for ids in tokenizer.encode(texts)] == library.encode(texts)
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode(texts)] == texts
+    assert encode_sequences(tokenizer, ["the"], max_length=8).ids[0].tolist() == [1, *library.encode("the")]
+    ended = byte_fallback_tokenizer(llama / "tokenizer.model", start=False, end=True)
+    assert encode_sequences(ended, ["the"], max_length=8).ids[0].tolist() == [*library.encode("the"), 2]
+
+
+def test_other_byte_pairs_are_not_llamas(tmp_path):
+    path = write_model(tmp_path / "tokenizer.model")
+    with pytest.raises(DataError, match=rf"^{path}: only byte pairs with byte fallback are read here"):
+        of_family(tmp_path, "llama")
+
+
+GERMAN = ["die Katze saß auf der Matte, der Hund saß am Klotz", "die Ratte lief zur Katze"] * 4
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian")
+    pieces = {}
+    for name, texts in (("source.spm", TEXTS), ("target.spm", GERMAN)):
+        library = sentencepiece.SentencePieceProcessor(
+            model_file=str(write_model(folder / name, texts, 60, hard_vocab_limit=False))
+        )
+        pieces |= {library.id_to_piece(number): None for number in range(3, library.get_piece_size())}
+    tokens = ["</s>", "<unk>", *reversed(pieces), ">>deu<<", "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    return folder
+
+
+def test_marian_cuts_each_language_by_its_own_file(marian, tmp_path):
+    tokenizer = of_family(marian, "marian")
+    numbers = json.loads((marian / "vocab.json").read_text())
+    for name, one, text in (
+        ("source.spm", tokenizer, "the cat sat, été"),
+        ("target.spm", tokenizer.for_targets, "die Katze saß"),
+    ):
+        library = sentencepiece.SentencePieceProcessor(model_file=str(marian / name))
+        expected = [numbers.get(piece, 1) for piece in library.encode(text, out_type=str)]
+        assert one.encode([text])[0].tolist() == expected
+        assert tokenizer.decode(expected) == text
+    assert (
+        tokenizer.encode(["die Katze saß"])[0].tolist() != tokenizer.for_targets.encode(["die Katze saß"])[0].tolist()
+    )
+    coded = encode_sequences(tokenizer, [">>deu<< the cat"], max_length=32).ids[0].tolist()
+    assert coded == [numbers[">>deu<<"], *tokenizer.encode(["the cat"])[0].tolist(), 0]
+    tokenizer.save(tmp_path)
+    assert Tokenizer.load(tmp_path) == tokenizer
+    (marian / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "<pad>": 5}')
+    with pytest.raises(DataError, match=r"vocab.json: its numbers are not those from 0 to 2$"):
+        read_tokenizer(marian)
+    (marian / "vocab.json").write_text(json.dumps(numbers))
+
+
 @pytest.mark.parity
 def test_a_directory_is_read_as_transformers_reads_it(data_dir, tmp_path):
     """T5's, with the numbers of special tokens that `transformers` takes for granted.
@@ -121,3 +214,23 @@ def test_a_directory_is_read_as_transformers_reads_it(data_dir, tmp_path):
     found = encode_sequences(read_tokenizer(tmp_path), texts, max_length=100_000).ids
     expected = theirs(texts)["input_ids"]
     assert [text for text, ids, ours in zip(texts, expected, found, strict=True) if ids != ours.tolist()] == []
+
+
+@pytest.mark.parity
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("family", ["XLMRoberta", "Camembert", "Llama", "Marian"])
+def test_other_families_are_read_as_transformers_reads_them(llama, marian, tmp_path, family):
+    import transformers
+
+    folder = {"Llama": llama, "Marian": marian}.get(family, tmp_path)
+    if folder is tmp_path:
+        write_model(tmp_path / ROBERTA_FILE)
+    ours = of_family(folder, {"XLMRoberta": "xlm-roberta"}.get(family, family.lower()))
+    started = {"add_bos_token": True} if family == "Llama" else {}
+    theirs = getattr(transformers, f"{family}Tokenizer").from_pretrained(folder, **started)
+    texts = [text for text in [*TEXTS, "the rat sat on  the dog"] if text]
+    found = [ids.tolist() for ids in encode_sequences(ours, texts, max_length=1000).ids]
+    assert found == theirs(texts)["input_ids"]
+    if family == "Marian":
+        found = [[*ids.tolist(), 0] for ids in ours.for_targets.encode(GERMAN)]
+        assert found == theirs(text_target=GERMAN)["input_ids"]

@@ -50,7 +50,8 @@ class TranslationForm(Form):
         pairs = [(row.values["source"].strip(), row.values["target"].strip()) for row in rows]
         pairs = [pair for pair in pairs if all(pair)]
         sides = [
-            [np.concatenate([ids, end]) for ids in tokenizer.encode([pair[side] for pair in pairs])] for side in (0, 1)
+            [np.concatenate([ids, end]) for ids in one.encode([pair[side] for pair in pairs])]
+            for side, one in enumerate((tokenizer, tokenizer.for_targets))
         ]
         kept = list(range(len(pairs)))
         if split == "train":
