@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from typing import Any
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
-from headjax.errors import HeadjaxError
+from headjax.errors import HeadjaxError, require
 from headjax.report import numbers
 from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
+
+BEAMS = 4
+"""Hypotheses of beam search, as Vaswani et al. 2017 have them."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="model directory")
     add_task_arguments(parser)
-    parser.add_argument("--beams", type=int, default=0, metavar="N", help="translate with N hypotheses, for BLEU")
+    parser.add_argument(
+        "--beams", type=int, metavar="N", help=f"translate with N hypotheses, for BLEU (default {BEAMS}; 0: no BLEU)"
+    )
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
@@ -24,6 +30,8 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     from headjax.data.parallel_text import Translations
     from headjax.evaluation.task import measure_task
 
+    beams = options.beams if options.beams is not None else BEAMS
+    require(beams >= 0, "--beams", f"must not be negative, got {beams}")
     model, task = open_model_and_task(options)
     pairs = task.data.validation
     if options.beams and not isinstance(pairs, Translations):
@@ -41,14 +49,17 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         "higher_is_better": task.higher_is_better,
     }
     notes: tuple[str, ...] = ()
-    if options.beams and isinstance(pairs, Translations):
+    if beams and isinstance(pairs, Translations):
         from headjax.evaluation.translation import translate
 
-        some = pairs.first(options.limit or len(pairs))
-        with progress("translating", batches, "batch") as bar:
-            bleu = translate(model, some, batch_size=options.batch_size, beams=options.beams, progress=bar).bleu
-        data |= {"metrics": {**found.metrics, "bleu": bleu.score}, "bleu_signature": bleu.signature}
-        notes = (f"BLEU: {bleu.signature}, {options.beams} beams.",)
+        if options.beams is None and importlib.util.find_spec("sacrebleu") is None:
+            notes = ("BLEU needs sacrebleu: pip install 'headjax[translation]'.",)
+        else:
+            some = pairs.first(options.limit or len(pairs))
+            with progress("translating", batches, "batch") as bar:
+                bleu = translate(model, some, batch_size=options.batch_size, beams=beams, progress=bar).bleu
+            data |= {"metrics": {**found.metrics, "bleu": bleu.score}, "bleu_signature": bleu.signature}
+            notes = (f"BLEU: {bleu.signature}, {beams} beams.",)
     columns = (Column(task.name), Column(f"{found.examples:,} examples", numbers.significant))
     return Result(data, [Table(columns, list(data["metrics"].items()), notes=notes)])
 

@@ -6,7 +6,7 @@ import argparse
 import ast
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headjax.data.tokenizers import Tokenizer
 
 LEARNED_FROM = 1_000_000
-"""Rows that a vocabulary is learned from at most."""
+"""Rows that a vocabulary is learned from at most, and a thousand times as many characters."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +156,16 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: argparse.Namespace) -> Token
         raise HeadjaxError("--tokenizer: there is no training text to learn a vocabulary from")
     some = itertools.islice(rows["train"].rows(), LEARNED_FROM)
     texts = (text for row in some for text in spec.form.texts(row))
-    return train_bpe(texts, options.vocab_size or spec.vocab_size)
+    return train_bpe(_first(texts, 1000 * LEARNED_FROM), options.vocab_size or spec.vocab_size)
+
+
+def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
+    """Texts until there are so many characters of them."""
+    for text in texts:
+        if characters <= 0:
+            return
+        characters -= len(text)
+        yield text
 
 
 def open_tokenizer(path: str) -> Tokenizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ import numpy as np
 from headjax.data.buckets import LengthBuckets
 from headjax.data.encoding import padding_id
 from headjax.data.ragged import RaggedRows
-from headjax.data.tables import read_table
+from headjax.data.tables import table_rows
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.text_files import read_text
+from headjax.data.text_files import count_lines, read_lines
 from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
 from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, require, require_positive
@@ -138,31 +138,36 @@ class ParallelText(DataConfig):
         return TaskData(tokenizer, LengthBuckets(train, self.buckets) if self.buckets else train, validation, info)
 
     def read(self, path: str) -> list[SentencePair]:
-        """The pairs of two line-aligned files, or of a table; a pair with an empty side is left out.
+        """The pairs of `pairs` in memory."""
+        return list(self.pairs(path))
+
+    def pairs(self, path: str) -> Iterator[SentencePair]:
+        """The pairs of two line-aligned files, or of a table, one after another; none with an empty side.
 
         Raises:
             DataError: a file that cannot be used, files of different lengths, or no pairs.
         """
-        if path.removesuffix(".gz").endswith(TABLES):
-            found = [row.values for row in read_table(path, [self.source, self.target])]
-        else:
-            found = self._lines(path)
-        pairs = [SentencePair(source.strip(), target.strip()) for source, target in found]
-        pairs = [pair for pair in pairs if all(pair)]
-        if not pairs:
+        table = path.removesuffix(".gz").endswith(TABLES)
+        rows = (row.values for row in table_rows(path, [self.source, self.target])) if table else self._lines(path)
+        pair = None
+        for source, target in ((one.strip() for one in row) for row in rows):
+            if source and target:
+                pair = SentencePair(source, target)
+                yield pair
+        if pair is None:
             raise DataError(f"{path}: no line has text on both sides")
-        return pairs
 
-    def _lines(self, path: str) -> list[tuple[str, ...]]:
+    def _lines(self, path: str) -> Iterator[tuple[str, str]]:
         files = [_find(f"{path}.{language}") for language in (self.source, self.target)]
-        sides = [read_text(file).removesuffix("\n").split("\n") for file in files]
-        if len(sides[0]) != len(sides[1]):
-            raise DataError(f"{files[1]}: {len(sides[1]):,} lines, but {files[0].name} has {len(sides[0]):,}")
-        return list(zip(*sides, strict=True))
+        lengths = [count_lines(file) for file in files]
+        if lengths[0] != lengths[1]:
+            raise DataError(f"{files[1]}: {lengths[1]:,} lines, but {files[0].name} has {lengths[0]:,}")
+        return zip(*map(read_lines, files), strict=True)
 
     def encode(self, tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> Translations:
         """The pairs as examples, each side ended by the end-of-text token and cut to `max_length`."""
-        sides = [self._side(tokenizer, [pair[i] for pair in pairs]) for i in (0, 1)]
+        both = (tokenizer, tokenizer.for_targets)
+        sides = [self._side(one, [pair[side] for pair in pairs]) for side, one in enumerate(both)]
         return Translations(sides[0], sides[1], tuple(pair.target for pair in pairs))
 
     def _side(self, tokenizer: Tokenizer, texts: Sequence[str]) -> RaggedRows:

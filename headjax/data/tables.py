@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headjax.data.text_files import read_text
+from headjax.data.text_files import read_lines, read_text
 from headjax.errors import DataError
 from headjax.serialize import unknown_name
 
@@ -29,7 +29,12 @@ class Row(NamedTuple):
 
 
 def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
-    """The given columns of every row of a file.
+    """The given columns of every row of a file, see `table_rows`."""
+    return list(table_rows(path, columns))
+
+
+def table_rows(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
+    """The given columns of every row of a file, one after another; only a JSON array is read whole.
 
     Formats go by suffix, each also with `.gz`: `.csv` (commas, with quotes), `.tsv` and `.txt` (tabs, where a quotation
     mark is only a character), `.json` (one array of objects), `.jsonl` (one object a line).
@@ -47,10 +52,11 @@ def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
     if suffix not in READERS:
         known = ", ".join(READERS)
         raise DataError(f"{file}: a table's name ends in one of {known}, also with .gz")
-    rows = list(READERS[suffix](file, read_text(file), columns))
-    if not rows:
+    row = None
+    for row in READERS[suffix](file, columns):
+        yield row
+    if row is None:
         raise DataError(f"{file}: no rows")
-    return rows
 
 
 def header(path: str | Path) -> tuple[str, ...]:
@@ -60,11 +66,10 @@ def header(path: str | Path) -> tuple[str, ...]:
         DataError: a file that cannot be used.
     """
     file = Path(path).expanduser()
-    text = read_text(file)
     suffix = _suffix(file)
     if suffix in (".json", ".jsonl"):
-        return tuple(next(_objects(file, text, suffix == ".jsonl"))[1])
-    return tuple(next(_cells(file, text, "," if suffix == ".csv" else "\t"))[1])
+        return tuple(next(_objects(file, suffix == ".jsonl"))[1])
+    return tuple(next(_cells(file, "," if suffix == ".csv" else "\t"))[1])
 
 
 def _suffix(file: Path) -> str:
@@ -72,8 +77,8 @@ def _suffix(file: Path) -> str:
     return Path(file.name.removesuffix(".gz")).suffix
 
 
-def _delimited(file: Path, text: str, columns: Sequence[str], delimiter: str) -> Iterator[Row]:
-    rows = _cells(file, text, delimiter)
+def _delimited(file: Path, columns: Sequence[str], delimiter: str) -> Iterator[Row]:
+    rows = _cells(file, delimiter)
     if all(column.isdecimal() for column in columns):
         line, first = next(rows)
         found, width, wanted = [(line, first)], len(first), [int(column) for column in columns]
@@ -83,19 +88,19 @@ def _delimited(file: Path, text: str, columns: Sequence[str], delimiter: str) ->
     else:
         line, names = next(rows)
         found, width, wanted = [], len(names), [_index(file, names, column) for column in columns]
-    for line, cells in [*found, *rows]:
+    for line, cells in itertools.chain(found, rows):
         if len(cells) != width:
             raise DataError(f"{file}: line {line}: {len(cells)} columns where the first line has {width}")
         yield Row(f"{file}: line {line}", tuple(cells[column] for column in wanted))
 
 
-def _cells(file: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _cells(file: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The cells of every row that is not blank, with the line that it starts on."""
-    source = io.StringIO(text, newline="")
+    lines = read_lines(file)
     if delimiter == ",":
-        reader = csv.reader(source, strict=True)
+        reader = csv.reader(lines, strict=True)
     else:
-        reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     line = 1
     try:
         for cells in reader:
@@ -112,24 +117,24 @@ def _index(file: Path, names: Sequence[str], column: str) -> int:
     return list(names).index(column)
 
 
-def _json(file: Path, text: str, columns: Sequence[str], lines: bool) -> Iterator[Row]:
-    for place, entry in _objects(file, text, lines):
+def _json(file: Path, columns: Sequence[str], lines: bool) -> Iterator[Row]:
+    for place, entry in _objects(file, lines):
         for column in columns:
             if column not in entry:
                 raise DataError(f"{place}: {unknown_name('key', column, entry)}")
         yield Row(place, tuple(_text(entry[column]) for column in columns))
 
 
-def _objects(file: Path, text: str, lines: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _objects(file: Path, lines: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects of a JSON array or of JSON lines, with their places."""
+    number = 0
     try:
         if lines:
-            number = 0
-            for number, line in enumerate(text.split("\n"), start=1):
+            for number, line in enumerate(read_lines(file), start=1):
                 if line.strip():
                     yield f"{file}: line {number}", _object(f"{file}: line {number}", json.loads(line))
             return
-        entries = json.loads(text)
+        entries = json.loads(read_text(file))
     except json.JSONDecodeError as error:
         at = number if lines else error.lineno
         raise DataError(f"{file}: line {at}: not JSON ({error.msg})") from None
@@ -149,11 +154,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-READERS: Mapping[str, Callable[[Path, str, Sequence[str]], Iterator[Row]]] = {
-    ".csv": lambda file, text, columns: _delimited(file, text, columns, ","),
-    ".tsv": lambda file, text, columns: _delimited(file, text, columns, "\t"),
-    ".txt": lambda file, text, columns: _delimited(file, text, columns, "\t"),
-    ".json": lambda file, text, columns: _json(file, text, columns, False),
-    ".jsonl": lambda file, text, columns: _json(file, text, columns, True),
+READERS: Mapping[str, Callable[[Path, Sequence[str]], Iterator[Row]]] = {
+    ".csv": lambda file, columns: _delimited(file, columns, ","),
+    ".tsv": lambda file, columns: _delimited(file, columns, "\t"),
+    ".txt": lambda file, columns: _delimited(file, columns, "\t"),
+    ".json": lambda file, columns: _json(file, columns, False),
+    ".jsonl": lambda file, columns: _json(file, columns, True),
 }
-"""Readers by suffix: from (file, text, columns) to rows."""
+"""Readers by suffix: from (file, columns) to rows."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from headjax.data.passages import Document
 from headjax.errors import DataError
@@ -78,15 +80,70 @@ def read_text(file: Path) -> str:
     return text
 
 
+def read_lines(file: Path) -> Iterator[str]:
+    r"""A file's lines as `read_text` has them, each with its `\n` (a last one may have none), read when asked for.
+
+    Raises:
+        DataError: what `read_text` raises, once the line is reached.
+    """
+    offset = 0
+    blank: list[str] | None = []  # lines before the first with text
+    with _reading(file), _opened(file) as stream:
+        for number, data in enumerate(stream, start=1):
+            if b"\0" in data:
+                raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
+            try:
+                line = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                at = f"line {number}, byte offset {offset + error.start}"
+                raise DataError(f"{file}: {at}: not UTF-8 ({error.reason})") from None
+            line = line.removeprefix("\ufeff") if number == 1 else line
+            line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
+            offset += len(data)
+            if blank is None:
+                yield line
+            elif line.strip():
+                yield from (*blank, line)
+                blank = None
+            else:
+                blank.append(line)
+    if blank is not None:
+        raise DataError(f"{file}: empty, there is no text in it")
+
+
+def count_lines(file: Path) -> int:
+    """How many lines `read_lines` gives, without decoding them.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    lines, last = 0, b"\n"
+    with _reading(file), _opened(file) as stream:
+        while data := stream.read(2**20):
+            lines, last = lines + data.count(b"\n"), data[-1:]
+    return lines + (last != b"\n")
+
+
 def read_bytes(file: Path) -> bytes:
     """A file's bytes; one named `*.gz` is unpacked.
 
     Raises:
         DataError: a file that is missing, no whole gzip file or cannot be read; the message starts with it.
     """
-    try:
+    with _reading(file):
         data = file.read_bytes()
         return gzip.decompress(data) if file.suffix == ".gz" else data
+
+
+def _opened(file: Path) -> IO[bytes]:
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Turns what reading a file may raise into a `DataError` that names it."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

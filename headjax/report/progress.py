@@ -12,7 +12,7 @@ Update = Callable[[int, Mapping[str, float]], None]
 """Called with the number of units done and the latest measurements to show beside the bar."""
 
 Progress = Callable[[str, int, str], AbstractContextManager[Update]]
-"""Opens a bar: what is going on, how many units in all, and what a unit is called."""
+"""Opens a bar: what is going on, how many units in all (0 is unknown), and what a unit is called."""
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def bars(console: Console) -> Progress:
             progress.TextColumn("{task.fields[values]}"),
         )
         with progress.Progress(*columns, console=console, transient=True) as shown:
-            task = shown.add_task(title, total=total, values="")
+            task = shown.add_task(title, total=total or None, values="")
 
             def update(done: int, values: Mapping[str, float]) -> None:
                 text = "  ".join(f"{name} {value:,.4g}" for name, value in values.items())

@@ -76,11 +76,17 @@ assert not {{"tensorflow", "tensorflow_datasets", "seqio", "torch"}} & set(sys.m
     trained = json.loads((folder / "train.json").read_text())
     assert trained["metrics"]["perplexity"] < 300
     model = str(folder / "run" / "model")
-    assert main(["evaluate", model, "--task", prepared["folder"], "--json", f"{folder}/metrics.json"]) == 0
+    words = ["evaluate", model, "--task", prepared["folder"], "--json", f"{folder}/metrics.json"]
+    assert main(words) == 0
     found = json.loads((folder / "metrics.json").read_text())
     assert found["examples"] == 6
     assert found["task"] == "multi30k"
     assert found["metrics"]["perplexity"] == pytest.approx(trained["metrics"]["perplexity"], rel=1e-4)
+    assert 0 <= found["metrics"]["bleu"] <= 100
+    assert "tok:13a" in found["bleu_signature"]
+    assert main([*words, "--beams", "0"]) == 0
+    assert json.loads((folder / "metrics.json").read_text()).keys() == found.keys() - {"bleu_signature"}
+    assert main([*words, "--beams", "-1"]) == 2
 
 
 def test_it_goes_on_with_its_own_vocabulary(prepared, folder, capsys):
@@ -139,6 +145,25 @@ def test_bad_files_are_named_with_the_line(lines, message, tmp_path, capsys):
     assert printed.count("\n") == 1
     assert f"{tmp_path / 'train.tsv'}: {message}" in printed
     assert not out.exists()
+
+
+def test_rows_before_a_bad_one_are_kept_and_the_rest_resumes(tmp_path, capsys):
+    vocabulary = str(write_vocabulary(tmp_path))
+    good = [f"a film number {i}\t{i % 2}" for i in range(300)]
+    train, out = tmp_path / "train.tsv", tmp_path / "out"
+    write_lines(tmp_path / "dev.tsv", "text\tlabel", "it was fun\t1")
+    words = ["prepare", "sst2", "--source", str(train), str(tmp_path / "dev.tsv"), "--tokenizer", vocabulary]
+    words += ["--out", str(out), "--shard-mb", "0.001", "--json", "-"]
+    write_lines(train, "text\tlabel", *good, "cut")
+    assert main(words) == 2
+    assert f"{train}: line 302: 1 columns where the first line has 2" in capsys.readouterr().err
+    kept = len(list(out.glob("train-*.array_record")))
+    assert kept > 3
+    write_lines(train, "text\tlabel", *good)
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["splits"]["train"]["examples"] == 300
+    assert found["written"] == found["shards"] - kept
 
 
 def test_forms_change_by_name():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.data.passages import Document, paragraphs
-from headjax.data.split import PIECE, split
+from headjax.data.split import PIECE, HeldOut, split
 from headjax.errors import ConfigError, DataError
 
 
@@ -52,6 +52,23 @@ def test_repeated_lines_of_line_by_line_text_leave_the_validation():
     trained = {plain(line) for document in train for line in document.text.splitlines()}
     held = {plain(line) for document in validation for line in document.text.splitlines()}
     assert not trained & held
+
+
+def test_training_text_is_given_before_all_is_read():
+    documents, read = [Document(str(i), story(f"s{i}", 20)) for i in range(60)], []
+
+    def reading():
+        for document in documents:
+            read.append(document.name)
+            yield document
+
+    parts = HeldOut(reading, 0.2)
+    read.clear()
+    train = parts.train()
+    first = next(train)
+    assert len(read) <= 3
+    assert [first, *train] == split(documents, 0.2).train
+    assert list(parts.validation()) == split(documents, 0.2).validation
 
 
 def test_pieces_stay_whole_and_in_order():

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import gzip
 import re
 
 import pytest
 
 from headjax.data.passages import Document
-from headjax.data.text_files import text_files
+from headjax.data.text_files import count_lines, read_lines, read_text, text_files
 from headjax.errors import DataError
 
 
@@ -32,6 +33,27 @@ def test_files_of_any_name_and_patterns_none_twice(folder):
     assert [document.text for document in found] == ["bee", "one\ntwo\n"]
 
 
+def test_lines_are_those_of_the_whole_text(tmp_path):
+    file = tmp_path / "a.txt"
+    for data in (b"\n\xef\xbb\xbfone\r\n\n two\rx", b"\xef\xbb\xbfone\n\n", b"one"):
+        packed = tmp_path / "a.txt.gz"
+        file.write_bytes(data)
+        packed.write_bytes(gzip.compress(data))
+        for one in (file, packed):
+            lines = list(read_lines(one))
+            assert "".join(lines) == read_text(one)
+            assert count_lines(one) == len(lines)
+
+
+def test_lines_are_read_when_asked_for(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"first\n" * 3 + b"\xff\n")
+    lines = read_lines(file)
+    assert [next(lines) for _ in range(3)] == ["first\n"] * 3
+    with pytest.raises(DataError, match=r"a.txt: line 4, byte offset 18: not UTF-8 \(invalid start byte\)$"):
+        next(lines)
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
@@ -51,6 +73,10 @@ def test_bad_files_are_named(tmp_path, content, message):
         with pytest.raises(DataError) as caught:
             text_files(path)
         assert str(caught.value) == f"{file}: {message}"
+    with pytest.raises(DataError) as caught:
+        list(read_lines(file))
+    assert str(caught.value).startswith(f"{file}: ")
+    assert content.startswith(b"\x89") or str(caught.value) == f"{file}: {message}"
 
 
 def test_paths_without_text_are_named(tmp_path):

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headjax.data.passages import Document
 from headjax.data.prepared.form import Split
 from headjax.data.prepared.language import LanguageForm
 from headjax.data.prepared.rows import RowSource, TaskRow
-from headjax.data.split import split
-from headjax.data.tasks.local import HELD_OUT, TFRECORD, has_suffix, lines, local_rows, split_files, with_validation
+from headjax.data.split import HeldOut
+from headjax.data.tasks.local import HELD_OUT, TFRECORD, has_suffix, local_rows, rows_of, split_files, text_lines
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
-from headjax.data.text_files import read_text
+from headjax.data.text_files import read_lines
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", TFRECORD)
 TEXTS = (".txt", ".md", ".tokens", ".raw")
 
 _LICENCE = re.compile(r"\*\*\* ?(START|END) OF TH(?:E|IS) PROJECT GUTENBERG[^\n]*")
-_ARTICLE = re.compile(r"^ = [^=\n].* = *$", re.MULTILINE)
+_ARTICLE = re.compile(r" = [^=\n].* = *$")
+
+PREAMBLE = 100_000
+"""Characters of a file within which Project Gutenberg's header ends."""
+
+LONGEST = 2**24
+"""Characters of a document after which the next blank line ends it; the next line at twice as many."""
 
 
 def local_sentences(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     """Text files whose every line is a row of its own, or tables and TFRecords with a column `text`."""
     if any(has_suffix(path, TABLES) for path in _inside(paths)):
         return local_rows(spec, paths)
-    read: dict[Split, list[TaskRow]] = {name: list(lines(files)) for name, files in split_files(paths, TEXTS).items()}
-    return with_validation(spec, paths, read)
+    return rows_of(spec, split_files(paths, TEXTS), text_lines)
 
 
 def local_documents(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
@@ -40,35 +46,60 @@ def local_documents(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     if any(has_suffix(path, TABLES) for path in _inside(paths)):
         return local_rows(spec, paths)
     files = split_files(paths, TEXTS)
-    train, held = ([one for file in files[name] for one in documents(file)] for name in ("train", "validation"))
-    if train and not held:
-        train, held = split(train, HELD_OUT)
-    found: dict[Split, RowSource] = {"validation": _rows(held)}
-    return {"train": _rows(train), **found} if train else found
+    read: dict[Split, Callable[[], Iterator[Document]]] = {
+        split: functools.partial(_documents, found) for split, found in files.items() if found
+    }
+    if "validation" not in read:
+        parts = HeldOut(read["train"], HELD_OUT)
+        read = {"train": parts.train, "validation": parts.validation}
+    return {split: RowSource(functools.partial(_rows, found)) for split, found in read.items()}
 
 
-def documents(file: Path) -> list[Document]:
-    """The documents of a text file.
+def documents(file: Path) -> Iterator[Document]:
+    """The documents of a text file, one after another.
 
     Raises:
         DataError: it cannot be used.
     """
-    text = read_text(file)
-    marks = {match[1]: match for match in _LICENCE.finditer(text)}
-    if "START" in marks:
-        text = text[marks["START"].end() : marks["END"].start() if "END" in marks else None]
-    starts = [match.start() for match in _ARTICLE.finditer(text)]
-    if not starts or text[: starts[0]].strip():
-        return [Document(str(file), text)]
-    ends = [*starts[1:], len(text)]
-    return [
-        Document(f"{file}: line {text.count(chr(10), 0, start) + 1}", text[start:end])
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    place, size, articles, any_text = str(file), 0, False, False
+    held: list[str] = []
+    for number, line in enumerate(_story(file), start=1):
+        heading = _ARTICLE.match(line) and (articles or not any_text)
+        too_long = size >= LONGEST and (not line.strip() or size >= 2 * LONGEST)
+        if (heading and articles) or too_long:
+            yield Document(place, "".join(held))
+        if heading or too_long:
+            held, size, articles = [], 0, articles or bool(heading)
+            place = f"{file}: line {number}"
+        held.append(line)
+        size += len(line)
+        any_text = any_text or bool(line.strip())
+    yield Document(place, "".join(held))
 
 
-def _rows(found: Iterable[Document]) -> RowSource:
-    return RowSource.of([TaskRow(document.name, {"text": document.text}) for document in found])
+def _story(file: Path) -> Iterator[str]:
+    """The lines of a file, without what Project Gutenberg puts before and after them."""
+    lines, size = read_lines(file), 0
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        size += len(line)
+        mark = _LICENCE.search(line)
+        if mark is not None and mark[1] == "START":
+            story = itertools.takewhile(lambda one: "END" not in _LICENCE.findall(one), lines)
+            yield from itertools.chain([line[mark.end() :]], story)
+            return
+        if size > PREAMBLE:
+            break
+    yield from itertools.chain(head, lines)
+
+
+def _documents(files: Sequence[Path]) -> Iterator[Document]:
+    return itertools.chain.from_iterable(map(documents, files))
+
+
+def _rows(read: Callable[[], Iterator[Document]]) -> Iterator[TaskRow]:
+    return (TaskRow(document.name, {"text": document.text}) for document in read())
 
 
 def _inside(paths: Sequence[Path]) -> Iterable[Path]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ from headjax.data.prepared.form import Form, Split
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.split import text_hash
-from headjax.data.tables import READERS, read_table
+from headjax.data.tables import READERS, table_rows
 from headjax.data.tasks.spec import Rows, TaskSpec
-from headjax.data.text_files import find_files
+from headjax.data.text_files import find_files, read_lines
 from headjax.errors import DataError
 
 HELD_OUT = 0.05
@@ -33,30 +35,53 @@ def local_rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     Raises:
         DataError: no file, or one that cannot be used.
     """
-    files = split_files(paths, SUFFIXES)
-    read: dict[Split, list[TaskRow]] = {
-        split: [row for file in found for row in read_rows(spec.form, file)] for split, found in files.items()
-    }
-    return with_validation(spec, paths, read)
+    return rows_of(spec, split_files(paths, SUFFIXES), functools.partial(read_rows, spec.form))
 
 
-def with_validation(spec: TaskSpec, paths: Sequence[Path], read: Mapping[Split, list[TaskRow]]) -> Rows:
-    """Rows with some of the training ones held out where there are none for validation.
+def rows_of(spec: TaskSpec, files: Mapping[Split, Sequence[Path]], read: Callable[[Path], Iterable[TaskRow]]) -> Rows:
+    """The rows of files, read one after another whenever they are asked for.
+
+    Args:
+        spec: the task.
+        files: by split; with none for validation some rows are held out.
+        read: reads the rows of one file.
 
     Raises:
         DataError: too few rows for that.
     """
-    train, held = list(read.get("train", ())), list(read.get("validation", ()))
+
+    def rows(splits: Sequence[Split]) -> Iterator[TaskRow]:
+        return itertools.chain.from_iterable(read(file) for split in splits for file in files[split])
+
+    def side(held: bool) -> RowSource:
+        return RowSource(lambda: (row for row in rows(["train"]) if is_held_out(row) is held))
+
     if only_evaluated(spec):
-        return {"validation": RowSource.of([*train, *held])}
-    if not held:
-        keys = [text_hash(str(next(iter(row.values.values())))) < HELD_OUT for row in train]
-        if all(keys) or not any(keys):
-            raise DataError(f"{paths[0]}: {len(train)} rows are too few to hold some out; name a file for validation")
-        held = [row for row, out in zip(train, keys, strict=True) if out]
-        train = [row for row, out in zip(train, keys, strict=True) if not out]
-    found: Rows = {"validation": RowSource.of(held)}
-    return {"train": RowSource.of(train), **found} if train else found
+        return {"validation": RowSource(lambda: rows(["train", "validation"]))}
+    if not files["validation"]:
+        _check_both(files["train"][0], rows(["train"]))
+        return {"train": side(False), "validation": side(True)}
+    splits: list[Split] = ["train", "validation"] if files["train"] else ["validation"]
+    return {split: RowSource(functools.partial(rows, [split])) for split in splits}
+
+
+def is_held_out(row: TaskRow) -> bool:
+    """Whether the hash of a row's first text puts it among those that are held out."""
+    return text_hash(str(next(iter(row.values.values())))) < HELD_OUT
+
+
+def _check_both(file: Path, rows: Iterable[TaskRow]) -> None:
+    """Reads until there is a row on each side.
+
+    Raises:
+        DataError: there is none on one of them.
+    """
+    seen = {False: 0, True: 0}
+    for row in rows:
+        seen[is_held_out(row)] += 1
+        if all(seen.values()):
+            return
+    raise DataError(f"{file}: {sum(seen.values())} rows are too few to hold some out; name a file for validation")
 
 
 def only_evaluated(spec: TaskSpec) -> bool:
@@ -102,8 +127,8 @@ def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
     return name.endswith(suffixes)
 
 
-def read_rows(form: Form, file: Path) -> list[TaskRow]:
-    """The rows of one table or TFRecord.
+def read_rows(form: Form, file: Path) -> Iterator[TaskRow]:
+    """The rows of one table or TFRecord, one after another.
 
     Raises:
         DataError: a file that cannot be used; the message starts with it and names the line.
@@ -112,12 +137,11 @@ def read_rows(form: Form, file: Path) -> list[TaskRow]:
     if has_suffix(file, (TFRECORD,)):
         from headjax.data.tasks.tfrecord import read_tfrecord
 
-        return list(read_tfrecord(file, fields))
-    found = []
-    for row in read_table(file, list(fields)):
+        yield from read_tfrecord(file, fields)
+        return
+    for row in table_rows(file, list(fields)):
         named = zip(fields.items(), row.values, strict=True)
-        found.append(TaskRow(row.place, {name: _value(value, what, row.place) for (name, what), value in named}))
-    return found
+        yield TaskRow(row.place, {name: _value(value, what, row.place) for (name, what), value in named})
 
 
 def wanted_fields(form: Form) -> dict[str, str]:
@@ -134,18 +158,15 @@ def _value(value: str, what: str, place: str) -> Any:
     return value
 
 
-def lines(files: Iterable[Path]) -> Iterator[TaskRow]:
-    """Every line of text files that is not blank.
+def text_lines(file: Path) -> Iterator[TaskRow]:
+    """Every line of a text file that is not blank.
 
     Raises:
         DataError: a file that cannot be used.
     """
-    from headjax.data.text_files import read_text
-
-    for file in files:
-        for number, line in enumerate(read_text(file).split("\n"), start=1):
-            if line.strip():
-                yield TaskRow(f"{file}: line {number}", {"text": line.strip()})
+    for number, line in enumerate(read_lines(file), start=1):
+        if line.strip():
+            yield TaskRow(f"{file}: line {number}", {"text": line.strip()})
 
 
 TFRECORD = ".tfrecord"

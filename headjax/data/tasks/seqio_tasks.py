@@ -56,10 +56,13 @@ def local_seqio_task(spec: TaskSpec, paths: Sequence[Path]) -> seqio.Task:
     def dataset(split: Split, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
         return tf.data.Dataset.from_generator(lambda: _values(rows[split], signature), output_signature=signature)
 
-    counts = {split: source.count for split, source in rows.items()}
+    known = {split: source.count for split, source in rows.items()}
+    counts = known if all(known.values()) else None
     return seqio.Task(
         _name(spec.name, "local"),
-        source=seqio.FunctionDataSource(dataset, splits=tuple(rows), num_input_examples=counts),
+        source=seqio.FunctionDataSource(
+            dataset, splits=tuple(rows), num_input_examples=counts if all(counts.values()) else None
+        ),
         preprocessors=[],
         output_features=_features(spec),
     )

@@ -10,7 +10,7 @@ from headjax.data.parallel_text import ParallelText
 from headjax.data.prepared.form import Split
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.prepared.translation import TranslationForm
-from headjax.data.tasks.local import SUFFIXES, has_suffix, local_rows, split_files, with_validation
+from headjax.data.tasks.local import SUFFIXES, has_suffix, local_rows, rows_of, split_files
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
 
 BOTH: Mapping[Split, str] = {"train": "train", "validation": "validation"}
@@ -29,16 +29,13 @@ def local_pairs(source: str, target: str, spec: TaskSpec, paths: Sequence[Path])
     named = [path.parent / f"{path.name}.{source}{suffix}" for path in given for suffix in ("", ".gz")]
     asked = [path for path in paths if path.is_dir()] + [path for path in named if path.is_file()]
     files = split_files(asked or paths, (f".{source}",))
-    read: dict[Split, list[TaskRow]] = {
-        split: [row for file in found for row in _pairs(file, source, target)] for split, found in files.items()
-    }
-    return with_validation(spec, paths, read)
+    return rows_of(spec, files, functools.partial(_pairs, source, target))
 
 
-def _pairs(file: Path, source: str, target: str) -> Iterator[TaskRow]:
+def _pairs(source: str, target: str, file: Path) -> Iterator[TaskRow]:
     base = str(file).removesuffix(".gz").removesuffix(f".{source}")
     config = ParallelText(validation=base, source=source, target=target)
-    for number, pair in enumerate(config.read(base)):
+    for number, pair in enumerate(config.pairs(base)):
         yield TaskRow(f"{base}: pair {number}", pair._asdict())
 
 

@@ -137,6 +137,18 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(folder, splits, tok
     assert contents(out) == contents(folder)
 
 
+def test_shards_are_written_while_rows_are_still_read(tokenizer, splits, tmp_path):
+    shard, seen = tmp_path / "films" / "train-00000.array_record", []
+
+    def reading():
+        for row in rows(70):
+            seen.append(shard.exists())
+            yield row
+
+    prepare("films", FORM, splits | {"train": RowSource(reading)}, tokenizer, tmp_path / "films", shard_bytes=SIZE)
+    assert 0 < seen.index(True) < 20
+
+
 def test_several_processes_write_the_same(folder, splits, tokenizer, tmp_path):
     prepare("films", FORM, splits, tokenizer, tmp_path / "films", shard_bytes=SIZE, processes=2)
     assert contents(tmp_path / "films") == contents(folder)

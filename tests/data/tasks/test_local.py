@@ -23,7 +23,7 @@ def read(name, *paths):
 
 def counts(name, *paths):
     spec = find_task(name)
-    return {split: source.count for split, source in spec.local(spec, paths).items()}
+    return {split: sum(1 for _ in source.rows()) for split, source in spec.local(spec, paths).items()}
 
 
 def test_every_task_has_a_form_that_a_manifest_keeps():
