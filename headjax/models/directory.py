@@ -88,7 +88,8 @@ def load_config(path: str | Path) -> ModelConfig:
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder}: not a model directory (it has no config.json)")
+        hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
+        raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
     data = _read_json(folder / "config.json")
     if not isinstance(data, dict) or "model" not in data:
         raise CheckpointError(f"{folder / 'config.json'}: not a headjax config (it has no field 'model')")

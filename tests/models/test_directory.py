@@ -98,8 +98,14 @@ def test_unusable_configs_are_one_line(copy):
     (copy / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"not a headjax config"):
         load_config(copy)
-    with pytest.raises(CheckpointError, match=r"not a model directory"):
+    with pytest.raises(CheckpointError, match=r"not a model directory \(it has no config\.json\)$"):
         load_config(copy / "nowhere")
+
+
+def test_a_run_is_taken_for_no_model_but_says_where_its_model_is(tmp_path, copy):
+    shutil.copytree(copy, tmp_path / "run" / "model")
+    with pytest.raises(CheckpointError, match=r"config\.json\); do you mean \S+run/model\?$"):
+        load(tmp_path / "run")
 
 
 def test_truncated_parameters_are_one_line(copy):
