@@ -56,7 +56,7 @@ def experiment(
     Args:
         knobs: what `arguments` read.
         model: recipe of the model.
-        task: `task`, its name, and `length` or `size`.
+        task: `task`, its name, `length` or `size`, and maybe `augmentation`.
         every: steps between checkpoints and between evaluations.
         **fields: further fields of the run.
     """
@@ -73,7 +73,8 @@ def experiment(
         run["initialization"] = {"kind": knobs.initialization}
     if not knobs.smoke:
         return ConfigDict(run)
-    return ConfigDict(_small(run) | {"data": {"kind": "rehearsal", "task": task["task"]}, "tensorboard": False})
+    kept: Fields = {name: task[name] for name in ("task", "augmentation") if name in task}
+    return ConfigDict(_small(run) | {"data": {"kind": "rehearsal"} | kept, "tensorboard": False})
 
 
 def _small(node: Any, name: str = "") -> Any:

@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from headjax.data.augmentation import Augmentation
 from headjax.data.cifar import find_cifar, read_cifar
 from headjax.data.image_folders import class_folders
 from headjax.data.prepared.form import Record, Split
@@ -52,6 +53,7 @@ class ImageFiles(DataConfig):
         size: pixels of a side as the model reads them; 0 is 32 for CIFAR and 224 for others.
         flip: whether training mirrors images.
         mean, deviation: of each channel, of pixels between 0 and 1; empty takes CIFAR's or ImageNet's.
+        augmentation: what training does to images in place of the squares and mirroring.
     """
 
     path: str
@@ -59,6 +61,7 @@ class ImageFiles(DataConfig):
     flip: bool = True
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         require(self.size >= 0, "size", f"must not be negative, got {self.size}")
@@ -74,7 +77,8 @@ class ImageFiles(DataConfig):
             "validation": {"examples": len(validation)},
             "labels": list(form.classes),
         }
-        return TaskData(None, AugmentedImages(train, form), PlainImages(validation, form), info)
+        augmented = AugmentedImages(train, form, self.augmentation or form.usual)
+        return TaskData(None, augmented, PlainImages(validation, form), info)
 
     def form(self, found: Found) -> ImageForm:
         """How images become examples."""

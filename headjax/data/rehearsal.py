@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import reference_topics
 from headjax.data.prepared.form import Form, Split
-from headjax.data.prepared.images import ImageForm
+from headjax.data.prepared.images import ImageForm, augmented
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.questions import QuestionForm
 from headjax.data.prepared.rows import TaskRow, fingerprint
@@ -49,6 +50,7 @@ class Rehearsal(DataConfig):
         length: tokens of an example, for tasks of text.
         size: pixels of an image's side.
         train, validation: rows of each split.
+        augmentation: see `PreparedData`.
     """
 
     task: str
@@ -56,6 +58,7 @@ class Rehearsal(DataConfig):
     size: int = 32
     train: int = 32
     validation: int = 8
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "length", "size", "train", "validation")
@@ -83,7 +86,8 @@ class Rehearsal(DataConfig):
         if form.label_names:
             info["labels"] = list(form.label_names)
         records = encoded["train"].records
-        train = form.train(tokenizer, records, np.asarray([form.tokens(record) for record in records]))
+        source = form.train(tokenizer, records, np.asarray([form.tokens(record) for record in records]))
+        train = augmented(source, self.augmentation)
         return TaskData(tokenizer, train, form.validation(tokenizer, encoded["validation"].records), info)
 
     def small(self, form: Form) -> Form:

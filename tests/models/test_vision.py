@@ -81,6 +81,21 @@ def test_evaluation_reports_the_loss_without_smoothing():
     np.testing.assert_allclose(model.config.for_evaluation().loss(output, BATCH).total, nll, rtol=1e-5)
 
 
+def test_shares_of_classes_are_weighted_labels(model):
+    shares = np.zeros((2, 5), np.float32)
+    shares[[0, 1], [1, 3]] = 0.7
+    shares[[0, 1], [4, 0]] = 0.3
+    smooth = tiny.model(config(task=Classification(classes=5, dropout=0.0, label_smoothing=0.2)))
+    for one in (model, smooth):
+        output = one(BATCH)
+        first, second = (
+            one.config.loss(output, BATCH | {"labels": np.asarray(labels)}).total for labels in ([1, 3], [4, 0])
+        )
+        mixed = one.config.loss(output, BATCH | {"labels": shares})
+        np.testing.assert_allclose(mixed.total, 0.7 * first + 0.3 * second, rtol=1e-5)
+        np.testing.assert_array_equal(mixed.weight, [1.0, 1.0])
+
+
 def test_scanned_is_unrolled_and_json(model):
     scanned, unrolled = (model(BATCH, compute=Compute(scan=scan)).logits for scan in (True, False))
     np.testing.assert_allclose(scanned, unrolled, atol=1e-5)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from headjax.data.augmentation import Augmentation
 from headjax.data.buckets import LengthBuckets
+from headjax.data.prepared.images import augmented
 from headjax.data.prepared.manifest import TOKENIZER, Manifest, is_prepared, read_manifest
 from headjax.data.prepared.padded import PaddedRecords
 from headjax.data.prepared.translation import TranslationRecords
@@ -27,6 +29,7 @@ class PreparedData(DataConfig):
         length: tokens of an example, which must be those it was prepared with; 0 takes those.
         size: pixels of an image's side, likewise.
         buckets: lengths that training batches are padded to, besides the longest example's; one compilation each.
+        augmentation: what training does to images; none is what is usual for the task.
     """
 
     task: str = ""
@@ -34,6 +37,7 @@ class PreparedData(DataConfig):
     length: int = 0
     size: int = 0
     buckets: tuple[int, ...] = ()
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.task or self.path), "path", "name a prepared folder, or a task to look for")
@@ -51,7 +55,7 @@ class PreparedData(DataConfig):
         form = manifest.form
         train = manifest.records(folder, "train")
         held = manifest.records(folder, "validation")
-        source = form.train(own, train, train.sizes()) if len(train) else ()
+        source = augmented(form.train(own, train, train.sizes()), self.augmentation) if len(train) else ()
         info = {
             "text": str(folder),
             "task": manifest.task,

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from headjax.data.augmentation import Augmentation, Flip, RandomSquare
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import RandomSource, Source
@@ -22,8 +23,9 @@ class ImageForm(Form):
     """`image`, uint8 `[height, width, channels]`, and `label`, a class's number or name.
 
     Images are stored as squares of `stored` pixels a side: scaled so that the shorter side is that long, and the middle
-    cut out. Training reads a random square of `size` of them, or of the stored ones inside a black margin, mirrored
-    half of the time where `flip` says so; evaluation the middle one. Examples hold `pixel_values` float32
+    cut out. Evaluation reads the middle square of `size`. Training reads a random one of the stored image, or of that
+    inside a black margin, mirrored half of the time where `flip` says so, or whatever an `Augmentation` makes of the
+    stored image. Examples hold `pixel_values` float32
     `[channels, size, size]`, (pixel / 255 - mean) / deviation, and `labels`.
 
     Attributes:
@@ -82,27 +84,23 @@ class ImageForm(Form):
         return np.ascontiguousarray(pixels)
 
     @property
-    def side(self) -> int:
-        """Pixels of a side that squares are cut from."""
-        return self.stored + 2 * self.margin
+    def usual(self) -> Augmentation:
+        """What training does to images unless asked otherwise."""
+        return Augmentation(crop=RandomSquare(margin=self.margin), pixels=(Flip(),) if self.flip else ())
 
     def tokens(self, record: Record) -> int:
         return 1
 
     def train(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray) -> Source:
-        return AugmentedImages(records, self)
+        return AugmentedImages(records, self, self.usual)
 
     def validation(self, tokenizer: Tokenizer | None, records: Sequence[Record]) -> Source:
         return PlainImages(records, self)
 
-    def example(self, record: Record, top: int, left: int, mirrored: bool) -> dict[str, np.ndarray]:
-        """A square of a stored image inside its margin."""
-        image = np.pad(record["image"], [(self.margin, self.margin)] * 2 + [(0, 0)]) if self.margin else record["image"]
-        square = image[top : top + self.size, left : left + self.size]
-        square = square[:, ::-1] if mirrored else square
+    def values(self, square: np.ndarray) -> np.ndarray:
+        """What a model reads of a square uint8 `[size, size, channels]`."""
         mean, deviation = (np.asarray(numbers, np.float32) for numbers in (self.mean, self.deviation))
-        values = (square.astype(np.float32) / 255.0 - mean) / deviation
-        return {"pixel_values": values.transpose(2, 0, 1), "labels": record["labels"][0]}
+        return ((square.astype(np.float32) / 255.0 - mean) / deviation).transpose(2, 0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,29 +119,63 @@ class PlainImages:
         return len(self.records)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        corner = (self.form.side - self.form.size) // 2
-        return self.form.example(self.records[index], corner, corner, mirrored=False)
+        record, size = self.records[index], self.form.size
+        corner = (self.form.stored - size) // 2
+        square = record["image"][corner : corner + size, corner : corner + size]
+        return {"pixel_values": self.form.values(square), "labels": record["labels"][0]}
 
 
 @dataclasses.dataclass(frozen=True)
 class AugmentedImages(RandomSource):
-    """A random square of every image, maybe mirrored.
+    """Images changed at random; where two become one, `labels` are float32 `[classes]` that sum to 1.
 
     Attributes:
         records: the records.
         form: how they become examples.
+        augmentation: what is done to them.
     """
 
     records: Records
     form: ImageForm
+    augmentation: Augmentation
 
     def __len__(self) -> int:
         return len(self.records)
 
     def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        top, left = generator.integers(self.form.side - self.form.size + 1, size=2)
-        mirrored = self.form.flip and bool(generator.random() < 0.5)
-        return self.form.example(self.records[index], int(top), int(left), mirrored)
+        values, label = self._one(index, generator)
+        if self.augmentation.mix is None:
+            return {"pixel_values": values, "labels": label}
+        other, other_label = self._one(int(generator.integers(len(self))), generator)
+        mixed = self.augmentation.mix(values, other, generator)
+        labels = np.zeros(len(self.form.classes), np.float32)
+        labels[label] = mixed.share
+        labels[other_label] += 1.0 - mixed.share
+        return {"pixel_values": mixed.values, "labels": labels}
+
+    def _one(self, index: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """An image as a model reads it, and its label."""
+        record = self.records[index]
+        square = self.augmentation.crop(record["image"], self.form.size, generator)
+        for change in self.augmentation.pixels:
+            square = change(square, generator)
+        values = self.form.values(square)
+        for transform in self.augmentation.values:
+            values = transform(values, generator)
+        return values, record["labels"][0]
+
+
+def augmented(source: Source, augmentation: Augmentation | None) -> Source:
+    """A source of images to train on, with another augmentation where one is given.
+
+    Raises:
+        DataError: it has no images.
+    """
+    if augmentation is None:
+        return source
+    if not isinstance(source, AugmentedImages):
+        raise DataError("config.data.augmentation: the examples of this task are no images")
+    return dataclasses.replace(source, augmentation=augmentation)
 
 
 def _scaled(pixels: np.ndarray, side: int) -> np.ndarray:

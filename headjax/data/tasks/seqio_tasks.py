@@ -60,9 +60,7 @@ def local_seqio_task(spec: TaskSpec, paths: Sequence[Path]) -> seqio.Task:
     counts = known if all(known.values()) else None
     return seqio.Task(
         _name(spec.name, "local"),
-        source=seqio.FunctionDataSource(
-            dataset, splits=tuple(rows), num_input_examples=counts if all(counts.values()) else None
-        ),
+        source=seqio.FunctionDataSource(dataset, splits=tuple(rows), num_input_examples=counts),
         preprocessors=[],
         output_features=_features(spec),
     )

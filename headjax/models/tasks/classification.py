@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from headjax.errors import DataError, require_positive, require_rate
 from headjax.models.base import Batch, Loss, Output
@@ -22,7 +23,9 @@ from headjax.tensors import Params, Tensors
 @kind("classification")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(TaskOutput):
-    """dropout(pooled) W + b: one of `classes` for every sequence. `labels [batch]` are integers.
+    """dropout(pooled) W + b: one of `classes` for every sequence.
+
+    `labels [batch]` are integers, or float `[batch, classes]` shares of every class (mixed images).
 
     Attributes:
         classes: number of classes.
@@ -47,7 +50,7 @@ class Classification(TaskOutput):
         return Logits(linear(params, Dropper(self.dropout, key)(features.require_pooled())))
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        return Loss(*cross_entropy(output.require_logits(), integer_labels(batch, 1), self.label_smoothing))
+        return Loss(*class_losses(output.require_logits(), batch, self.label_smoothing))
 
     def for_evaluation(self) -> Classification:
         return dataclasses.replace(self, label_smoothing=0.0)
@@ -136,6 +139,24 @@ class TokenClassification(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "labels")
+
+
+def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax.Array, jax.Array]:
+    """Cross-entropy in nats `[batch]` of the batch's labels, and which count (1.0 or 0.0).
+
+    Args:
+        logits: `[batch, classes]`.
+        batch: with `labels`, integers `[batch]` or shares of the classes `[batch, classes]` that sum to 1.
+        smoothing: see `cross_entropy`.
+
+    Raises:
+        DataError: there are no such labels.
+    """
+    labels = batch_array(batch, "labels")
+    if labels.shape != logits.shape or not jnp.issubdtype(labels.dtype, jnp.floating):
+        return cross_entropy(logits, integer_labels(batch, 1), smoothing)
+    even = (1.0 - smoothing) * labels + smoothing / logits.shape[-1]
+    return optax.softmax_cross_entropy(logits, even), jnp.ones(labels.shape[0])
 
 
 def integer_labels(batch: Batch, ndim: int) -> jax.Array:

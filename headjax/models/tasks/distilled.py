@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 
 from headjax.errors import require_positive, require_rate
 from headjax.models.base import Batch, Loss, Output
-from headjax.models.inputs import abstract_integers
+from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
-from headjax.models.outputs import cross_entropy
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
-from headjax.models.tasks.classification import integer_labels
+from headjax.models.tasks.classification import class_losses
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
 
@@ -23,9 +21,9 @@ from headjax.tensors import Params, Tensors
 class DistilledClassification(TaskOutput):
     """(h_0 W + b + h_1 V + c) / 2: the mean of two classifiers (Touvron et al. 2021, section 4).
 
-    The first reads the class token and learns `labels [batch]`, the second reads the distillation token and learns
-    `teacher_labels [batch]`, a teacher's answers; without those both learn the labels. Each carries half the loss.
-    Their logits come as `extra_logits["cls_logits"]` and `["distillation_logits"]`.
+    The first reads the class token and learns `labels`, as `Classification` has them; the second reads the distillation
+    token and learns `teacher_labels [batch]`, a teacher's answers; without those both learn the labels. Each carries
+    half the loss. Their logits come as `extra_logits["cls_logits"]` and `["distillation_logits"]`.
 
     Attributes:
         classes: number of classes.
@@ -48,10 +46,9 @@ class DistilledClassification(TaskOutput):
         return Logits((first + second) / 2.0, {"cls_logits": first, "distillation_logits": second})
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        labels = integer_labels(batch, 1)
-        learned, counted = cross_entropy(output.require_logits("cls_logits"), labels, self.label_smoothing)
-        taught = jnp.asarray(batch.get("teacher_labels", labels))
-        distilled, _ = cross_entropy(output.require_logits("distillation_logits"), taught)
+        learned, counted = class_losses(output.require_logits("cls_logits"), batch, self.label_smoothing)
+        taught = {"labels": batch.get("teacher_labels", batch_array(batch, "labels"))}
+        distilled, _ = class_losses(output.require_logits("distillation_logits"), taught, 0.0)
         return Loss((learned + counted * distilled) / 2.0, counted)
 
     def for_evaluation(self) -> DistilledClassification:

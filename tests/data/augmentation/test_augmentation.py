@@ -1,0 +1,190 @@
+"""What augmentation does, by its properties: shapes, ranges, determinism, label mass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headjax.data.augmentation import (
+    Augmentation,
+    CutMix,
+    Flip,
+    Mixup,
+    OneOf,
+    RandAugment,
+    RandomErasing,
+    RandomResizedCrop,
+    RandomSquare,
+)
+from headjax.data.augmentation.pixels import CHANGES
+from headjax.data.prepared.images import AugmentedImages, ImageForm, augmented
+from headjax.data.records import train_iterator
+from headjax.errors import ConfigError, DataError
+from headjax.serialize import from_data, to_data
+
+DEIT = Augmentation(
+    pixels=(Flip(), RandAugment()), values=(RandomErasing(),), mix=OneOf(mixes=(Mixup(alpha=0.8), CutMix(alpha=1.0)))
+)
+
+
+def image(height=20, width=30, channels=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, channels)).astype(np.uint8)
+
+
+def draws(count=40):
+    return [np.random.default_rng(seed) for seed in range(count)]
+
+
+def images(augmentation, count=6, classes=4):
+    form = ImageForm(
+        size=16,
+        stored=20,
+        mean=(0.5,) * 3,
+        deviation=(0.25,) * 3,
+        classes=tuple(str(number) for number in range(classes)),
+    )
+    records = [
+        {"image": image(20, 20, seed=number), "labels": np.asarray([number % classes], np.int32)}
+        for number in range(count)
+    ]
+    return AugmentedImages(records, form, augmentation)
+
+
+@pytest.mark.parametrize("crop", [RandomSquare(margin=2), RandomResizedCrop()])
+def test_crops_are_squares_of_the_image(crop):
+    whole = image()
+    found = [crop(whole, 12, generator) for generator in draws()]
+    assert {(square.shape, square.dtype) for square in found} == {((12, 12, 3), np.dtype(np.uint8))}
+    assert len({square.tobytes() for square in found}) > 30
+    flat = np.full((20, 30, 1), 77, np.uint8)
+    assert (RandomResizedCrop()(flat, 12, np.random.default_rng(0)) == 77).all()
+
+
+def test_rectangles_have_their_area_and_ratio():
+    crop = RandomResizedCrop(area=(0.2, 0.6), ratio=(0.5, 2.0))
+    found = [crop.rectangle(100, 150, generator) for generator in draws(200)]
+    for top, left, height, width in found:
+        assert 0 <= top <= 100 - height
+        assert 0 <= left <= 150 - width
+        assert 0.19 <= height * width / 15_000 <= 0.61
+        assert 0.48 <= width / height <= 2.06
+    shares = np.asarray([height * width / 15_000 for _, _, height, width in found])
+    assert shares.mean() == pytest.approx(0.4, abs=0.04)
+    # Nothing fits into a strip of one pixel but its middle.
+    assert crop.rectangle(1, 100, np.random.default_rng(0)) == (0, 49, 1, 2)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_change_keeps_the_shape_and_changes_something(name):
+    from PIL import Image
+
+    whole = np.random.default_rng(0).integers(20, 230, (24, 24, 3)).astype(np.uint8)
+    for mode, fill in (("RGB", (1, 2, 3)), ("L", 5)):
+        before = Image.fromarray(whole if mode == "RGB" else whole[:, :, 0])
+        strong = {np.asarray(CHANGES[name](before, 0.9, sign, fill)).tobytes() for sign in (-1.0, 1.0)}
+        for pixels in strong:
+            assert len(pixels) == len(before.tobytes())
+        assert (mode == "L" and name == "colour") or strong != {before.tobytes()}
+
+
+def test_directions_and_strengths_of_changes():
+    from PIL import Image
+
+    whole = np.zeros((20, 20), np.uint8)
+    whole[:, 10] = 255
+    picture = Image.fromarray(whole)
+    for sign in (-1.0, 1.0):
+        moved = np.asarray(CHANGES["shift_x"](picture, 1.0, sign, 7))
+        assert moved[10].argmax() == 10 - sign * 9
+        assert (moved[:, 0 if sign < 0 else -1] == 7).all()
+    assert np.asarray(CHANGES["solarize"](picture, 1.0, 1.0, 0))[0, 0] == 255
+    assert np.asarray(CHANGES["solarize_add"](picture, 0.5, 1.0, 0))[0, 0] == 55
+    assert np.asarray(CHANGES["brightness"](Image.fromarray(whole + 0), 1.0, -1.0, 0)).max() == 25
+
+
+def test_rand_augment_draws_every_change():
+    whole = image(16, 16)
+    found = {RandAugment(count=1, rate=1.0)(whole, generator).tobytes() for generator in draws(60)}
+    assert len(found) > 30
+    assert {RandAugment(rate=0.0)(whole, generator).tobytes() for generator in draws(5)} == {whole.tobytes()}
+    gray = RandAugment(fill=(0,))(image(channels=1), np.random.default_rng(0))
+    assert gray.shape == (20, 30, 1)
+    with pytest.raises(DataError, match="rand_augment: fill has 3 values, images have 1 channels"):
+        RandAugment()(image(channels=1), np.random.default_rng(0))
+
+
+def test_erasing_puts_noise_into_one_rectangle():
+    before = np.full((3, 32, 32), 9.0, np.float32)
+    found = [RandomErasing(rate=0.5)(before, generator) for generator in draws(100)]
+    assert (before == 9.0).all()
+    erased = [values != 9.0 for values in found if (values != 9.0).any()]
+    assert 35 <= len(erased) <= 65
+    for mask in erased:
+        rows, columns = mask[0].any(1), mask[0].any(0)
+        assert mask.all(0).sum() == rows.sum() * columns.sum()
+        assert 0.01 <= mask[0].mean() <= 0.36
+    noise = np.concatenate([values[values != 9.0] for values in found])
+    assert abs(noise.mean()) < 0.1
+    assert noise.std() == pytest.approx(1.0, abs=0.05)
+
+
+def test_mixtures_hold_the_share_of_their_label():
+    first, second = np.zeros((3, 20, 20), np.float32), np.ones((3, 20, 20), np.float32)
+    for mix in (Mixup(), CutMix(), OneOf(mixes=(Mixup(), CutMix()))):
+        for generator in draws():
+            values, share = mix(first, second, generator)
+            assert 0.0 <= share <= 1.0
+            assert values.mean() == pytest.approx(1.0 - share, abs=1e-5)
+    assert not first.any()
+    assert {len(np.unique(CutMix()(first, second, generator).values)) for generator in draws()} <= {1, 2}
+
+
+def test_examples_are_those_of_seed_and_position():
+    def batches(seed, threads=0):
+        iterator = train_iterator(images(DEIT), 6, seed, threads=threads)
+        return [next(iterator) for _ in range(3)]
+
+    first = batches(0)
+    for one, two in zip(first, batches(0, threads=2), strict=True):
+        np.testing.assert_array_equal(one["pixel_values"], two["pixel_values"])
+        np.testing.assert_array_equal(one["labels"], two["labels"])
+    assert (first[0]["pixel_values"] != batches(1)[0]["pixel_values"]).any()
+    assert first[0]["pixel_values"].shape == (6, 3, 16, 16)
+    assert first[0]["pixel_values"].dtype == np.float32
+    labels = np.concatenate([batch["labels"] for batch in first])
+    assert labels.shape == (18, 4)
+    assert labels.dtype == np.float32
+    np.testing.assert_allclose(labels.sum(1), 1.0, atol=1e-6)
+    assert ((labels > 0).sum(1) == 2).any()
+
+
+def test_an_augmentation_is_a_value():
+    assert from_data(Augmentation, to_data(DEIT)) == DEIT
+    source = images(Augmentation(crop=RandomSquare()))
+    assert augmented(source, None) is source
+    assert augmented(source, DEIT).augmentation == DEIT
+    with pytest.raises(DataError, match=r"config.data.augmentation: the examples of this task are no images"):
+        augmented([], DEIT)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: RandomResizedCrop(area=(0.0, 1.0)), r"area: must be within \(0, 1\]"),
+        (lambda: RandomResizedCrop(ratio=(2.0, 1.0)), "ratio: must be positive and rise"),
+        (lambda: RandomSquare(margin=-1), "margin: must not be negative"),
+        (lambda: RandAugment(strength=11.0), "strength: must be within"),
+        (lambda: RandAugment(deviation=-1.0), "deviation: must not be negative"),
+        (lambda: RandAugment(rate=2.0), "rate: must be within"),
+        (lambda: Flip(rate=2.0), "rate: must be within"),
+        (lambda: RandomErasing(rate=2.0), "rate: must be within"),
+        (lambda: RandomErasing(area=(0.5, 0.1)), "area: must be within"),
+        (lambda: RandomErasing(ratio=(0.0, 0.1)), "ratio: must be positive"),
+        (lambda: Mixup(alpha=0.0), "alpha: must be positive"),
+        (lambda: CutMix(alpha=-1.0), "alpha: must be positive"),
+        (lambda: OneOf(mixes=()), "mixes: must not be empty"),
+    ],
+)
+def test_bad_values(build, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        build()
