@@ -34,7 +34,7 @@ from headjax.training.step import train_step
 RESOLUTION = 8
 """The largest batch is searched to one part in this many."""
 
-TYPICAL_ATTEMPTS = 8
+TYPICAL_ATTEMPTS = 4
 """Compilations that finding the largest batch usually takes."""
 
 
@@ -162,8 +162,8 @@ def plan(config: PlanConfig, where: Slice) -> Plan:
 def largest_batch(config: PlanConfig, where: Slice, progress: Progress = silent) -> Plan | None:
     """The plan with the largest batch that fits, to one part in `RESOLUTION`; None when no batch fits.
 
-    Doubles or halves the config's batch until it just fits, then bisects. Batches are multiples of the devices and
-    parts that split them.
+    From the config's batch on, halved until it fits, and doubled, the next to try is where a line through the memory of
+    the last two that fit says that there is none left. Batches are multiples of the devices and parts that split them.
 
     Args:
         config: the run.
@@ -172,27 +172,38 @@ def largest_batch(config: PlanConfig, where: Slice, progress: Progress = silent)
     """
     mesh = config.mesh.build(where.devices())
     unit = config.accumulate * math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-
-    attempts = itertools.count(1)
-
-    def attempt(units: int) -> Plan:
-        found = plan(dataclasses.replace(config, batch_size=units * unit), where)
-        done = next(attempts)
-        bar(min(done, TYPICAL_ATTEMPTS), {"batch": found.batch_size, "fits": float(found.fits)})
-        return found
-
+    fitting: list[Plan] = []
+    units, high = max(config.batch_size // unit, 1), None
     with progress("largest batch", TYPICAL_ATTEMPTS, "compilations or so") as bar:
-        low, high, best = 0, max(config.batch_size // unit, 1), None
-        while (tried := attempt(high)).fits:
-            low, high, best = high, 2 * high, tried
-        while best is None and high > 1:
-            tried = attempt(high // 2)
-            low, high, best = (high // 2, high, tried) if tried.fits else (0, high // 2, None)
-        while best is not None and high - low > max(low // RESOLUTION, 1):
-            middle = (low + high) // 2
-            tried = attempt(middle)
-            low, high, best = (middle, high, tried) if tried.fits else (low, middle, best)
-    return best
+        for attempt in itertools.count(1):
+            tried = plan(dataclasses.replace(config, batch_size=units * unit), where)
+            bar(min(attempt, TYPICAL_ATTEMPTS), {"batch": tried.batch_size, "fits": float(tried.fits)})
+            if tried.fits:
+                fitting.append(tried)
+            else:
+                high = units
+            low = fitting[-1].batch_size // unit if fitting else 0
+            if high is not None and high - low <= max(low // RESOLUTION, 1):
+                break
+            units = _ahead(fitting, unit)
+            if high is not None and not low < units < high:
+                units = (low + high) // 2
+    return fitting[-1] if fitting else None
+
+
+def _ahead(fitting: list[Plan], unit: int) -> int:
+    """A number of units that may be the last to fit, at least one part in `RESOLUTION` above those that do."""
+    if not fitting:
+        return 0
+    last = fitting[-1]
+    low = last.batch_size // unit
+    if len(fitting) == 1:
+        return 2 * low
+    before = fitting[-2]
+    slope = (last.peak_bytes_per_device - before.peak_bytes_per_device) / (last.batch_size - before.batch_size)
+    left = last.hbm_bytes_per_device - last.peak_bytes_per_device
+    more = int(left / slope / unit) if slope > 0 else low
+    return low + max(more, low // RESOLUTION, 1)
 
 
 def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -> Plan:

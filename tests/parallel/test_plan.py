@@ -14,7 +14,7 @@ from headjax.cli import main
 from headjax.errors import ConfigError
 from headjax.models.base import Options
 from headjax.parallel.collectives import Collective
-from headjax.parallel.plan import _needed, check_plan, plan, plan_config
+from headjax.parallel.plan import Plan, _needed, check_plan, largest_batch, plan, plan_config
 from headjax.parallel.roofline import roofline
 from headjax.parallel.tpu import CHIPS, GIB, Slice, find_slice
 from headjax.tensors import abstract, count
@@ -104,6 +104,37 @@ def test_every_slice_is_checked_before_the_first_compiles(eight_devices, config,
 def test_an_unknown_slice_is_one_line(config, capsys):
     assert main(["plan", "--config", config, "--topology", "v9-8"]) == 2
     assert capsys.readouterr().err.startswith("headjax: error: topology: unknown TPU slice 'v9-8'; known: v2-8 to ")
+
+
+@pytest.mark.parametrize(
+    "needed, most, attempts",
+    [
+        (lambda batch: 100 + batch, 896, 5),  # memory grows by a line, as activations do
+        (lambda batch: 100 + batch // 64 * 64, 896, 6),
+        (lambda batch: 100 + batch**2 / 100, 296, 6),
+        (lambda batch: 990 + batch, 8, 4),  # the config's own batch does not fit
+    ],
+)
+def test_the_largest_batch_is_found_to_one_part_in_eight(needed, most, attempts, eight_devices, monkeypatch):
+    tried = []
+
+    def planned(config, where):
+        tried.append(config.batch_size)
+        peak = needed(config.batch_size)
+        return Plan("v5e-8", 8, config.batch_size, 16, "none", 1, peak <= 1000, int(peak), 1000, 0.0, {}, 0.0, None)
+
+    monkeypatch.setattr("headjax.parallel.plan.plan", planned)
+    best = largest_batch(plan_config(data()), eight_devices)
+    assert best.fits
+    assert most / (1 + 1 / 8) <= best.batch_size <= most
+    assert all(batch % 8 == 0 for batch in tried)
+    assert len(tried) == len(set(tried)) <= attempts
+
+
+def test_where_no_batch_fits_there_is_no_largest(eight_devices, monkeypatch):
+    refused = Plan("v5e-8", 8, 8, 16, "none", 1, False, 2000, 1000, 0.0, {}, 0.0, None)
+    monkeypatch.setattr("headjax.parallel.plan.plan", lambda config, where: refused)
+    assert largest_batch(plan_config(data()), eight_devices) is None
 
 
 @pytest.mark.parametrize("name", PAPERS)
