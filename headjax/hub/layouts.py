@@ -21,7 +21,14 @@ from headjax.hub.rules import bind
 from headjax.models.base import SLOTS, Model, ModelConfig
 from headjax.serialize import kind_of
 
-TRAINING_ONLY = {"initializer", "dropout", "attention_dropout", "feed_forward_dropout", "label_smoothing"}
+TRAINING_ONLY = {
+    "initializer",
+    "dropout",
+    "attention_dropout",
+    "feed_forward_dropout",
+    "stochastic_depth",
+    "label_smoothing",
+}
 """Fields that do not change what a trained model computes; a family may have no name for their values."""
 
 

@@ -32,6 +32,22 @@ class Dropper(NamedTuple):
         return None if self.key is None or self.rate == 0.0 else Dropout(self.rate, self.key)
 
 
+class Skipper(NamedTuple):
+    """Leaves out what a sub-layer adds for whole examples: stochastic depth (Huang et al. 2016).
+
+    Attributes:
+        rate: probability for an example, a scalar that may be traced; what the others add is scaled by 1 / (1 - rate).
+        key: PRNG key.
+    """
+
+    rate: jax.Array | float
+    key: jax.Array
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        kept = jax.random.bernoulli(self.key, 1.0 - self.rate, (inputs.shape[0], *(1,) * (inputs.ndim - 1)))
+        return jnp.where(kept, inputs / jnp.asarray(1.0 - self.rate, inputs.dtype), jnp.zeros((), inputs.dtype))
+
+
 def fold(key: jax.Array | None, index: int) -> jax.Array | None:
     """An independent key for each index, or None without a key."""
     return None if key is None else jax.random.fold_in(key, index)

@@ -12,7 +12,7 @@ from headjax.attention.attend import Attended
 from headjax.attention.base import Attention, Call, Memory, structure
 from headjax.errors import DataError, require_rate
 from headjax.models.cache import LayerCache, write
-from headjax.models.dropout import Dropper, fold
+from headjax.models.dropout import Dropper, Skipper, fold
 from headjax.models.feed_forward import FeedForward
 from headjax.models.residual import PostNorm, Residual
 from headjax.serialize import kind
@@ -58,6 +58,7 @@ class LayerCall(NamedTuple):
         key: PRNG key of this layer's dropout, None outside training.
         probe: see `Probe`.
         number: of the layer within its stack, a scalar that may be traced.
+        depth: number of layers of the stack.
         cache: what the layer has seen before, when decoding.
         used: how many of the cache's slots are filled.
     """
@@ -69,6 +70,7 @@ class LayerCall(NamedTuple):
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
     number: jax.Array | int = 0
+    depth: int = 1
     cache: LayerCache | None = None
     used: jax.Array | int = 0
 
@@ -90,6 +92,8 @@ class Layer:
         dropout: rate on each sub-layer's output.
         attention_dropout: rate on attention probabilities.
         feed_forward_dropout: rate on the inner feed-forward activations.
+        stochastic_depth: rate at which an example skips a sub-layer of the stack's last layer in training; rates grow
+            evenly from 0 at the first layer (Huang et al. 2016; DeiT).
     """
 
     attention: Attention
@@ -99,9 +103,10 @@ class Layer:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
+    stochastic_depth: float = 0.0
 
     def __post_init__(self) -> None:
-        require_rate(self, "dropout", "attention_dropout", "feed_forward_dropout")
+        require_rate(self, "dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth")
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         """The declared parameters; `memory_width` is the width of the encoder output, for cross-attention."""
@@ -135,20 +140,28 @@ class Layer:
                     seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask, read)
                     reports[slot] = call.probe(seen)
                 outputs = attention.combine(weights, attended.context)
-                return Dropper(self.dropout, fold(call.key, index + 1))(outputs)
+                return self._dropped(outputs, call, index + 1)
 
             return sublayer
 
         def feed_forward(inputs: jax.Array) -> jax.Array:
             inner = Dropper(self.feed_forward_dropout, fold(call.key, 4))
             outputs = self.feed_forward(params["feed_forward"], inputs, inner)
-            return Dropper(self.dropout, fold(call.key, 5))(outputs)
+            return self._dropped(outputs, call, 5)
 
         x = self.residual(params["attention_residual"], x, attend("attention", self.attention, call.attention, 0))
         if self.cross_attention is not None:
             cross = attend("cross_attention", self.cross_attention, call.cross_attention, 2)
             x = self.residual(params["cross_attention_residual"], x, cross)
         return self.residual(params["feed_forward_residual"], x, feed_forward), reports
+
+    def _dropped(self, outputs: jax.Array, call: LayerCall, index: int) -> jax.Array:
+        """What a sub-layer adds to the stream, after dropout."""
+        outputs = Dropper(self.dropout, fold(call.key, index))(outputs)
+        if call.key is None or self.stochastic_depth == 0.0 or call.depth == 1:
+            return outputs
+        rate = self.stochastic_depth * call.number / (call.depth - 1)
+        return Skipper(rate, jax.random.fold_in(call.key, index + 6))(outputs)
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Floating-point operations of one forward of one sequence (and its encoder output, with cross-attention)."""

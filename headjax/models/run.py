@@ -31,6 +31,7 @@ class StackCall(NamedTuple):
         columns: `[layers, max_heads]` which heads of the self-attention's bias belong to each layer's heads; None where
             every layer has all.
         used: filled slots of the cache, when decoding.
+        depth: number of layers of the stack.
     """
 
     attention: Call
@@ -42,6 +43,7 @@ class StackCall(NamedTuple):
     compute: Compute = Compute()
     columns: jax.Array | None = None
     used: jax.Array | int = 0
+    depth: int = 1
 
 
 class Scanned(NamedTuple):
@@ -165,6 +167,7 @@ class Run:
                 key=None if call.key is None else jax.random.fold_in(call.key, layer.number),
                 probe=call.probe,
                 number=layer.number,
+                depth=call.depth,
                 cache=layer.cache,
                 used=call.used,
             )

@@ -80,6 +80,7 @@ class Stack:
 
     def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
         """The output `[batch, length, width]`, and per layer what the probe made of it."""
+        call = call._replace(depth=len(self.layers))
         if self.position_bias is not None:
             positions = call.attention.positions
             positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions

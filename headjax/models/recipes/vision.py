@@ -34,6 +34,7 @@ class Vit(Recipe):
         task: the task output.
         dropout: rate on sub-layer outputs.
         attention_dropout: rate on attention probabilities.
+        stochastic_depth: how often the last layer's sub-layers are skipped, see `Layer`.
         attention_by_layer: formulations that differ from layer to layer, instead of `attention` for all.
         initializer: of weights.
     """
@@ -47,6 +48,7 @@ class Vit(Recipe):
     task: TaskOutput = NoTask()
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
     attention_by_layer: tuple[Attention, ...] = ()
     initializer: Initializer = TruncatedNormal(0.02)
 
@@ -60,6 +62,7 @@ class Vit(Recipe):
             residual=self.residual,
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
+            stochastic_depth=self.stochastic_depth,
         )
         layers = equal_layers(layer, self.num_layers, self.attention_by_layer)
         return VisionModel(

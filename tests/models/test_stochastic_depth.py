@@ -1,0 +1,78 @@
+"""Stochastic depth: which sub-layers an example skips, and how the others make up for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention.base import Call
+from headjax.errors import ConfigError
+from headjax.initializers import Normal
+from headjax.models import Compute, Options
+from headjax.models.layer import LayerCall
+from headjax.models.residual import PreNorm
+from headjax.tensors import initialize
+from tests import tiny
+
+RATE, EXAMPLES = 0.4, 400
+PLAIN = tiny.layer(residual=PreNorm())
+SKIPPING = dataclasses.replace(PLAIN, stochastic_depth=RATE)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return initialize(PLAIN.tensors(tiny.WIDTH, tiny.WIDTH), jax.random.key(0), Normal(0.3))
+
+
+def output(layer, params, number, key=None):
+    """Of many equal examples, what a layer of a stack of three adds to the stream."""
+    one = jax.random.normal(jax.random.key(1), (1, 3, tiny.WIDTH))
+    x = jnp.broadcast_to(one, (EXAMPLES, *one.shape[1:]))
+    call = LayerCall(attention=Call(), key=key, number=number, depth=3)
+    return np.asarray(layer(params, x, call)[0] - x)
+
+
+def test_the_last_layer_skips_each_sub_layer_at_its_rate(params):
+    added = output(SKIPPING, params, 2, jax.random.key(2))
+    distinct, counts = np.unique(np.round(added.reshape(EXAMPLES, -1), 4), axis=0, return_counts=True)
+    assert len(distinct) == 4, "either, both or none of attention and feed-forward"
+    (none,) = counts[np.abs(distinct).max(axis=1) == 0]
+    assert abs(none / EXAMPLES - RATE**2) < 0.06
+
+
+def test_what_is_kept_is_scaled_to_the_same_mean(params):
+    attention_alone = jax.tree.map(jnp.zeros_like, params) | {
+        name: params[name] for name in params if "attention" in name
+    }
+    whole, some = (output(layer, attention_alone, 2, jax.random.key(3)) for layer in (PLAIN, SKIPPING))
+    kept = np.abs(some).max(axis=(1, 2)) > 0
+    assert 0.5 < kept.mean() < 0.7
+    np.testing.assert_allclose(some[kept], whole[kept] / (1.0 - RATE), rtol=1e-4, atol=1e-6)
+
+
+def test_rates_grow_from_nothing_at_the_first_layer(params):
+    whole = output(PLAIN, params, 0)
+    np.testing.assert_allclose(output(SKIPPING, params, 0, jax.random.key(2)), whole, rtol=1e-5)
+    middle = output(SKIPPING, params, 1, jax.random.key(2)).reshape(EXAMPLES, -1)
+    assert abs((np.abs(middle).max(axis=1) == 0).mean() - (RATE / 2) ** 2) < 0.04
+    np.testing.assert_allclose(output(SKIPPING, params, 2), whole, rtol=1e-5, err_msg="outside training")
+
+
+def test_a_scan_skips_what_single_layers_skip():
+    config = tiny.decoder_config(*(dataclasses.replace(tiny.layer(), stochastic_depth=0.5),) * 3)
+    model = tiny.model(config)
+    once, scanned = (
+        config.apply(model.params, tiny.tokens(4), Options(key=jax.random.key(0), compute=Compute(scan=scan))).hidden
+        for scan in (False, True)
+    )
+    np.testing.assert_allclose(once, scanned, atol=1e-5)
+    assert np.abs(once - model(tiny.tokens(4)).hidden).max() > 0.01
+
+
+def test_a_rate_is_below_one():
+    with pytest.raises(ConfigError, match="stochastic_depth"):
+        tiny.layer(stochastic_depth=1.0)
