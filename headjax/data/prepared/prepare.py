@@ -102,6 +102,7 @@ def prepare(
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
     require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
+    require(seed >= 0, "seed", f"must not be negative, got {seed}")
     folder = Path(out).expanduser()
     tokenizer = tokenizer if form.reads_text else None
     manifest = Manifest(

@@ -68,7 +68,14 @@ def _spec(name: str, mismatched: bool = False) -> TaskSpec:
         local=local_rows if mismatched else local_glue,
         sources=(TfdsSource(f"glue/{name}:2.0.0", splits, fields),),
         files="" if mismatched else "GLUE's own files",
+        columns={field: _columns(name, field) for field in fields},
     )
+
+
+def _columns(name: str, field: str) -> tuple[str, ...]:
+    """What a field's column is called in GLUE's own files."""
+    names = dict.fromkeys(getattr(layout, field) for layout in GLUE[name].layouts)
+    return tuple(name for name in names if not name.isdecimal())
 
 
 TASKS = (*(_spec(name) for name in GLUE), _spec("mnli", mismatched=True))

@@ -13,7 +13,7 @@ from headjax.data.prepared.form import Form, Split
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.split import text_hash
-from headjax.data.tables import READERS, table_rows
+from headjax.data.tables import READERS, header, table_rows
 from headjax.data.tasks.spec import Rows, TaskSpec
 from headjax.data.text_files import find_files, read_lines
 from headjax.errors import DataError
@@ -26,7 +26,7 @@ TRAIN, VALIDATION = frozenset({"train"}), frozenset({"validation", "valid", "val
 
 
 def local_rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """The rows of tables (TSV, CSV, JSON, JSON lines) and TFRecords whose columns are the task's fields.
+    """The rows of tables (TSV, CSV, JSON, JSON lines) and TFRecords with the task's fields (`TaskSpec.column`).
 
     A file or folder whose name has the word `train`, or one of `VALIDATION`, in it is of that split; with no file for
     validation some rows are held out by the hash of their text. Files of a task that is only evaluated on are all of
@@ -35,7 +35,7 @@ def local_rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     Raises:
         DataError: no file, or one that cannot be used.
     """
-    return rows_of(spec, split_files(paths, SUFFIXES), functools.partial(read_rows, spec.form))
+    return rows_of(spec, split_files(paths, SUFFIXES), functools.partial(read_rows, spec))
 
 
 def rows_of(spec: TaskSpec, files: Mapping[Split, Sequence[Path]], read: Callable[[Path], Iterable[TaskRow]]) -> Rows:
@@ -93,7 +93,7 @@ def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, l
     """The files with one of the suffixes (also with `.gz`) that paths stand for, by split.
 
     Files whose names say nothing of a split are of `train`, unless others are called so; so is a file that is the only
-    path, whatever it is called.
+    path, whatever it is called. Files called `test` are left out where there are others.
 
     Raises:
         DataError: there is none.
@@ -101,6 +101,7 @@ def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, l
     wanted = tuple(suffixes)
     named: dict[Split, list[Path]] = {"train": [], "validation": []}
     others: list[Path] = []
+    tests: list[Path] = []
     for path in paths:
         inside = sorted(path.rglob("*")) if path.is_dir() else find_files(path)
         for file in (file for file in inside if file.is_file() and has_suffix(file, wanted)):
@@ -113,9 +114,9 @@ def split_files(paths: Sequence[Path], suffixes: Iterable[str]) -> dict[Split, l
             elif words & TRAIN:
                 named["train"].append(file)
             else:
-                others.append(file)
+                (tests if "test" in words else others).append(file)
     if not named["train"]:
-        named["train"] = others
+        named["train"] = others or ([] if named["validation"] else tests)
     if not any(named.values()):
         raise DataError(f"{paths[0]}: no file whose name ends in {', '.join(wanted)}")
     return named
@@ -127,19 +128,20 @@ def has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
     return name.endswith(suffixes)
 
 
-def read_rows(form: Form, file: Path) -> Iterator[TaskRow]:
+def read_rows(spec: TaskSpec, file: Path) -> Iterator[TaskRow]:
     """The rows of one table or TFRecord, one after another.
 
     Raises:
         DataError: a file that cannot be used; the message starts with it and names the line.
     """
-    fields = wanted_fields(form)
+    fields = wanted_fields(spec.form)
     if has_suffix(file, (TFRECORD,)):
         from headjax.data.tasks.tfrecord import read_tfrecord
 
-        yield from read_tfrecord(file, fields)
+        yield from read_tfrecord(file, fields, spec.column)
         return
-    for row in table_rows(file, list(fields)):
+    names = header(file)
+    for row in table_rows(file, [spec.column(field, names) for field in fields]):
         named = zip(fields.items(), row.values, strict=True)
         yield TaskRow(row.place, {name: _value(value, what, row.place) for (name, what), value in named})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +41,7 @@ class TaskSpec:
         vocabulary: where the tokenizer comes from if none is given: `given` must be, `bpe` is learned.
         vocab_size: tokens that are learned.
         files: what local files it reads besides tables and TFRecords of its fields, in words.
+        columns: for a field, what else its column may be called in tables and TFRecords, besides its names in TFDS.
     """
 
     name: str
@@ -50,3 +51,9 @@ class TaskSpec:
     vocabulary: Literal["given", "bpe", "none"] = "given"
     vocab_size: int = 0
     files: str = ""
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    def column(self, field: str, there: Container[str]) -> str:
+        """The name of a field's column among those of a table; the field's own where there is none."""
+        names = (field, *self.columns.get(field, ()), *(source.fields.get(field, field) for source in self.sources))
+        return next((name for name in names if name in there), field)

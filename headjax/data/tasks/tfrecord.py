@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ from headjax.errors import DataError
 from headjax.serialize import unknown_name
 
 
-def read_tfrecord(file: Path, fields: Mapping[str, str]) -> Iterator[TaskRow]:
+def read_tfrecord(
+    file: Path, fields: Mapping[str, str], feature: Callable[[str, Container[str]], str] = lambda field, there: field
+) -> Iterator[TaskRow]:
     """The fields of every example in a file; one named `*.gz` is unpacked.
 
     Args:
         file: the file.
-        fields: names of the features, and what they hold (see `Form.fields`).
+        fields: what is read, and what it holds (see `Form.fields`).
+        feature: the name of a field's feature among those that a record has.
 
     Raises:
         DataError: TensorFlow is not installed, a file that is cut off or damaged, no example, or a feature that is
@@ -46,10 +49,11 @@ def read_tfrecord(file: Path, fields: Mapping[str, str]) -> Iterator[TaskRow]:
         except Exception as error:  # the message library's own DecodeError
             raise DataError(f"{place}: not a tf.train.Example ({error})") from None
         values = {}
-        for name, what in fields.items():
+        for field, what in fields.items():
+            name = feature(field, features)
             if name not in features:
                 raise DataError(f"{place}: {unknown_name('feature', name, features)}")
-            values[name] = _value(features[name], what, f"{place}: feature {name}")
+            values[field] = _value(features[name], what, f"{place}: feature {name}")
         yield TaskRow(place, values)
         number += 1
     if not number:

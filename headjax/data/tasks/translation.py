@@ -55,6 +55,7 @@ def _spec(
         vocabulary="bpe",
         vocab_size=vocab_size,
         files=f"`NAME.{source}` with `NAME.{target}`",
+        columns={"source": (source,), "target": (target,)},
     )
 
 

@@ -15,7 +15,7 @@ from headjax.data.prepared.prepare import prepare
 from headjax.data.records import Shard, evaluation_batches, train_iterator
 from headjax.data.tokenizers import byte_tokenizer
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import DataError
+from headjax.errors import ConfigError, DataError
 from tests.data.vocabulary import TEXT, write_vocabulary
 
 FORM = LabelledForm(length=12, classes=("bad", "good"))
@@ -194,6 +194,8 @@ def test_a_folder_of_something_else(folder, splits, tokenizer, tmp_path):
         prepare("films", FORM, splits, tokenizer, tmp_path)
     with pytest.raises(DataError, match=r"notes.txt: not empty, and not prepared"):
         prepare("films", FORM, splits, tokenizer, tmp_path / "notes.txt")
+    with pytest.raises(ConfigError, match=r"^seed: must not be negative, got -1"):
+        prepare("films", FORM, splits, tokenizer, tmp_path / "seed", seed=-1)
     with pytest.raises(DataError, match="it has no eos_token"):
         prepare("films", LanguageForm(), splits, tokenizer, tmp_path / "text")
 

@@ -59,6 +59,31 @@ def test_tables_of_every_format(suffix, tmp_path):
     assert read("sst2", tmp_path) == {"train": rows, "validation": rows[:1]}
 
 
+def test_columns_may_have_the_names_of_the_data_set(tmp_path):
+    pairs = write_lines(
+        tmp_path / "pairs.tsv",
+        "index\tpremise\thypothesis\tgold_label",
+        *(f"{i}\tpremise {i}\tso\tneutral" for i in range(99)),
+    )
+    found = read("mnli", pairs)
+    assert found["train"][0].keys() == {"text", "second", "label"}
+    assert sum(map(len, found.values())) == 99
+    assert {row["second"] for row in found["train"]} == {"so"}
+    films = write_lines(tmp_path / "films.csv", "label,sentence,text", *(f"1,other,film {i}" for i in range(99)))
+    assert read("sst2", films)["train"][0]["text"].startswith("film")  # the field's own name comes first
+    table = write_lines(tmp_path / "pairs.csv", "de,en", "Hund,dog")
+    assert read("newstest2014_ende", table) == {"validation": [{"source": "dog", "target": "Hund"}]}
+
+
+def test_test_files_are_not_trained_on(tmp_path):
+    for name in ("valid", "test"):
+        write_lines(tmp_path / f"{name}.de", f"{name} eins")
+        write_lines(tmp_path / f"{name}.en", f"{name} one")
+    assert read("iwslt14_deen", tmp_path) == {"validation": [{"source": "valid eins", "target": "valid one"}]}
+    assert len(read("newstest2014_ende", tmp_path / "test")["validation"]) == 1
+    assert [file.name for file in split_files([tmp_path / "test.de"], (".de",))["train"]] == ["test.de"]
+
+
 def test_one_file_is_split_by_its_text(tmp_path):
     file = write_lines(tmp_path / "dev.tsv", "text\tlabel", *(f"film {i}\t{i % 2}" for i in range(200)))
     found = read("sst2", file)
