@@ -82,7 +82,7 @@ def _slices(plans: list[Plan]) -> Table:
         Column("Step, at best", numbers.duration),
         Column("bound by"),
         Column("MFU, at most", numbers.percent),
-        Column("Compiled in", numbers.duration),
+        Column("FLOP per byte", numbers.significant),
     )
     rows = [
         (
@@ -98,7 +98,7 @@ def _slices(plans: list[Plan]) -> Table:
             None if each.estimate is None else each.estimate.step_seconds,
             "" if each.estimate is None else each.estimate.bound,
             None if each.estimate is None else each.estimate.mfu,
-            each.compile_seconds,
+            None if each.estimate is None else each.estimate.operations_per_byte,
         )
         for each in plans
     ]

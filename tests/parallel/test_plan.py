@@ -15,7 +15,7 @@ from headjax.errors import ConfigError
 from headjax.models.base import Options
 from headjax.parallel.collectives import Collective
 from headjax.parallel.plan import Plan, _needed, check_plan, largest_batch, plan, plan_config
-from headjax.parallel.roofline import roofline
+from headjax.parallel.roofline import Roofline, roofline
 from headjax.parallel.tpu import CHIPS, GIB, Slice, find_slice
 from headjax.tensors import abstract, count
 
@@ -129,6 +129,22 @@ def test_the_largest_batch_is_found_to_one_part_in_eight(needed, most, attempts,
     assert most / (1 + 1 / 8) <= best.batch_size <= most
     assert all(batch % 8 == 0 for batch in tried)
     assert len(tried) == len(set(tried)) <= attempts
+
+
+def test_the_command_prints_what_the_compiler_said(eight_devices, config, monkeypatch, capsys):
+    estimate = Roofline(0.25, 0.5, 0.125, 0.5, 0.4375, 321.0)
+    sent = {"all-reduce": Collective(3, 2_500_000)}
+    fits = Plan("v5e-8", 8, 32, 16, "full", 1, True, 10**9, 2 * 10**9, 7e12, sent, 1.0, estimate)
+    monkeypatch.setattr("headjax.parallel.plan._compile", lambda *_: fits)
+    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
+    printed = capsys.readouterr().out
+    for expected in ("7.00 TFLOP", "500 ms", "memory", "43.8%", "321", "2.50 MB", "full", "bfloat16"):
+        assert expected in printed, expected
+    assert "fits on v5e-8: 1.00 GB of 2.00 GB per device" in printed
+    refused = fits._replace(fits=False, collectives={}, estimate=None, peak_bytes_per_device=4 * 10**9)
+    monkeypatch.setattr("headjax.parallel.plan._compile", lambda *_: refused)
+    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
+    assert "does not fit on v5e-8: at least 4.00 GB wanted, 2.00 GB there" in capsys.readouterr().out
 
 
 def test_where_no_batch_fits_there_is_no_largest(eight_devices, monkeypatch):
