@@ -15,7 +15,9 @@ import tensorflow as tf
 from headjax.data.prepared.form import Split
 from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.tasks.local import wanted_fields
+from headjax.data.tasks.seqio_text import text_features, text_preprocessors
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
+from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError
 
 HOST = "storage.googleapis.com"
@@ -25,11 +27,16 @@ PREFIX = "headjax_"
 """Before the names of registered tasks, so that they are nobody else's."""
 
 
-def seqio_tasks(spec: TaskSpec) -> list[seqio.Task]:
-    """A seqio Task for each of a task's data sets in TFDS; all give rows of the same fields, texts not tokenised yet.
+def seqio_tasks(spec: TaskSpec, tokenizer: Tokenizer | None = None) -> list[seqio.Task]:
+    """A seqio Task for each of a task's data sets in TFDS; all give rows of the same fields.
+
+    Args:
+        spec: the task.
+        tokenizer: of `inputs` and `targets` as text-to-text models read them, see `seqio_text`; without one rows have
+            the task's own fields, texts not tokenised yet.
 
     Raises:
-        DataError: TFDS has none.
+        DataError: TFDS has none, or with a tokenizer: the task is none of text to text.
     """
     if not spec.sources:
         raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
@@ -37,15 +44,15 @@ def seqio_tasks(spec: TaskSpec) -> list[seqio.Task]:
         seqio.Task(
             _name(spec.name, source.name),
             source=seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits)),
-            preprocessors=[functools.partial(_take, fields=source.fields)],
-            output_features=_features(spec),
+            preprocessors=[functools.partial(_take, fields=source.fields), *_written(spec, tokenizer)],
+            output_features=_features(spec, tokenizer),
         )
         for source in spec.sources
     ]
 
 
-def local_seqio_task(spec: TaskSpec, paths: Sequence[Path]) -> seqio.Task:
-    """The same Task over local files.
+def local_seqio_task(spec: TaskSpec, paths: Sequence[Path], tokenizer: Tokenizer | None = None) -> seqio.Task:
+    """The same Task over local files, see `seqio_tasks`.
 
     Raises:
         DataError: files that cannot be used.
@@ -61,8 +68,8 @@ def local_seqio_task(spec: TaskSpec, paths: Sequence[Path]) -> seqio.Task:
     return seqio.Task(
         _name(spec.name, "local"),
         source=seqio.FunctionDataSource(dataset, splits=tuple(rows), num_input_examples=counts),
-        preprocessors=[],
-        output_features=_features(spec),
+        preprocessors=_written(spec, tokenizer),
+        output_features=_features(spec, tokenizer),
     )
 
 
@@ -147,8 +154,15 @@ def _signature(spec: TaskSpec) -> dict[str, tf.TensorSpec]:
     return {name: TYPES[what](spec) for name, what in wanted_fields(spec.form).items()}
 
 
-def _features(spec: TaskSpec) -> dict[str, seqio.Feature]:
-    """The fields as seqio's features, whose texts are not tokenised here: a vocabulary is chosen when preparing."""
+def _written(spec: TaskSpec, tokenizer: Tokenizer | None) -> list[Callable[..., Any]]:
+    """What comes after a row's fields."""
+    return [] if tokenizer is None else text_preprocessors(spec)
+
+
+def _features(spec: TaskSpec, tokenizer: Tokenizer | None) -> dict[str, seqio.Feature]:
+    """The fields as seqio's features; without a tokenizer their texts are as they are, for `headjax prepare`."""
+    if tokenizer is not None:
+        return text_features(spec, tokenizer)
     plain = seqio.PassThroughVocabulary(0)
     return {
         name: seqio.Feature(plain, add_eos=False, dtype=found.dtype, rank=found.shape.rank)

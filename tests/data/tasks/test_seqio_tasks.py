@@ -16,6 +16,7 @@ from headjax.data import PreparedData
 from headjax.data.glue import GLUE
 from headjax.data.tasks import TASKS, find_task
 from headjax.data.tasks.local import wanted_fields
+from headjax.data.tokenizers import byte_tokenizer
 from headjax.errors import DataError
 from tests.data.vocabulary import write_lines, write_vocabulary
 
@@ -215,6 +216,51 @@ def test_the_same_task_over_local_files(mocked, tmp_path):
 
     (name,) = register([task])
     assert seqio.get_mixture_or_task(name) is task
+
+
+def test_tasks_of_text_to_text(mocked, tmp_path):
+    """With a tokenizer, seqio itself gives token ids, ended and cut to its lengths."""
+    import seqio
+
+    from headjax.data.tasks.seqio_tasks import local_seqio_task, register, seqio_tasks
+
+    tokenizer = byte_tokenizer()
+    end = tokenizer.special_id("eos_token")
+    write_lines(tmp_path / "train.en", "a dog", "one cat")
+    write_lines(tmp_path / "train.de", "ein Hund", "eine Katze")
+    for language in ("en", "de"):
+        write_lines(tmp_path / f"val.{language}", "x")
+    (name,) = register([local_seqio_task(find_task("multi30k"), [tmp_path], tokenizer)])
+    lengths = {"inputs": 16, "targets": 5}
+    task = seqio.get_mixture_or_task(name)
+    rows = list(task.get_dataset(lengths, "train", shuffle=False).as_numpy_iterator())
+    assert [row["inputs"].tolist() for row in rows] == [[*b"a dog", end], [*b"one cat", end]]
+    assert [row["targets"].tolist() for row in rows] == [[*b"ein ", end], [*b"eine", end]]
+    vocabulary = task.output_features["inputs"].vocabulary
+    assert vocabulary.vocab_size == 257
+    assert vocabulary.decode(rows[0]["inputs"]) == "a dog"
+    assert vocabulary.decode_tf(rows[0]["inputs"]).numpy() == b"a dog"
+    (batch,) = seqio.get_dataset(
+        mixture_or_task_name=name, task_feature_lengths=lengths, dataset_split="validation", shuffle=False,
+        feature_converter=seqio.EncDecFeatureConverter(pack=False),
+    ).as_numpy_iterator()  # fmt: skip
+    assert batch["encoder_input_tokens"].tolist() == [*b"x", end, *[0] * 14]
+    write_lines(tmp_path / "train.tsv", "text\tsecond\tlabel", "a\tb\t1", "c\td\t0")
+    write_lines(tmp_path / "dev.tsv", "text\tsecond\tlabel", "a\tb\t1")
+    pairs = [tmp_path / "train.tsv", tmp_path / "dev.tsv"]
+    written = []
+    for spec in (find_task("mrpc"), find_task("stsb")):
+        task = local_seqio_task(spec, pairs, tokenizer)
+        row = next(task.get_dataset(None, "train", shuffle=False).as_numpy_iterator())
+        written.append([tokenizer.decode(row[part][:-1]) for part in ("inputs", "targets")])
+    assert written == [["mrpc sentence1: a sentence2: b", "equivalent"], ["stsb sentence1: a sentence2: b", "1.0"]]
+    with mocked(1):
+        (theirs,) = seqio_tasks(find_task("squad"), tokenizer)
+        row = next(theirs.get_dataset(None, "validation", shuffle=False).as_numpy_iterator())
+    assert tokenizer.decode(row["inputs"]).startswith("question: ")
+    assert row["targets"][-1] == end
+    with pytest.raises(DataError, match=r"^mnist: not a task of text to text$"):
+        seqio_tasks(find_task("mnist"), tokenizer)
 
 
 def write_tfrecord(path, *examples):
