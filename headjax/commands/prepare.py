@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result
 from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.files import local_folder
 from headjax.report import numbers
 from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     from headjax.data.prepared.prepare import prepare
     from headjax.data.tasks import find_task
 
-    spec = find_task(options.task)
+    out, spec = local_folder(options.out), find_task(options.task)
     given = ([f"length={options.length}"] if options.length else []) + options.set
     form = changed(spec.form, given)
     spec = dataclasses.replace(spec, form=form)
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         form,
         rows,
         tokenizer,
-        options.out,
+        out,
         source=", ".join(map(str, paths)) or ", ".join(source.name for source in spec.sources),
         processes=options.processes,
         shard_bytes=int(options.shard_mb * 2**20),

@@ -123,6 +123,13 @@ def test_bad_requests_are_one_line(words, message, folder, capsys):
     assert not (folder / "bad").exists()
 
 
+def test_a_bucket_is_given_as_the_folder_it_is_mounted_at(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["prepare", "multi30k", "--source", str(folder / "text"), "--out", "gs://mine/data"]) == 2
+    assert capsys.readouterr().err.startswith("headjax: error: gs://mine/data: buckets are written through a mount; ")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "lines, message",
     [
