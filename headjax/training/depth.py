@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from headjax.models.run import SharedRun
 from headjax.parallel.mesh import replicated
 from headjax.tensors import Params
 from headjax.training.metrics import read_metrics
+from headjax.training.state import TrainState
+from headjax.training.step import NumberedStep, StepMetrics
 
 
 class Depth(NamedTuple):
@@ -66,6 +68,34 @@ def depth_measurement(
         )
 
     return jax.jit(measure, out_shardings=replicated(mesh))
+
+
+def diagnosed(
+    step: NumberedStep,
+    measure: Callable[[Params, Params, Batch, int], Depth],
+    every: int,
+    write: Callable[[int, Mapping[str, float]], None],
+) -> NumberedStep:
+    """The same step, every so many times recorded along depth.
+
+    Args:
+        step: one that donates the state it is given.
+        measure: `depth_measurement`'s result.
+        every: steps between records; 0 takes none.
+        write: takes a step's number and its record.
+    """
+    if every == 0:
+        return step
+
+    def measured_along(number: int, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        if number % every:
+            return step(number, state, batch)
+        before = jax.tree.map(jnp.copy, state.params)
+        state, measured = step(number, state, batch)
+        write(number, depth_record(measure(before, state.params, batch, number - 1)))
+        return state, measured
+
+    return measured_along
 
 
 def _variances(joining: Joining, _: Any) -> tuple[jax.Array, Any, tuple[jax.Array, jax.Array]]:

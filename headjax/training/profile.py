@@ -9,6 +9,9 @@ from types import TracebackType
 import jax
 
 from headjax.errors import HeadjaxError
+from headjax.models.base import Batch
+from headjax.training.state import TrainState
+from headjax.training.step import NumberedStep, StepMetrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,17 +59,27 @@ class Profiler:
         if self._running:
             jax.profiler.stop_trace()
 
-    def step(self, number: int) -> jax.profiler.StepTraceAnnotation:
-        """To be open while a step is started; xprof tells steps apart by it."""
+    def around(self, step: NumberedStep) -> NumberedStep:
+        """The same step, traced where its number says so; xprof tells steps apart by their numbers."""
+
+        def traced(number: int, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+            self._start(number)
+            with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                state, measured = step(number, state, batch)
+            self._stop(number, measured)
+            return state, measured
+
+        return traced
+
+    def _start(self, number: int) -> None:
         if self._steps is not None and self._steps.first <= number <= self._steps.last and not self._running:
             self._folder.mkdir(parents=True, exist_ok=True)
             jax.profiler.start_trace(str(self._folder))
             self._running = True
-        return jax.profiler.StepTraceAnnotation("train", step_num=number)
 
-    def stepped(self, number: int, result: jax.Array) -> None:
-        """After a step was started: ends the trace once the last step to trace has been computed."""
+    def _stop(self, number: int, measured: StepMetrics) -> None:
+        """Ends the trace once the last step to trace has been computed."""
         if self._running and self._steps is not None and number >= self._steps.last:
-            jax.block_until_ready(result)
+            jax.block_until_ready(measured.loss)
             jax.profiler.stop_trace()
             self._running = False

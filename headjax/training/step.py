@@ -34,6 +34,10 @@ class StepMetrics(NamedTuple):
     targets: jax.Array
 
 
+NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]]
+"""A step that is told its number, counted from 1, so that some can be watched more closely."""
+
+
 def updated(
     optimizer: optax.GradientTransformation, state: TrainState, gradient: Gradient
 ) -> tuple[TrainState, StepMetrics]:

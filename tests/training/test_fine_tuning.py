@@ -12,8 +12,9 @@ from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Bert, Directory
 from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
 from headjax.training.config import TrainConfig
-from headjax.training.loop import _validation_batches, train
+from headjax.training.loop import train
 from headjax.training.optimizer import AdamW, ConstantRate
+from headjax.training.validation import validation_batches
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.tiny import multi_head
 
@@ -57,7 +58,7 @@ def test_a_classifier_learns_and_is_evaluated_as_it_was_trained(folder, tmp_path
 
 def test_validation_is_padded_no_more_than_training(folder):
     data = config_of(folder, Classification(classes=2)).data.load()
-    batches = list(_validation_batches(data, 4))
+    batches = list(validation_batches(data, 4))
     short = int((data.validation.lengths <= 8).sum())
     padded = [batch["input_ids"].shape[1] for batch in batches]
     assert padded == [8] * -(-short // 4) + [16] * -(-(30 - short) // 4)

@@ -1,0 +1,43 @@
+"""The batches of a run, and where in them it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from headjax.data.records import train_iterator
+from headjax.data.task import TaskData
+from headjax.errors import DataError
+from headjax.parallel.distributed import process_shard
+from headjax.training.config import TrainConfig
+from headjax.training.step import put_batch
+
+
+class Feed:
+    """Training batches without end, spread over the mesh. Its position belongs into every checkpoint."""
+
+    def __init__(self, config: TrainConfig, data: TaskData, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._data = data.info.get("data")
+        self._iterator = train_iterator(data.train, config.batch_size, config.seed, shard=process_shard(mesh))
+
+    def __next__(self) -> dict[str, jax.Array]:
+        return put_batch(next(self._iterator), self._mesh)
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Where the next batch is, and in which data, as JSON data."""
+        return {"iterator": self._iterator.get_state(), "data": self._data}
+
+    def go_to(self, position: dict[str, Any], workdir: Path) -> None:
+        """Goes on from the position in a checkpoint of this workdir.
+
+        Raises:
+            DataError: it is one in other data.
+        """
+        if position["data"] != self._data:
+            raise DataError(f"config.data: the text is not the one that {workdir} was trained on so far")
+        self._iterator.set_state(position["iterator"])
