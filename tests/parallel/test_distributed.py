@@ -115,7 +115,8 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
 
     logs = [tmp_path / f"two-{index}.log" for index in range(2)]
     halves = ["--config.mesh.model=2", "--config.sharding.misfits=replicate"]  # 257 tokens do not divide
-    two = start(config, workdir, logs, *halves, devices=2)
+    traced = f"{killed_at + 1}:{killed_at + 1}"
+    two = start(config, workdir, logs, *halves, "--profile_steps", traced, devices=2)
     try:
         wait_until(lambda: trained() > killed_at, two, logs)
         two[1].send_signal(signal.SIGTERM)
@@ -127,6 +128,7 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     assert steps[0] == steps[1]
     assert killed_at < steps[0] < STEPS
     assert (workdir / "checkpoints" / str(steps[0]) / "sizes.json").exists()
+    assert list((workdir / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
 
     fsdp = load_config(str(config), ["--config.mesh.data=2", "--config.mesh.fsdp=4"])
     continued = train(train_config(fsdp), workdir)
