@@ -12,7 +12,7 @@ from headjax.errors import DataError
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
-_ROBERTA = {
+ROBERTA = {
     "bos_token": "<s>",
     "cls_token": "<s>",
     "eos_token": "</s>",
@@ -24,8 +24,8 @@ _ROBERTA = {
 
 BYTE_LEVEL: Mapping[str, Mapping[str, str]] = {
     "gpt2": dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT),
-    "roberta": _ROBERTA,
-    "bart": _ROBERTA,
+    "roberta": ROBERTA,
+    "bart": ROBERTA,
 }
 """Special tokens by role, by Hugging Face's `model_type`."""
 

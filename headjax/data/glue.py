@@ -52,73 +52,67 @@ class GlueTask(NamedTuple):
 _ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("entailment", "neutral", "contradiction")
 
+
+def _task(name: str, *layouts: Layout, folders: tuple[str, ...] = (), **fields: Any) -> GlueTask:
+    """A task whose folder has GLUE's name for it, or one of the others."""
+    return GlueTask((f"glue/{name}", name, *folders), layouts, **fields)
+
+
+def _own(text: str, second: str, label: str) -> Layout:
+    """GLUE's own two files."""
+    return Layout("train.tsv", "dev.tsv", text, second, label)
+
+
+_MRPC = ("#1 String", "#2 String", "Quality")
+
 GLUE: Mapping[str, GlueTask] = {
-    "cola": GlueTask(
-        folders=("glue/CoLA", "CoLA"),
-        layouts=(
-            Layout("train.tsv", "dev.tsv", "3", "", "1"),
-            Layout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
-        ),
+    "cola": _task(
+        "CoLA",
+        _own("3", "", "1"),
+        Layout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
         metrics=("matthews", "accuracy"),
         classes=("0", "1"),
         class_names=("unacceptable", "acceptable"),
     ),
-    "sst2": GlueTask(
-        folders=("glue/SST-2", "SST-2"),
-        layouts=(
-            Layout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
-            Layout("train.tsv", "dev.tsv", "sentence", "", "label"),
-        ),
+    "sst2": _task(
+        "SST-2",
+        Layout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
+        _own("sentence", "", "label"),
         classes=("0", "1"),
         class_names=("negative", "positive"),
     ),
-    "mrpc": GlueTask(
-        folders=("glue/MRPC", "MRPC"),
-        layouts=(
-            Layout("train.tsv", "dev.tsv", "#1 String", "#2 String", "Quality"),
-            Layout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "#1 String", "#2 String", "Quality"),
-            Layout("msr_paraphrase_train.txt", "", "#1 String", "#2 String", "Quality"),
-        ),
+    "mrpc": _task(
+        "MRPC",
+        _own(*_MRPC),
+        Layout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
+        Layout("msr_paraphrase_train.txt", "", *_MRPC),
         metrics=("f1", "accuracy"),
         classes=("0", "1"),
         class_names=("not_equivalent", "equivalent"),
     ),
-    "stsb": GlueTask(
-        folders=("glue/STS-B", "STS-B"),
-        layouts=(
-            Layout("train.tsv", "dev.tsv", "sentence1", "sentence2", "score"),
-            Layout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2"),
-        ),
+    "stsb": _task(
+        "STS-B",
+        _own("sentence1", "sentence2", "score"),
+        Layout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2"),
         metrics=("spearman", "pearson"),
     ),
-    "qqp": GlueTask(
-        folders=("glue/QQP", "QQP"),
-        layouts=(Layout("train.tsv", "dev.tsv", "question1", "question2", "is_duplicate"),),
+    "qqp": _task(
+        "QQP",
+        _own("question1", "question2", "is_duplicate"),
         metrics=("accuracy", "f1"),
         classes=("0", "1"),
         class_names=("not_duplicate", "duplicate"),
     ),
-    "mnli": GlueTask(
-        folders=("glue/MNLI", "MNLI", "nli"),
-        layouts=(
-            Layout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
-            Layout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
-        ),
+    "mnli": _task(
+        "MNLI",
+        Layout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
+        Layout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
+        folders=("nli",),
         classes=_NLI,
         class_names=_NLI,
     ),
-    "qnli": GlueTask(
-        folders=("glue/QNLI", "QNLI"),
-        layouts=(Layout("train.tsv", "dev.tsv", "question", "sentence", "label"),),
-        classes=_ENTAILMENT,
-        class_names=_ENTAILMENT,
-    ),
-    "rte": GlueTask(
-        folders=("glue/RTE", "RTE"),
-        layouts=(Layout("train.tsv", "dev.tsv", "sentence1", "sentence2", "label"),),
-        classes=_ENTAILMENT,
-        class_names=_ENTAILMENT,
-    ),
+    "qnli": _task("QNLI", _own("question", "sentence", "label"), classes=_ENTAILMENT, class_names=_ENTAILMENT),
+    "rte": _task("RTE", _own("sentence1", "sentence2", "label"), classes=_ENTAILMENT, class_names=_ENTAILMENT),
 }
 """The tasks by name. Class numbers are those of Hugging Face's GLUE, so that published models fit."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headjax.data.byte_level_files import ROBERTA
 from headjax.data.text_files import read_bytes
 from headjax.data.tokenizers import Tokenizer
 from headjax.errors import DataError, require
@@ -73,14 +74,7 @@ _T5 = Dialect(single=("$A", "</s>"), pair=("$A", "</s>", "$B", "</s>"), special=
 _XLM_ROBERTA = Dialect(
     single=("<s>", "$A", "</s>"),
     pair=("<s>", "$A", "</s>", "</s>", "$B", "</s>"),
-    special={
-        "bos_token": "<s>",
-        "cls_token": "<s>",
-        "eos_token": "</s>",
-        "mask_token": "<mask>",
-        "pad_token": "<pad>",
-        "sep_token": "</s>",
-    },
+    special=ROBERTA,
     before=("<s>", "<pad>", "</s>", "<unk>"),
     left_out=3,
     after=("<mask>",),

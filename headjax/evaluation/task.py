@@ -191,18 +191,9 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_task(
-    model: Model,
-    task: Task,
-    gates: Gates | None = None,
-    limit: int = 0,
-    *,
-    batch_size: int = BATCH_SIZE,
-    buckets: Sequence[int] = (),
-    compute: Compute = Compute(),
-    progress: Update | None = None,
+    model: Model, task: Task, gates: Gates | None = None, limit: int = 0, **options: Any
 ) -> dict[str, float]:
-    """The model's loss and the task's metrics, see `measure_task`."""
-    options: dict[str, Any] = {"batch_size": batch_size, "buckets": buckets, "compute": compute, "progress": progress}
+    """The model's loss and the task's metrics; `options` are those of `measure_task`."""
     return measure_task(model, task, gates, limit, **options).metrics
 
 

@@ -9,8 +9,7 @@ from headjax.data.augmentation import Augmentation
 from headjax.data.buckets import LengthBuckets
 from headjax.data.prepared.images import augmented
 from headjax.data.prepared.manifest import TOKENIZER, Manifest, is_prepared, read_manifest
-from headjax.data.prepared.padded import PaddedRecords
-from headjax.data.prepared.translation import TranslationRecords
+from headjax.data.prepared.padded import Padded
 from headjax.data.roots import candidate_folders, missing
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tokenizers import Tokenizer
@@ -67,7 +66,7 @@ class PreparedData(DataConfig):
         if form.label_names:
             info["labels"] = list(form.label_names)
         if self.buckets and len(train):
-            if not isinstance(source, PaddedRecords | TranslationRecords):
+            if not isinstance(source, Padded):
                 raise DataError("config.data.buckets: the examples of this task are all of one length")
             source = LengthBuckets(source, self.buckets)
         return TaskData(own, source, form.validation(own, [held[index] for index in range(len(held))]), info)

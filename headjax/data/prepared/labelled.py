@@ -79,7 +79,7 @@ class LabelledForm(Form):
 
     def train(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray) -> Source:
         fill = padding_id(tokenizer_of(tokenizer))
-        return PaddedRecords(records, sizes, COLUMNS, ("labels",), fill, self.length)
+        return PaddedRecords(records, sizes, fill, COLUMNS, ("labels",), self.length)
 
     def validation(self, tokenizer: Tokenizer | None, records: Sequence[Record]) -> Source:
         columns = {name: [record[name].astype(np.int32) for record in records] for name in COLUMNS}

@@ -1,7 +1,8 @@
-"""Records of one sequence each as examples, padded when read."""
+"""Records as examples, padded when read."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Sequence
 
@@ -12,29 +13,27 @@ from headjax.data.ragged import MULTIPLE
 
 
 @dataclasses.dataclass(frozen=True)
-class PaddedRecords:
-    """Examples for `train_iterator` and, sorted by length, for `LengthBuckets` (which asks for `padded`).
+class Padded(abc.ABC):
+    """Records as examples that are padded when they are read, for `train_iterator` and `LengthBuckets`.
 
     Attributes:
-        records: the records, with `input_ids` among their columns.
+        records: the records.
         lengths: `[records]` their tokens.
-        columns: what has one value a token.
-        targets: what has one value a record.
-        padding_id: fills `input_ids`; other columns are filled with 0.
-        limit: most tokens of an example.
+        padding_id: fills `input_ids`.
     """
 
     records: Records
     lengths: np.ndarray
-    columns: Sequence[str]
-    targets: Sequence[str]
     padding_id: int
-    limit: int
 
     @property
+    @abc.abstractmethod
     def length(self) -> int:
-        """What examples are padded to: the longest's tokens, rounded up."""
-        return min(-(-int(self.lengths.max(initial=1)) // MULTIPLE) * MULTIPLE, self.limit)
+        """What examples are padded to."""
+
+    @abc.abstractmethod
+    def padded(self, index: int, length: int) -> dict[str, np.ndarray]:
+        """The example padded to another length, not below its own."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -42,8 +41,27 @@ class PaddedRecords:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         return self.padded(index, self.length)
 
+
+@dataclasses.dataclass(frozen=True)
+class PaddedRecords(Padded):
+    """Records of one sequence each, with `input_ids` among their columns; other columns are padded with 0.
+
+    Attributes:
+        columns: what has one value a token.
+        targets: what has one value a record.
+        limit: most tokens of an example.
+    """
+
+    columns: Sequence[str]
+    targets: Sequence[str]
+    limit: int
+
+    @property
+    def length(self) -> int:
+        """The longest's tokens, rounded up."""
+        return min(-(-int(self.lengths.max(initial=1)) // MULTIPLE) * MULTIPLE, self.limit)
+
     def padded(self, index: int, length: int) -> dict[str, np.ndarray]:
-        """The example padded to another length, not below its own."""
         record = self.records[index]
         example = {name: padded(record[name], length) for name in self.columns}
         example["input_ids"] = padded(record["input_ids"], length, self.padding_id)

@@ -103,8 +103,9 @@ def prepare(
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
     require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
     require(seed >= 0, "seed", f"must not be negative, got {seed}")
-    folder = Path(out).expanduser()
     tokenizer = tokenizer if form.reads_text else None
+    if form.reads_text:
+        form.check(tokenizer)
     manifest = Manifest(
         task=name,
         form=form,
@@ -114,22 +115,26 @@ def prepare(
         seed=seed,
         versions=_versions(),
     )
-    if form.reads_text:
-        form.check(tokenizer)
-    journal = _Journal(folder, manifest, tokenizer)
+    journal = _Journal(Path(out).expanduser(), manifest, tokenizer)
     try:
-        with _workers(form, tokenizer, processes) as submit:
-            for split in (split for split in SPLITS if split in splits):
-                rows = splits[split]
-                with progress(f"preparing {split}", rows.count, "row") as bar:
-                    planned = _plan(journal, split, rows, bar)
-                    examples = sum(shard.examples for shard in _in_order(planned, submit, processes, journal))
-                if not examples:
-                    raise DataError(f"{source or name}: the split {split} has no examples")
+        _write_splits(journal, splits, processes, progress)
     except BaseException:
         journal.leave()
         raise
     return Prepared(journal.finish(), journal.written)
+
+
+def _write_splits(journal: _Journal, splits: Mapping[Split, RowSource], processes: int, progress: Progress) -> None:
+    """Every split's shards, noted in the journal."""
+    wanted = journal.wanted
+    with _workers(wanted.form, journal.tokenizer, processes) as submit:
+        for split in (split for split in SPLITS if split in splits):
+            rows = splits[split]
+            with progress(f"preparing {split}", rows.count, "row") as bar:
+                planned = _plan(journal, split, rows, bar)
+                examples = sum(shard.examples for shard in _in_order(planned, submit, processes, journal))
+            if not examples:
+                raise DataError(f"{wanted.source or wanted.task}: the split {split} has no examples")
 
 
 class _Journal:

@@ -65,7 +65,7 @@ class QuestionForm(Form):
 
     def train(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray) -> Source:
         fill = padding_id(tokenizer_of(tokenizer))
-        return PaddedRecords(records, sizes, COLUMNS, TARGETS, fill, self.length)
+        return PaddedRecords(records, sizes, fill, COLUMNS, TARGETS, self.length)
 
     def validation(self, tokenizer: Tokenizer | None, records: Sequence[Record]) -> Source:
         questions: list[Question] = []

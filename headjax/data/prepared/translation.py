@@ -12,6 +12,7 @@ from headjax.data.encoding import padding_id
 from headjax.data.parallel_text import Translations
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split, padded, tokenizer_of
 from headjax.data.prepared.packing import pack, segments
+from headjax.data.prepared.padded import Padded
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import Source
@@ -100,31 +101,22 @@ class TranslationForm(Form):
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationRecords:
-    """Pairs and packed rows of pairs as examples, padded when read (`PaddedRows` of `headjax.data.buckets`).
+class TranslationRecords(Padded):
+    """Pairs and packed rows of pairs, of which the longer side's tokens count.
 
     Attributes:
-        records: the records.
-        lengths: `[records]` tokens of the longer side.
-        padding_id: fills `input_ids`.
-        length: what examples are padded to.
+        row_length: what examples are padded to.
         packed: whether rows hold several pairs.
     """
 
-    records: Records
-    lengths: np.ndarray
-    padding_id: int
-    length: int
+    row_length: int
     packed: bool
 
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.padded(index, self.length)
+    @property
+    def length(self) -> int:
+        return self.row_length
 
     def padded(self, index: int, length: int) -> dict[str, np.ndarray]:
-        """The example padded to another length, not below its own."""
         record = self.records[index]
         source, target = record["source"], record["target"]
         example = {

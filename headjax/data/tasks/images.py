@@ -16,6 +16,8 @@ from headjax.data.tasks.local import TFRECORD, has_suffix, local_rows
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
 from headjax.errors import DataError
 
+Reader = Callable[[TaskSpec, Sequence[Path]], Rows]
+
 BY_CLASS = "folders of images by class"
 FIELDS = {"image": "image", "label": "label"}
 
@@ -70,50 +72,33 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
+
+def _spec(name: str, tfds: str, form: ImageForm, local: Reader, files: str, held: str = "test") -> TaskSpec:
+    source = TfdsSource(tfds, {"train": "train", "validation": held}, FIELDS)
+    return TaskSpec(name=name, form=form, local=local, sources=(source,), vocabulary="none", files=files)
+
+
+def _cifar(
+    name: str, tfds: str, mean: tuple[float, ...], deviation: tuple[float, ...], classes: tuple[str, ...]
+) -> TaskSpec:
+    form = ImageForm(size=32, stored=32, margin=4, flip=True, mean=mean, deviation=deviation, classes=classes)
+    return _spec(name, tfds, form, local_cifar, f"CIFAR's own files, {BY_CLASS}")
+
+
 TASKS = (
-    TaskSpec(
-        name="mnist",
-        form=ImageForm(size=28, stored=28, mean=(MNIST_MEAN,), deviation=(MNIST_DEVIATION,), classes=_numbered(10)),
-        local=local_mnist,
-        sources=(TfdsSource("mnist:3.0.1", {"train": "train", "validation": "test"}, FIELDS),),
-        vocabulary="none",
-        files="MNIST's own files, folders of images by class",
+    _spec(
+        "mnist",
+        "mnist:3.0.1",
+        ImageForm(size=28, stored=28, mean=(MNIST_MEAN,), deviation=(MNIST_DEVIATION,), classes=_numbered(10)),
+        local_mnist,
+        f"MNIST's own files, {BY_CLASS}",
     ),
-    TaskSpec(
-        name="cifar10",
-        form=ImageForm(
-            size=32,
-            stored=32,
-            margin=4,
-            flip=True,
-            mean=(0.4914, 0.4822, 0.4465),
-            deviation=(0.2470, 0.2435, 0.2616),
-            classes=CIFAR10,
-        ),
-        local=local_cifar,
-        sources=(TfdsSource("cifar10:3.0.2", {"train": "train", "validation": "test"}, FIELDS),),
-        vocabulary="none",
-        files=f"CIFAR's own files, {BY_CLASS}",
-    ),
-    TaskSpec(
-        name="cifar100",
-        form=ImageForm(
-            size=32,
-            stored=32,
-            margin=4,
-            flip=True,
-            mean=(0.5071, 0.4865, 0.4409),
-            deviation=(0.2673, 0.2564, 0.2762),
-            classes=_numbered(100),
-        ),
-        local=local_cifar,
-        sources=(TfdsSource("cifar100:3.0.2", {"train": "train", "validation": "test"}, FIELDS),),
-        vocabulary="none",
-        files=f"CIFAR's own files, {BY_CLASS}",
-    ),
-    TaskSpec(
-        name="imagenet",
-        form=ImageForm(
+    _cifar("cifar10", "cifar10:3.0.2", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), CIFAR10),
+    _cifar("cifar100", "cifar100:3.0.2", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), _numbered(100)),
+    _spec(
+        "imagenet",
+        "imagenet2012:5.1.0",
+        ImageForm(
             size=224,
             stored=256,
             flip=True,
@@ -121,9 +106,8 @@ TASKS = (
             deviation=(0.229, 0.224, 0.225),
             classes=_numbered(1000),
         ),
-        local=local_images,
-        sources=(TfdsSource("imagenet2012:5.1.0", {"train": "train", "validation": "validation"}, FIELDS),),
-        vocabulary="none",
-        files=BY_CLASS,
+        local_images,
+        BY_CLASS,
+        held="validation",
     ),
 )
