@@ -27,8 +27,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="model directory")
     add_task_arguments(parser)
     parser.add_argument("--mode", default="each", metavar="MODES", help="each, all-but-one, or each,all-but-one")
-    parser.add_argument("--budget", default="1GB", metavar="SIZE", help="memory for temporaries (%(default)s)")
-    parser.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the bootstrap (%(default)s)")
+    parser.add_argument(
+        "--budget", default="1GB", metavar="SIZE", help="memory that temporaries may take (default %(default)s)"
+    )
+    parser.add_argument(
+        "--resamples", type=int, default=1000, metavar="N", help="resamples of the bootstrap (default %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:

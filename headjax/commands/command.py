@@ -63,7 +63,12 @@ def open_model_and_task(options: argparse.Namespace) -> tuple[Model, Task]:
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """`--config FILE[:ARGS]`; overrides `--config.x=y` are collected by the command line itself."""
-    parser.add_argument("--config", metavar="FILE[:ARGS]", required=True, help="config file, with its arguments")
+    parser.add_argument(
+        "--config",
+        metavar="FILE[:ARGS]",
+        required=True,
+        help="config file, with its arguments; --config.FIELD=VALUE sets a field of it",
+    )
 
 
 def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--parameters", type=int, default=0, metavar="N", help="with --to collaborative: most of the whole model; "
         "every layer gets the shared_dim that suits it",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random choices (default %(default)s)")
     add_fine_tuning_arguments(parser)
 
 

@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         metavar="LAYOUT",
         help="auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4), "
-        "onnx (%(default)s)",
+        "onnx (default %(default)s)",
     )
     parser.add_argument("--family", metavar="TYPE", help="model_type (default: what the model came from, or fits)")
     parser.add_argument("--length", type=int, metavar="N", help="tokens of an example, for onnx (default 128)")

@@ -16,12 +16,32 @@ if TYPE_CHECKING:
 
 def add_fine_tuning_arguments(parser: argparse.ArgumentParser) -> None:
     """`--fine-tune` and what is learned from."""
-    parser.add_argument("--fine-tune", type=int, default=0, metavar="N", help="training steps afterwards (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=5e-5, metavar="R", help="of them (%(default)s)")
-    parser.add_argument("--labels", type=float, default=1.0, metavar="W", help="weight of the task's own loss (1)")
-    parser.add_argument("--distill", type=float, default=1.0, metavar="W", help="weight of the original's answers (1)")
     parser.add_argument(
-        "--distill-hidden", type=float, default=0.0, metavar="W", help="weight of its hidden states (%(default)s)"
+        "--fine-tune", type=int, default=0, metavar="N", help="fine-tune for N steps afterwards (default %(default)s)"
+    )
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=5e-5,
+        metavar="R",
+        help="peak learning rate of fine-tuning (default %(default)s)",
+    )
+    parser.add_argument(
+        "--labels", type=float, default=1.0, metavar="W", help="fine-tuning: weight of the task's own loss (default 1)"
+    )
+    parser.add_argument(
+        "--distill",
+        type=float,
+        default=1.0,
+        metavar="W",
+        help="fine-tuning: weight of the original model's logits (default 1)",
+    )
+    parser.add_argument(
+        "--distill-hidden",
+        type=float,
+        default=0.0,
+        metavar="W",
+        help="fine-tuning: weight of the original model's hidden states (default %(default)s)",
     )
 
 

@@ -21,7 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="model directory")
     parser.add_argument("--config", metavar="FILE[:ARGS]", help="config file, instead of a model directory")
-    parser.add_argument("--length", type=int, default=128, metavar="N", help="tokens that FLOPs are for (%(default)s)")
+    parser.add_argument(
+        "--length", type=int, default=128, metavar="N", help="tokens that FLOPs are for (default %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:

@@ -35,17 +35,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--by", default="importance", metavar="ORDER",
-        help="a score, ablation, fisher_blocks, hard_concrete, subset, or random (%(default)s)",
+        help="order: a score, ablation, fisher_blocks, hard_concrete, subset, or random (default %(default)s)",
     )  # fmt: skip
     add_task_arguments(parser, required=False)
     parser.add_argument("--stacks", default="", metavar="STACKS", help="only heads of these: encoder,decoder,cross")
-    parser.add_argument("--minimum", type=int, default=0, metavar="N", help="heads every layer keeps (%(default)s)")
-    parser.add_argument("--steps", type=int, default=1, metavar="N", help="order anew this many times (%(default)s)")
+    parser.add_argument(
+        "--minimum", type=int, default=0, metavar="N", help="heads every layer keeps (default %(default)s)"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=1,
+        metavar="N",
+        help="score and remove in N rounds, heads scored anew in each (default %(default)s)",
+    )
     parser.add_argument("--normalize", action="store_true", help="divide scores by the l2 norm of their layer's")
     parser.add_argument(
         "--rescale", action="store_true", help="scale kept heads so that layers compute as before, by least squares"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random choices (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random choices (default %(default)s)")
     add_fine_tuning_arguments(parser)
 
 

@@ -13,11 +13,19 @@ from headjax.report.progress import Progress
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--workdir", default="runs/quickstart", metavar="D", help="where everything goes (%(default)s)")
-    parser.add_argument("--path", default="", metavar="P", help="your own text: a file, a folder or a glob")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="training steps a model (%(default)s)")
     parser.add_argument(
-        "--batch-size", type=int, default=BATCH_SIZE, metavar="N", help="blocks of 128 tokens a step (%(default)s)"
+        "--workdir", default="runs/quickstart", metavar="D", help="where everything goes (default %(default)s)"
+    )
+    parser.add_argument("--path", default="", metavar="P", help="your own text: a file, a folder or a glob")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, metavar="N", help="training steps a model (default %(default)s)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=BATCH_SIZE,
+        metavar="N",
+        help="blocks of 128 tokens a step (default %(default)s)",
     )
 
 

@@ -16,13 +16,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="model directory")
     add_task_arguments(parser)
-    parser.add_argument("--out", default="heads.html", metavar="FILE", help="where the page goes (%(default)s)")
+    parser.add_argument("--out", default="heads.html", metavar="FILE", help="where the page goes (default %(default)s)")
     parser.add_argument("--second", default="", metavar="TASK", help="other data, to compare importance on")
     parser.add_argument("--run", default="", metavar="D", help="workdir of a training run, to prune its checkpoints")
     parser.add_argument("--orders", default="", metavar="ORDERS", help="importance,fisher_blocks+rescale,random,...")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="repeats of every order (%(default)s)")
     parser.add_argument(
-        "--scored", type=int, default=256, metavar="N", help="training examples to order heads by (%(default)s)"
+        "--seeds", type=int, default=3, metavar="N", help="repeats of every order (default %(default)s)"
+    )
+    parser.add_argument(
+        "--scored", type=int, default=256, metavar="N", help="training examples to order heads by (default %(default)s)"
     )
     parser.add_argument(
         "--percentages",

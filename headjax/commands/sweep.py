@@ -33,10 +33,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_task_arguments(parser)
     parser.add_argument(
-        "--calibrate", type=int, default=16, metavar="N", help="batches of 32 to calibrate on (%(default)s)"
+        "--calibrate", type=int, default=16, metavar="N", help="batches of 32 to calibrate on (default %(default)s)"
     )
     add_fine_tuning_arguments(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random starts and batches (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of random starts and batches (default %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
