@@ -94,6 +94,9 @@ def test_shares_of_classes_are_weighted_labels(model):
         mixed = one.config.loss(output, BATCH | {"labels": shares})
         np.testing.assert_allclose(mixed.total, 0.7 * first + 0.3 * second, rtol=1e-5)
         np.testing.assert_array_equal(mixed.weight, [1.0, 1.0])
+        padded = one.config.loss(output, BATCH | {"labels": np.where([[True], [False]], shares, np.float32(np.nan))})
+        np.testing.assert_allclose(padded.total, [mixed.total[0], 0.0], rtol=1e-6)
+        np.testing.assert_array_equal(padded.weight, [1.0, 0.0])
 
 
 def test_scanned_is_unrolled_and_json(model):

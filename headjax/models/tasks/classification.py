@@ -146,7 +146,8 @@ def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax
 
     Args:
         logits: `[batch, classes]`.
-        batch: with `labels`, integers `[batch]` or shares of the classes `[batch, classes]` that sum to 1.
+        batch: with `labels`, integers `[batch]`, -100 where no loss is wanted, or shares of the classes
+            `[batch, classes]` that sum to 1, likewise `nan`.
         smoothing: see `cross_entropy`.
 
     Raises:
@@ -155,8 +156,10 @@ def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax
     labels = batch_array(batch, "labels")
     if labels.shape != logits.shape or not jnp.issubdtype(labels.dtype, jnp.floating):
         return cross_entropy(logits, integer_labels(batch, 1), smoothing)
-    even = (1.0 - smoothing) * labels + smoothing / logits.shape[-1]
-    return optax.softmax_cross_entropy(logits, even), jnp.ones(labels.shape[0])
+    counted = ~jnp.isnan(labels).any(axis=1)
+    smooth = (1.0 - smoothing) * labels + smoothing / logits.shape[-1]
+    losses = optax.softmax_cross_entropy(logits, jnp.where(counted[:, None], smooth, 0.0))
+    return losses, counted.astype(jnp.float32)
 
 
 def integer_labels(batch: Batch, ndim: int) -> jax.Array:
