@@ -86,8 +86,8 @@ def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """`16,32,64` as numbers, for argparse."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers such as 16,32,64, got {text!r}") from None
+    """`16,32,64` as numbers of at least 1, for argparse."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise argparse.ArgumentTypeError(f"expected numbers such as 16,32,64, got {text!r}")
+    return tuple(int(part) for part in parts)

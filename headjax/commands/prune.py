@@ -88,11 +88,14 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
 def _check(options: argparse.Namespace) -> None:
     from headjax.heads.named_orders import ORDERS
+    from headjax.heads.selection import amount_of
     from headjax.serialize import unknown_name
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
     named = options.remove is not None and "/" in options.remove
+    if options.remove is not None and not named:
+        amount_of(options.remove)
     needs = {
         f"order heads by {options.by}": not named and options.by != "random",
         "measure --max-drop on": options.max_drop is not None,

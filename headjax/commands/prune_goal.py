@@ -52,10 +52,12 @@ def goal_of(model: Model, task: Task | None, options: argparse.Namespace, progre
     Raises:
         HeadjaxError: heads that do not exist, or more of anything than there is.
     """
-    from headjax.heads.head_id import all_heads
+    from headjax.heads.head_id import all_heads, require_stack
     from headjax.heads.named_orders import AT_ONCE
     from headjax.heads.selection import explicit_heads, requested_count, select
 
+    for stack in options.stacks.split(",") if options.stacks else ():
+        require_stack(model.config, stack, "--stacks")
     if options.remove is not None:
         named = explicit_heads(model.config, options.remove)
         if named is not None:

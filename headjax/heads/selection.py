@@ -33,16 +33,33 @@ def requested_count(config: ModelConfig, request: str) -> int:
         HeadjaxError: it is neither, or more than there are.
     """
     total = len(all_heads(config))
+    amount = amount_of(request)
+    # Rounding first keeps decimal percentages such as 28.7 % of 1000 from losing a head to binary fractions.
+    count = int(round(total * amount.number / 100.0, 9)) if amount.percent else int(amount.number)
+    if count > total:
+        raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}")
+    return count
+
+
+class Amount(NamedTuple):
+    """So many heads, or so many percent of all."""
+
+    number: float
+    percent: bool
+
+
+def amount_of(request: str) -> Amount:
+    """Reads `12` or `40%`.
+
+    Raises:
+        HeadjaxError: it is neither.
+    """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(%?)", request.strip())
     if match is None or ("." in match[1] and not match[2]):
         raise HeadjaxError(
             f"remove: {request!r} is no number of heads, percentage or list of heads such as encoder/3/7"
         )
-    # Rounding first keeps decimal percentages such as 28.7 % of 1000 from losing a head to binary fractions.
-    count = int(round(total * float(match[1]) / 100.0, 9)) if match[2] else int(match[1])
-    if count > total:
-        raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}")
-    return count
+    return Amount(float(match[1]), bool(match[2]))
 
 
 def select(config: ModelConfig, request: str, order: Order | None = None) -> Order:

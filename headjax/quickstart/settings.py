@@ -63,7 +63,7 @@ def training(formulation: str, *, steps: int, path: str = "", batch_size: int = 
         "steps": steps,
         "optimizer": {
             "kind": "adamw",
-            "schedule": {"kind": "cosine", "peak": 3e-3, "warmup_steps": min(50, steps // 4)},
+            "schedule": {"kind": "cosine", "peak": 3e-3, "warmup_steps": min(50, max(steps, 0) // 4)},
             "weight_decay": 0.1,
         },
         "seed": 0,

@@ -37,3 +37,8 @@ def test_the_config_file_is_the_same_run():
 def test_an_unknown_formulation_is_an_error():
     with pytest.raises(ConfigError, match=r"^formulation: unknown formulation 'fxed'; did you mean 'fixed'\?$"):
         training("fxed", steps=8)
+
+
+def test_fewer_steps_than_one_are_named():
+    with pytest.raises(ConfigError, match=r"^config\.steps: must be an integer of at least 1, got -3$"):
+        train_config(training("standard", steps=-3))
