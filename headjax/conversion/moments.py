@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Mom
     """
     totals: dict[str, list[dict[str, jax.Array]]] | None = None
     for batch in batches:
-        probes: Any = model(batch, probe=input_sums).probes
+        probes = model(batch, probe=input_sums).require_probes()
         totals = probes if totals is None else jax.tree.map(jnp.add, totals, probes)
     if totals is None:
         raise DataError("batches: calibration needs at least one batch")

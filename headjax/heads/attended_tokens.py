@@ -82,10 +82,9 @@ class _Attended(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("config", "group", "compute"))
 def _sums(config: ModelConfig, params: Params, batch: Any, group: int, compute: Compute) -> Any:
     """By head stack: `[layers]` and `[groups]` sums over queries, and the number of queries."""
-    probes = config.apply(params, batch, Options(probe=_attended, compute=compute)).probes
-    assert probes is not None
+    output = config.apply(params, batch, Options(probe=_attended, compute=compute))
     sums = {}
-    for stack, layers in probes.items():
+    for stack, layers in output.require_probes().items():
         means = [sum(layer.mean for layer in layers[i : i + group]) / group for i in range(0, len(layers), group)]
         counted = layers[0].counted
         joint = jnp.stack([jnp.sum(_effective(mean) * counted) for mean in means])

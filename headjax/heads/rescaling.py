@@ -164,7 +164,7 @@ def _equations(
     # Contexts are gated. A layer's gates are 1 until it is solved and it is solved once, so o_h is never rescaled; the
     # zeros of removed heads are never read.
     options = Options(gates={stack: both(array) for stack, array in gates.items()}, probe=_normal, compute=compute)
-    return config.apply(params, batch, options).probes or {}
+    return config.apply(params, batch, options).require_probes()
 
 
 def _normal(probe: Probe) -> Normal:

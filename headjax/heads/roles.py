@@ -86,7 +86,7 @@ def _role(shares: np.ndarray, threshold: float) -> Role:
 @functools.partial(jax.jit, static_argnames=("config", "compute"))
 def _counts(config: ModelConfig, params: Params, batch: Any, compute: Compute) -> Any:
     """By head stack and layer, `[roles, heads]` queries that look there and `[roles]` queries that could."""
-    return config.apply(params, batch, Options(probe=_role_counts, compute=compute)).probes
+    return config.apply(params, batch, Options(probe=_role_counts, compute=compute)).require_probes()
 
 
 def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:

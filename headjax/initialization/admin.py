@@ -103,10 +103,9 @@ def profile(
     def weigh(joining: Joining, omega: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         mask = joining.mask if exclude_padding else None
         shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
-        norm = joining.residual.norm
-        assert norm is not None  # ScaledPostNorm has one
         following = jnp.sqrt(variance(shortcut, mask) + variance(output, mask))
-        return norm(joining.params["norm"], shortcut + output), following, omega
+        weighted = joining.params | {"shortcut": jnp.full_like(joining.params["shortcut"], omega)}
+        return joining.residual(weighted, joining.x, lambda _: output), following, omega
 
     run = jax.jit(omegas, out_shardings=replicated(setting.mesh))
     found = {name: np.asarray(values) for name, values in run(params, batch, setting.key).items()}

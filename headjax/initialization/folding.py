@@ -37,7 +37,8 @@ def fold_shortcuts(model: Model) -> Model:
     require_own_layers(config, "folding gives each layer weights of its own")
     stacks = {}
     for name, stack in config.stacks().items():
-        if not all(type(layer.residual) is ScaledPostNorm for layer in stack.layers):
+        residuals = [layer.residual for layer in stack.layers if type(layer.residual) is ScaledPostNorm]
+        if len(residuals) < len(stack.layers):
             raise ConfigError(f"{name}.layers: not all are scaled_post_norm; there is nothing to fold")
         layers = [_copy(layer) for layer in stack.unstack(params[name])]
         before = _embeddings_norm(config, name)
@@ -45,7 +46,12 @@ def fold_shortcuts(model: Model) -> Model:
         _fold(stack.layers, layers, norms, config.width)
         if before is not None:
             params[before] = params[before] | {"norm": norms[0]}
-        folded = [_folded(layer, kept=before is None and number == 0) for number, layer in enumerate(stack.layers)]
+        folded = [
+            dataclasses.replace(layer, residual=PostNorm(residual.norm))
+            for layer, residual in zip(stack.layers, residuals, strict=True)
+        ]
+        if before is None:
+            folded[0] = stack.layers[0]
         stacks[name] = dataclasses.replace(stack, layers=tuple(folded))
         for layer, weights in zip(folded, layers, strict=True):
             if type(layer.residual) is PostNorm:
@@ -111,11 +117,6 @@ def _nest(flat: dict[str, Any], like: Params, prefix: str = "") -> Params:
 
 def _copy(params: Params) -> Params:
     return {name: _copy(entry) if isinstance(entry, dict) else entry for name, entry in params.items()}
-
-
-def _folded(layer: Layer, *, kept: bool) -> Layer:
-    assert isinstance(layer.residual, ScaledPostNorm)
-    return layer if kept else dataclasses.replace(layer, residual=PostNorm(layer.residual.norm))
 
 
 def _embeddings_norm(config: ModelConfig, stack: str) -> str | None:

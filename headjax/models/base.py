@@ -65,6 +65,16 @@ class Output(NamedTuple):
             raise DataError(f"{name or 'logits'}: the model has no output for this task")
         return logits
 
+    def require_probes(self) -> dict[str, list[Any]]:
+        """What the probe function returned, see `probes`.
+
+        Raises:
+            DataError: the forward had none.
+        """
+        if self.probes is None:
+            raise DataError("probes: the forward was given no probe")
+        return self.probes
+
 
 def by_head_stack(stack: str, probed: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """What a stack's layers were probed for, slot by slot, as lists by head stack."""

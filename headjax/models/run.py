@@ -92,11 +92,12 @@ class Run:
 
     def unstack(self, params: Params) -> list[Params]:
         """The parameters of each layer."""
-        return [jax.tree.map(lambda array, i=i: array[i], params) for i in range(self.count)]
+        on_device = jax.tree.map(jnp.asarray, params)
+        return [_layer(on_device, i) for i in range(self.count)]
 
     def restack(self, layers: Sequence[Params]) -> Params:
         """The inverse of `unstack`."""
-        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+        return _stacked(list(layers))
 
     def tied(self, layer: int) -> tuple[int, ...]:
         """The layers that share their parameters with this one, itself included."""
@@ -211,6 +212,17 @@ class SharedRun(Run):
 
     def _weights(self, params: Params, varying: Params) -> Params:
         return params
+
+
+@jax.jit
+def _layer(params: Params, index: int) -> Params:
+    """One layer of a run's parameters. The index is traced, so that one program takes them all apart."""
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params)
+
+
+@jax.jit
+def _stacked(layers: Sequence[Params]) -> Params:
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
 
 
 def _slice(tree: Any, index: int) -> Any:

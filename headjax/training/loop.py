@@ -108,15 +108,8 @@ def train(
     workdir = local_folder(workdir)
     if profiled is not None:
         profiled.check(config.steps)
-    start, mesh = config.start(), config.mesh.build()
-    check_batch_size(config.batch_size, mesh, config.accumulate)
-    check_kernels(start.config, config.compute, training=True)
-    check_workdir(workdir, config)
-    data = config.data.load(start.tokenizer) if data is None else data
-    check_vocabulary(start.config, data)
-    claim_workdir(workdir, config)
-    run = _build(config, start.config, mesh, data)
-    feed = Feed(config, data, mesh)
+    run, start = _prepare(config, workdir, data)
+    feed = Feed(config, run.data, run.mesh)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         state = _first_state(run, start, feed, checkpoints, workdir)
         with (
@@ -138,9 +131,18 @@ def train(
     return _result(run, workdir, state, past, final, recorder.tokens_per_second, diverged)
 
 
-def _build(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskData) -> Run:
+def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Run, Start]:
+    """The run and what it starts from, with all checked that can be before the workdir is claimed for it."""
+    start, mesh = config.start(), config.mesh.build()
+    model = start.config
+    check_batch_size(config.batch_size, mesh, config.accumulate)
+    check_kernels(model, config.compute, training=True)
+    check_workdir(workdir, config)
+    data = config.data.load(start.tokenizer) if data is None else data
+    check_vocabulary(model, data)
+    claim_workdir(workdir, config)
     optimizer = config.optimizer.build(model.tensors(), config.steps)
-    return Run(config, model, mesh, data, optimizer, validation(config, model, mesh, data))
+    return Run(config, model, mesh, data, optimizer, validation(config, model, mesh, data)), start
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
