@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
-from headjax.attention.mask import Mask
 from headjax.errors import require
 from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
 from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
-from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
-from headjax.models.inputs import abstract_integers, batch_positions, batch_present, batch_tokens
+from headjax.models.inputs import abstract_integers, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
+from headjax.models.reading import read
 from headjax.models.stack import Stack, StackCall
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
@@ -55,23 +54,10 @@ class DecoderModel(GenerativeModel):
         return {"decoder": self.decoder}
 
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        tokens = batch_tokens(batch)
-        present = batch_present(batch, tokens)
-        positions = batch_positions(batch, self.embeddings.positions, tokens, present)
         params = options.compute.cast(params)
-        x = self.embeddings(params["embeddings"], tokens, positions=positions, key=fold(options.key, 0))
-        segments = batch.get("segment_ids")
-        mask = Mask(causal=True, keys=present, query_segments=segments, key_segments=segments)
-        call = StackCall(
-            attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
-            query_mask=present,
-            key=fold(options.key, 1),
-            probe=options.probe,
-            compute=options.compute,
-        )
-        hidden, probed = self.decoder(params["decoder"], x, call)
+        hidden, _, reports = read("decoder", self.decoder, self.embeddings, params, batch, options, causal=True)
         logits = self.output(params["output"], hidden, params["embeddings"]["token"])
-        probes = None if options.probe is None else by_head_stack("decoder", probed)
+        probes = None if options.probe is None else by_head_stack("decoder", reports)
         return Output(hidden=hidden, logits=logits, probes=probes)
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:

@@ -6,16 +6,16 @@ import dataclasses
 
 import jax
 
-from headjax.attention.base import Call
-from headjax.attention.mask import Mask
 from headjax.errors import require
-from headjax.models.base import Batch, Loss, ModelConfig, Options, Output, by_head_stack
+from headjax.models.base import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
-from headjax.models.inputs import abstract_integers, batch_positions, batch_present, batch_tokens
+from headjax.models.inputs import abstract_integers
 from headjax.models.pooler import Pooler
-from headjax.models.stack import Stack, StackCall
+from headjax.models.reading import read
+from headjax.models.stack import Stack
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
+from headjax.models.tasks.answer import answer
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
 
@@ -64,37 +64,13 @@ class EncoderModel(ModelConfig):
         return {"encoder": self.encoder}
 
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        tokens = batch_tokens(batch)
-        present = batch_present(batch, tokens)
-        positions = batch_positions(batch, self.embeddings.positions, tokens, present)
         params = options.compute.cast(params)
-        x = self.embeddings(
-            params["embeddings"],
-            tokens,
-            positions=positions,
-            segments=batch.get("token_type_ids"),
-            key=fold(options.key, 0),
-        )
-        packed = batch.get("segment_ids")
-        mask = Mask(keys=present, query_segments=packed, key_segments=packed)
-        call = StackCall(
-            attention=Call(mask=mask, gates=options.gates_of("encoder"), positions=positions),
-            query_mask=present,
-            key=fold(options.key, 1),
-            probe=options.probe,
-            compute=options.compute,
-        )
-        hidden, probed = self.encoder(params["encoder"], x, call)
+        segments = batch.get("token_type_ids")
+        reading = read("encoder", self.encoder, self.embeddings, params, batch, options, segments=segments)
+        hidden = reading.hidden
         pooled = None if self.pooler is None else self.pooler(params["pooler"], hidden, fold(options.key, 2))
         features = Features(hidden, pooled, params["embeddings"]["token"])
-        logits = self.output(params["output"], features, fold(options.key, 3))
-        return Output(
-            hidden=hidden,
-            logits=logits.logits,
-            pooled=pooled,
-            probes=None if options.probe is None else by_head_stack("encoder", probed),
-            extra_logits=logits.extra,
-        )
+        return answer(self.output, params["output"], features, reading.reports, options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)

@@ -16,6 +16,7 @@ from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
+from headjax.models.reading import read
 from headjax.models.stack import Stack, StackCall
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
@@ -98,16 +99,16 @@ class EncoderDecoderModel(GenerativeModel):
         present = batch_present(batch, tokens, "decoder_attention_mask")
         positions = batch_positions(batch, self.target_embeddings.positions, tokens, present, "decoder_position_ids")
         params = options.compute.cast(params)
-        memory, source, encoder_probed = self.encode(params, batch, options)
+        source = read("encoder", self.encoder, self.embeddings, params, batch, options)
         embed = self._target_params(params)
         x = self.target_embeddings(embed, tokens, positions=positions, key=fold(options.key, 2))
         packed = batch.get("decoder_segment_ids")
         mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
-        crossed = Mask(keys=source, query_segments=packed, key_segments=batch.get("segment_ids"))
+        crossed = Mask(keys=source.present, query_segments=packed, key_segments=batch.get("segment_ids"))
         call = StackCall(
             attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
             cross_attention=Call(mask=crossed, gates=options.gates_of("cross"), positions=positions),
-            memory=memory,
+            memory=source.hidden,
             query_mask=present,
             key=fold(options.key, 3),
             probe=options.probe,
@@ -116,28 +117,8 @@ class EncoderDecoderModel(GenerativeModel):
         hidden, probed = self.decoder(params["decoder"], x, call)
         probes = None
         if options.probe is not None:
-            probes = by_head_stack("encoder", encoder_probed) | by_head_stack("decoder", probed)
+            probes = by_head_stack("encoder", source.reports) | by_head_stack("decoder", probed)
         return Output(hidden=hidden, logits=self.output(params["output"], hidden, embed["token"]), probes=probes)
-
-    def encode(
-        self, params: Params, batch: Batch, options: Options
-    ) -> tuple[jax.Array, jax.Array | None, list[dict[str, object]]]:
-        """The encoder's output `[batch, length, width]`, which of it is no padding, and what its layers report."""
-        tokens = batch_tokens(batch)
-        present = batch_present(batch, tokens)
-        positions = batch_positions(batch, self.embeddings.positions, tokens, present)
-        x = self.embeddings(params["embeddings"], tokens, positions=positions, key=fold(options.key, 0))
-        packed = batch.get("segment_ids")
-        mask = Mask(keys=present, query_segments=packed, key_segments=packed)
-        call = StackCall(
-            attention=Call(mask=mask, gates=options.gates_of("encoder"), positions=positions),
-            query_mask=present,
-            key=fold(options.key, 1),
-            probe=options.probe,
-            compute=options.compute,
-        )
-        memory, reports = self.encoder(params["encoder"], x, call)
-        return memory, present, reports
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
         """The batch's `decoder_input_ids`, or its labels after the start token, without the last; if packed, of each.
@@ -158,7 +139,7 @@ class EncoderDecoderModel(GenerativeModel):
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         params = options.compute.cast(params)
-        memory, source, _ = self.encode(params, batch, options)
+        memory, source, _ = read("encoder", self.encoder, self.embeddings, params, batch, options)
         if "decoder_input_ids" in batch:
             tokens = batch_tokens(batch, "decoder_input_ids")
         else:

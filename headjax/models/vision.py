@@ -9,13 +9,14 @@ import jax.numpy as jnp
 
 from headjax.attention.base import Call
 from headjax.errors import require
-from headjax.models.base import Batch, Loss, ModelConfig, Options, Output, by_head_stack
+from headjax.models.base import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.dropout import fold
 from headjax.models.inputs import batch_array
 from headjax.models.patches import Patches
 from headjax.models.pooler import Pooler
 from headjax.models.stack import Stack, StackCall
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
+from headjax.models.tasks.answer import answer
 from headjax.serialize import kind
 from headjax.tensors import Params, Tensors
 
@@ -70,18 +71,11 @@ class VisionModel(ModelConfig):
             probe=options.probe,
             compute=options.compute,
         )
-        hidden, probed = self.encoder(params["encoder"], x, call)
+        hidden, reports = self.encoder(params["encoder"], x, call)
         pooled = hidden[:, 0]
         if self.pooler is not None:
             pooled = self.pooler(params["pooler"], hidden, fold(options.key, 2))
-        logits = self.output(params["output"], Features(hidden, pooled, None), fold(options.key, 3))
-        return Output(
-            hidden=hidden,
-            logits=logits.logits,
-            pooled=pooled,
-            probes=None if options.probe is None else by_head_stack("encoder", probed),
-            extra_logits=logits.extra,
-        )
+        return answer(self.output, params["output"], Features(hidden, pooled, None), reports, options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)
