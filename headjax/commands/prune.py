@@ -105,6 +105,8 @@ def _check(options: argparse.Namespace) -> None:
     for what, needed in needs.items():
         if needed and not options.task:
             raise HeadjaxError(f"--task: needed to {what}")
+    if options.speed_up is not None and not options.speed_up >= 1.0:
+        raise HeadjaxError(f"--speed-up: must be at least 1, got {options.speed_up:g}")
     if options.minimum < 0:
         raise HeadjaxError(f"--minimum: must not be negative, got {options.minimum}")
     if options.steps < 1:

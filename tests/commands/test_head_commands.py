@@ -200,6 +200,10 @@ def test_convert_some_layers_with_calibration(run, folder):
         (("prune", "model", "bad", "--max-drop", "-1"), "--max-drop: expected a number such as 0.01, or 5%"),
         (("prune", "model", "bad", "--max-drop", "1", "--by", "random"), "--task: needed to measure --max-drop on"),
         (("prune", "model", "bad", "--speed-up", "9", "--by", "subset", "--task", "text.txt"), "--by: subset chooses"),
+        (
+            ("prune", "model", "bad", "--speed-up", "0.5", "--task", "text.txt"),
+            "--speed-up: must be at least 1, got 0.5",
+        ),
         (("prune", "model", "bad", "--remove", "decoder/0/0", "--fine-tune", "3"), "--task: needed to fine-tune on"),
         (("score", "model", "--task", "text.txt", "--buckets", "x"), "--buckets: expected numbers such as 16,32,64"),
         (("score", "model", "--task", "text.txt", "--buckets", "0,4"), "--buckets: expected numbers such as 16,32,64"),

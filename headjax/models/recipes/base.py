@@ -13,6 +13,7 @@ from headjax.models.base import ModelConfig
 from headjax.models.layer import Layer
 from headjax.models.norms import Norm
 from headjax.models.residual import PreNorm, Residual
+from headjax.models.stack import Stack
 from headjax.tensors import Params
 
 
@@ -58,6 +59,12 @@ def equal_layers(layer: Layer, num_layers: int, attention_by_layer: tuple[Attent
         f"names {len(attention_by_layer)} layers, but num_layers is {num_layers}",
     )
     return tuple(dataclasses.replace(layer, attention=attention) for attention in attention_by_layer)
+
+
+def equal_stack(layer: Layer, num_layers: int, attention_by_layer: tuple[Attention, ...]) -> Stack:
+    """A stack of `equal_layers`, with the final normalisation that pre-norm layers need."""
+    layers = equal_layers(layer, num_layers, attention_by_layer)
+    return Stack(layers=layers, final_norm=final_norm(layer.residual))
 
 
 def final_norm(residual: Residual) -> Norm | None:

@@ -13,7 +13,7 @@ from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
 from headjax.models.norms import LayerNorm
 from headjax.models.pooler import Pooler
-from headjax.models.recipes.base import Recipe, equal_layers, final_norm
+from headjax.models.recipes.base import Recipe, equal_stack
 from headjax.models.residual import PostNorm, Residual
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.tasks import NoTask, TaskOutput
@@ -93,8 +93,7 @@ class Bert(Recipe):
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
         )
-        layers = equal_layers(layer, self.num_layers, self.attention_by_layer)
-        return Stack(layers=layers, final_norm=final_norm(self.residual))
+        return equal_stack(layer, self.num_layers, self.attention_by_layer)
 
 
 @kind("distilbert")

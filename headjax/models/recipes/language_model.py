@@ -13,9 +13,8 @@ from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
 from headjax.models.norms import Norm
 from headjax.models.outputs import Tied, TokenLogits
-from headjax.models.recipes.base import Recipe, equal_layers, final_norm
+from headjax.models.recipes.base import Recipe, equal_stack
 from headjax.models.residual import PreNorm, Residual
-from headjax.models.stack import Stack
 from headjax.serialize import kind
 
 
@@ -60,16 +59,12 @@ class LanguageModel(Recipe):
         require_positive(self, "vocab_size", "max_length", "width", "num_layers")
 
     def build(self) -> DecoderModel:
-        layers = equal_layers(
-            Layer(
-                attention=self.attention,
-                feed_forward=self.feed_forward,
-                residual=self.residual,
-                dropout=self.dropout,
-                attention_dropout=self.attention_dropout,
-            ),
-            self.num_layers,
-            self.attention_by_layer,
+        layer = Layer(
+            attention=self.attention,
+            feed_forward=self.feed_forward,
+            residual=self.residual,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
         )
         positions = Learned(self.max_length) if self.positions is None else self.positions
         return DecoderModel(
@@ -77,7 +72,7 @@ class LanguageModel(Recipe):
             embeddings=Embeddings(
                 vocab_size=self.vocab_size, positions=positions, norm=self.embedding_norm, dropout=self.dropout
             ),
-            decoder=Stack(layers=layers, final_norm=final_norm(self.residual)),
+            decoder=equal_stack(layer, self.num_layers, self.attention_by_layer),
             output=self.output,
             initializer=self.initializer,
         )

@@ -11,9 +11,8 @@ from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
 from headjax.models.norms import LayerNorm
 from headjax.models.patches import Patches
-from headjax.models.recipes.base import Recipe, equal_layers, final_norm
+from headjax.models.recipes.base import Recipe, equal_stack
 from headjax.models.residual import PreNorm, Residual
-from headjax.models.stack import Stack
 from headjax.models.tasks import NoTask, TaskOutput
 from headjax.models.vision import VisionModel
 from headjax.serialize import kind
@@ -64,11 +63,10 @@ class Vit(Recipe):
             attention_dropout=self.attention_dropout,
             stochastic_depth=self.stochastic_depth,
         )
-        layers = equal_layers(layer, self.num_layers, self.attention_by_layer)
         return VisionModel(
             width=self.width,
             patches=self.patches,
-            encoder=Stack(layers=layers, final_norm=final_norm(self.residual)),
+            encoder=equal_stack(layer, self.num_layers, self.attention_by_layer),
             output=self.task,
             initializer=self.initializer,
         )
