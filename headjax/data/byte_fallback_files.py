@@ -17,6 +17,7 @@ from headjax.data.sentencepiece_files import (
 )
 from headjax.data.text_files import read_bytes
 from headjax.data.tokenizers import Tokenizer
+from headjax.errors import DataError
 
 FILE = "tokenizer.model"
 
@@ -44,6 +45,9 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
 
     file = Path(path).expanduser()
     proto = parse_model(str(file), read_bytes(file), "bpe")
+    own = next((piece.piece for piece in proto.pieces if piece.type == USER_DEFINED), None)
+    if own is not None:
+        raise DataError(f"{file}: it cuts {own!r} out before all others, which is not read; save it as tokenizer.json")
     numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
     backend = Backend(models.BPE(vocab=numbers, merges=_merges(proto, numbers), fuse_unk=True, byte_fallback=True))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
@@ -61,7 +65,7 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
 def _merges(proto: Any, numbers: Mapping[str, int]) -> list[tuple[str, str]]:
     """Every way to make a piece of two others; pieces with higher scores come first, as the library merges them."""
     found: list[tuple[float, str, str]] = []
-    reachable = {piece.piece for piece in proto.pieces if piece.type in (NORMAL, USER_DEFINED)}
+    reachable = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
     for piece in (piece for piece in proto.pieces if piece.piece in reachable):
         for cut in range(1, len(piece.piece)):
             left, right = piece.piece[:cut], piece.piece[cut:]

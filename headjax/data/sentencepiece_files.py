@@ -163,6 +163,8 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 def _tokenizer(name: str, data: bytes, dialect: Dialect) -> Tokenizer:
     proto = parse_model(name, data)
+    if any(piece.type not in (UNKNOWN, CONTROL) for piece in proto.pieces[: dialect.left_out]):
+        raise DataError(f"{name}: its first {dialect.left_out} pieces are not special ones, as the family's are")
     vocabulary = _vocabulary(proto, dialect)
     special = {"unk_token": _unknown(name, proto), **_roles(proto), **dialect.special}
     backend = unigram(proto, vocabulary, special["unk_token"], dialect.normalizers())

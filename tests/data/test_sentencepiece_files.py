@@ -152,10 +152,17 @@ def test_llama_falls_back_to_bytes(llama):
     assert encode_sequences(ended, ["the"], max_length=8).ids[0].tolist() == [*library.encode("the"), 2]
 
 
-def test_other_byte_pairs_are_not_llamas(tmp_path):
+def test_other_files_are_not_of_the_family(tmp_path):
     path = write_model(tmp_path / "tokenizer.model")
     with pytest.raises(DataError, match=rf"^{path}: only byte pairs with byte fallback are read here"):
         of_family(tmp_path, "llama")
+    rules = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "user_defined_symbols": ["<x>"]}
+    write_model(path, size=310, model_type="bpe", byte_fallback=True, hard_vocab_limit=False, **rules)
+    with pytest.raises(DataError, match=rf"^{path}: it cuts '<x>' out before all others"):
+        of_family(tmp_path, "llama")
+    other = write_model(tmp_path / ROBERTA_FILE, size=30, bos_id=-1)
+    with pytest.raises(DataError, match=rf"^{other}: its first 3 pieces are not special ones"):
+        of_family(tmp_path, "xlm-roberta")
 
 
 GERMAN = ["die Katze saß auf der Matte, der Hund saß am Klotz", "die Ratte lief zur Katze"] * 4
