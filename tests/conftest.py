@@ -8,6 +8,8 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Tiny models spend their time in the compiler; this halves it, also in the processes that tests start.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import hypothesis
 import jax
@@ -15,9 +17,6 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-if "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
-    # Tiny models spend their time in the compiler; this halves it.
-    jax.config.update("jax_disable_most_optimizations", True)
 
 # Compilation makes the first example of a property slow, so deadlines would fail by chance. Examples are derandomised
 # so that a run depends on the code alone.

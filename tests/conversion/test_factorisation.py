@@ -212,6 +212,6 @@ def test_starts_of_a_real_size_finish(start: str) -> None:
         "jax.block_until_ready(start(Products(*factors), 384, key))"
     )
     # Threads of BLAS that fight for busy cores would make this slow, which is another matter.
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     finished = subprocess.run([sys.executable, "-c", code], timeout=240, env=environment, check=False)
     assert finished.returncode == 0

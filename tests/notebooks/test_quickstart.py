@@ -14,7 +14,7 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb
 def printed(tmp_path_factory):
     """Everything the notebook prints."""
     folder = tmp_path_factory.mktemp("notebook")
-    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(3000))
+    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(1500))
     (folder / "text.txt").write_text(text)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     settings = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]

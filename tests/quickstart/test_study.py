@@ -12,7 +12,7 @@ from headjax.quickstart.study import CONVERSIONS, FRACTIONS, RANDOM_ORDERS, REMO
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quickstart")
-    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(3000))
+    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(1500))
     (folder / "text.txt").write_text(text)
     arguments = [
         "--workdir",
@@ -22,7 +22,7 @@ def result(tmp_path_factory):
         "--json",
         str(folder / "out.json"),
     ]
-    assert main(["quickstart", *arguments, "--steps", "2", "--batch-size", "16"]) == 0
+    assert main(["quickstart", *arguments, "--steps", "2", "--batch-size", "8"]) == 0
     return json.loads((folder / "out.json").read_text())
 
 
