@@ -85,6 +85,13 @@ def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True
     )
 
 
+def not_negative(text: str) -> int:
+    """A whole number that is not negative, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number that is not negative, got {text!r}")
+    return int(text)
+
+
 def whole_numbers(text: str) -> tuple[int, ...]:
     """`16,32,64` as numbers of at least 1, for argparse."""
     parts = text.split(",")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
 from headjax.commands.comparison import comparison_table, evaluate_pair
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
 from headjax.errors import HeadjaxError
@@ -36,14 +36,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_task_arguments(parser, required=False)
     parser.add_argument(
-        "--calibrate", type=int, default=0, metavar="N", help="weigh errors by the inputs of N batches of the task"
+        "--calibrate",
+        type=not_negative,
+        default=0,
+        metavar="N",
+        help="weigh errors by the inputs of N batches of the task",
     )
     parser.add_argument("--stacks", default="", metavar="STACKS", help="only these: encoder,decoder,cross")
     parser.add_argument("--layers", default="", metavar="LAYERS", help="only these, such as 0,3,4")
     parser.add_argument(
-        "--parameters", type=int, default=0, metavar="N", help="with --to collaborative: most of the whole model; "
-        "every layer gets the shared_dim that suits it",
-    )  # fmt: skip
+        "--parameters",
+        type=not_negative,
+        default=0,
+        metavar="N",
+        help="with --to collaborative: most of the whole model; every layer gets the shared_dim that suits it",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random choices (default %(default)s)")
     add_fine_tuning_arguments(parser)
 

@@ -60,6 +60,11 @@ def fine_tuning_of(options: argparse.Namespace) -> Distillation | None:
         return None
     if not options.task:
         raise HeadjaxError("--task: needed to fine-tune on")
+    if not options.learning_rate > 0.0:
+        raise HeadjaxError(f"--learning-rate: must be positive, got {options.learning_rate:g}")
+    for name in ("labels", "distill", "distill_hidden"):
+        if not getattr(options, name) >= 0.0:
+            raise HeadjaxError(f"--{name.replace('_', '-')}: must not be negative, got {getattr(options, name):g}")
     return Distillation(
         steps=options.fine_tune,
         optimizer=AdamW(schedule=LinearDecay(peak=options.learning_rate, warmup_steps=options.fine_tune // 10)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
 from headjax.errors import ConfigError
 from headjax.files import write_file
 from headjax.report import numbers
@@ -31,7 +31,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="model directory")
     parser.add_argument("--plots", metavar="FOLDER", help="write the curves of captured variance there")
-    parser.add_argument("--budget", type=int, default=0, metavar="N", help="share N dimensions out among the layers")
+    parser.add_argument(
+        "--budget", type=not_negative, default=0, metavar="N", help="share N dimensions out among the layers"
+    )
     add_task_arguments(parser, required=False)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tuning_of
 from headjax.errors import HeadjaxError
 from headjax.files import write_file
@@ -33,7 +33,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_task_arguments(parser)
     parser.add_argument(
-        "--calibrate", type=int, default=16, metavar="N", help="batches of 32 to calibrate on (default %(default)s)"
+        "--calibrate",
+        type=not_negative,
+        default=16,
+        metavar="N",
+        help="batches of 32 to calibrate on (default %(default)s)",
     )
     add_fine_tuning_arguments(parser)
     parser.add_argument(

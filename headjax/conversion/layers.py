@@ -27,18 +27,23 @@ def find_layers(
         layers: layers, counted from 0; None is all.
 
     Raises:
-        ConfigError: the model has no such head stack.
+        ConfigError: the model has no such head stack or layer.
     """
     attentions = model.config.attentions()
     for stack in stacks or ():
         if stack not in attentions:
             raise ConfigError(f"stacks: the model has no head stack {stack!r}; it has {', '.join(attentions)}")
+    chosen_stacks = {name: found for name, found in attentions.items() if stacks is None or name in stacks}
+    most = max(map(len, chosen_stacks.values()), default=0)
+    for number in layers or ():
+        if not 0 <= number < most:
+            raise ConfigError(f"layers: there is no layer {number}; they are numbered 0 to {most - 1}")
     places = {}
-    for name, formulations in attentions.items():
+    for name, formulations in chosen_stacks.items():
         home = model.config.stacks()[SLOTS[name][0]]
         for layer, attention in enumerate(formulations):
             tied = home.tied_layers(layer)
-            chosen = (stacks is None or name in stacks) and (layers is None or not set(layers).isdisjoint(tied))
+            chosen = layers is None or not set(layers).isdisjoint(tied)
             if chosen and layer == tied[0] and not isinstance(attention, NoHeads):
                 places[name, layer] = attention
     return places

@@ -12,11 +12,12 @@ from headjax.errors import HeadjaxError
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
-from headjax.heads.named_orders import OrderConfig, order_heads
+from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
 from headjax.heads.ordering import Order
 from headjax.heads.rescaling import rescale
 from headjax.heads.steps import percent_steps
 from headjax.models.base import Batch, Model
+from headjax.serialize import unknown_name
 
 RESCALED = 2
 """Batches that gates are rescaled on: a layer has few unknowns, and takes a pass over them each."""
@@ -45,6 +46,8 @@ class CurveConfig:
         for addition in additions:
             if addition not in ("normalize", "rescale"):
                 raise HeadjaxError(f"orders: {text!r}: {addition!r} is neither normalize nor rescale")
+        if name not in ORDERS:
+            raise HeadjaxError(f"orders: {unknown_name('order', name, ORDERS)}")
         return cls(OrderConfig(by=name, normalize="normalize" in additions), "rescale" in additions)
 
     @property

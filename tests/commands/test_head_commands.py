@@ -221,6 +221,37 @@ def test_convert_some_layers_with_calibration(run, folder):
         (("convert", "model", "bad", "--to", "colaborative:shared_dim=8"), "did you mean 'collaborative'?"),
         (("convert", "model", "bad", "--to", "collaborative:shared_dim=17"), "17"),
         (("convert", "model", "bad", "--to", "gated", "--calibrate", "3"), "--task: needed to calibrate on"),
+        (
+            ("convert", "model", "bad", "--to", "gated", "--layers", "7"),
+            "layers: there is no layer 7; they are numbered",
+        ),
+        (("convert", "model", "bad", "--to", "gated", "--calibrate", "-2"), "--calibrate: expected a whole number"),
+        (
+            ("sweep", "model", "bad", "--to", "gated", "--task", "text.txt", "--calibrate", "-2"),
+            "--calibrate: expected",
+        ),
+        (("sharing", "model", "--budget", "-1"), "--budget: expected a whole number"),
+        (
+            (
+                "prune",
+                "model",
+                "bad",
+                "--remove",
+                "1",
+                "--task",
+                "text.txt",
+                "--fine-tune",
+                "3",
+                "--learning-rate",
+                "0",
+            ),
+            "--learning-rate: must be positive, got 0",
+        ),
+        (
+            ("prune", "model", "bad", "--remove", "1", "--task", "text.txt", "--fine-tune", "3", "--distill", "-1"),
+            "--distill: must not be negative, got -1",
+        ),
+        (("report", "model", "--task", "text.txt", "--orders", "importanc"), "orders: unknown order 'importanc'; did"),
         (("convert", "model", "bad", "--to", "gated", "--layers", "x"), "--layers: expected numbers"),
     ],
 )
