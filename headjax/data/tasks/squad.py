@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headjax.data.prepared.form import Split
 from headjax.data.prepared.questions import QuestionForm
 from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.question_answering import read_questions
@@ -15,28 +14,27 @@ from headjax.errors import DataError
 
 
 def local_squad(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Files in SQuAD's format; those that are not called `train` are for validation. Or TFRecords of the fields."""
+    """Files in SQuAD's format, or TFRecords of the fields.
+
+    Splits go by names as everywhere, but where no file is for validation all are that are not called `train`.
+    """
     try:
         files = split_files(paths, (".json", ".json.gz"))
     except DataError:
         split_files(paths, (TFRECORD,))
         return local_rows(spec, paths)
-    called = {split: [file for file in found if "train" in file.name] for split, found in files.items()}
-    named: dict[Split, list[Path]] = {
-        "train": called["train"],
-        "validation": [file for split, found in files.items() for file in found if file not in called[split]],
-    }
-    rows: dict[Split, list[TaskRow]] = {
-        split: [
-            TaskRow(f"{file}: question {question.id}", _fields(question._asdict()))
-            for file in found
-            for question in read_questions(file)
-        ]
-        for split, found in named.items()
-    }
-    if not rows["validation"]:
+    if not files["validation"]:
+        train = [file for file in files["train"] if "train" in file.name]
+        files = {"train": train, "validation": [file for file in files["train"] if file not in train]}
+    if not files["validation"]:
         raise DataError(f"{paths[0]}: no file to evaluate on (dev-v1.1.json)")
-    return {split: RowSource.of(found) for split, found in rows.items() if found}
+    return {split: RowSource.of([*_questions(found)]) for split, found in files.items() if found}
+
+
+def _questions(files: Sequence[Path]) -> Iterator[TaskRow]:
+    for file in files:
+        for question in read_questions(file):
+            yield TaskRow(f"{file}: question {question.id}", _fields(question._asdict()))
 
 
 def _fields(question: dict[str, object]) -> dict[str, object]:

@@ -147,6 +147,24 @@ def test_translations(tmp_path):
         read("multi30k", tmp_path)
 
 
+def test_questions_by_the_words_of_their_names(tmp_path):
+    for name in ("more", "dev-v1.1", "train-v1.1"):
+        asked = {"id": name, "question": "q", "answers": [{"text": "a", "answer_start": 0}]}
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [asked]}]}]})
+        )
+
+    def ids(*names):
+        found = read("squad", *(tmp_path / f"{name}.json" for name in names))
+        return {split: [row["id"] for row in rows] for split, rows in found.items()}
+
+    assert ids("more", "dev-v1.1") == {"train": ["more"], "validation": ["dev-v1.1"]}
+    assert ids("train-v1.1", "more", "dev-v1.1") == {"train": ["train-v1.1"], "validation": ["dev-v1.1"]}
+    assert ids("dev-v1.1") == {"validation": ["dev-v1.1"]}
+    with pytest.raises(DataError, match=r"train-v1.1.json: no file to evaluate on"):
+        ids("train-v1.1")
+
+
 def test_real_files(data_dir):
     """Whole published files: counts as their manifest has them."""
     glue = data_dir / "glue"
