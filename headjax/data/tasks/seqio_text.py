@@ -10,7 +10,6 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from headjax.data.prepared.form import Form
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.language import LanguageForm
 from headjax.data.prepared.questions import QuestionForm
@@ -84,14 +83,14 @@ def text_features(spec: TaskSpec, tokenizer: Tokenizer) -> dict[str, seqio.Featu
         DataError: the task is none of text to text, or the tokenizer has no end token.
     """
     names = ("targets",) if isinstance(spec.form, LanguageForm) else ("inputs", "targets")
-    _writer(spec.form, spec.name)
+    text_writer(spec)
     vocabulary = TokenizerVocabulary(tokenizer)
     return {name: seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32) for name in names}
 
 
 def text_preprocessors(spec: TaskSpec) -> list[Callable[..., Any]]:
     """From a task's fields to token ids: written as T5 has them, tokenised, cut to the length, ended."""
-    write = _writer(spec.form, spec.name)
+    write = text_writer(spec)
     return [
         lambda dataset: dataset.map(write, num_parallel_calls=tf.data.AUTOTUNE),
         functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
@@ -99,8 +98,13 @@ def text_preprocessors(spec: TaskSpec) -> list[Callable[..., Any]]:
     ]
 
 
-def _writer(form: Form, name: str) -> Callable[[Row], dict[str, tf.Tensor]]:
-    """What writes a row as text: `sst2 sentence: a film` and `positive`."""
+def text_writer(spec: TaskSpec) -> Callable[[Row], dict[str, tf.Tensor]]:
+    """What writes a row as text: `sst2 sentence1: a film` and `positive`.
+
+    Raises:
+        DataError: the task is none of text to text.
+    """
+    form, name = spec.form, spec.name
     if isinstance(form, LanguageForm):
         return lambda row: {"targets": row["text"]}
     if isinstance(form, TranslationForm):

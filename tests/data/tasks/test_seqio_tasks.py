@@ -218,7 +218,7 @@ def test_the_same_task_over_local_files(mocked, tmp_path):
     assert seqio.get_mixture_or_task(name) is task
 
 
-def test_tasks_of_text_to_text(mocked, tmp_path):
+def test_tasks_of_text_to_text(tmp_path):
     """With a tokenizer, seqio itself gives token ids, ended and cut to its lengths."""
     import seqio
 
@@ -245,22 +245,32 @@ def test_tasks_of_text_to_text(mocked, tmp_path):
         feature_converter=seqio.EncDecFeatureConverter(pack=False),
     ).as_numpy_iterator()  # fmt: skip
     assert batch["encoder_input_tokens"].tolist() == [*b"x", end, *[0] * 14]
-    write_lines(tmp_path / "train.tsv", "text\tsecond\tlabel", "a\tb\t1", "c\td\t0")
-    write_lines(tmp_path / "dev.tsv", "text\tsecond\tlabel", "a\tb\t1")
-    pairs = [tmp_path / "train.tsv", tmp_path / "dev.tsv"]
-    written = []
-    for spec in (find_task("mrpc"), find_task("stsb")):
-        task = local_seqio_task(spec, pairs, tokenizer)
-        row = next(task.get_dataset(None, "train", shuffle=False).as_numpy_iterator())
-        written.append([tokenizer.decode(row[part][:-1]) for part in ("inputs", "targets")])
-    assert written == [["mrpc sentence1: a sentence2: b", "equivalent"], ["stsb sentence1: a sentence2: b", "1.0"]]
-    with mocked(1):
-        (theirs,) = seqio_tasks(find_task("squad"), tokenizer)
-        row = next(theirs.get_dataset(None, "validation", shuffle=False).as_numpy_iterator())
-    assert tokenizer.decode(row["inputs"]).startswith("question: ")
-    assert row["targets"][-1] == end
     with pytest.raises(DataError, match=r"^mnist: not a task of text to text$"):
         seqio_tasks(find_task("mnist"), tokenizer)
+
+
+def test_rows_as_text():
+    from headjax.data.tasks.seqio_text import text_writer
+
+    rows = {
+        "mrpc": {"text": "a", "second": "b", "label": 1},
+        "stsb": {"text": "a", "second": "b", "label": 2.89},
+        "cola": {"text": "a", "label": 0},
+        "squad": {"question": "q?", "context": "c", "answers": ["x", "y"], "start": 0},
+        "lm1b": {"text": "a"},
+    }
+    written = {name: text_writer(find_task(name))(row) for name, row in rows.items()}
+    assert {name: [*map(as_text, row.values())] for name, row in written.items()} == {
+        "mrpc": ["mrpc sentence1: a sentence2: b", "equivalent"],
+        "stsb": ["stsb sentence1: a sentence2: b", "2.8"],
+        "cola": ["cola sentence1: a", "unacceptable"],
+        "squad": ["question: q? context: c", "x"],
+        "lm1b": ["a"],
+    }
+
+
+def as_text(value):
+    return value if isinstance(value, str) else value.numpy().decode()
 
 
 def write_tfrecord(path, *examples):
