@@ -155,6 +155,7 @@ def study_heads(
     judge = Judge(task, config.limit, config.batch_size, config.buckets)
     fitted = task.fit(model)
     samples, ordered_by = _samples(task, config)
+    along = [] if run is None else _along(run, model, samples[0], config, judge, progress)
     baseline = evaluate_task(model, task, limit=config.limit, batch_size=config.batch_size, buckets=config.buckets)
     scores = _score(fitted, task, config, progress)
     effects = {mode: _ablate(fitted, task, mode, config, progress) for mode in MODES}
@@ -164,7 +165,6 @@ def study_heads(
         other = _score(second.fit(model), second, config, progress)
         both = transfer(scores.score("importance"), other.score("importance"), resamples=config.resamples)
         compared = SecondTask(second.name, both)
-    along = [] if run is None else _along(run, model, samples[0], config, judge, progress)
     shown = by_scores(scores, "importance")[::-1]
     return HeadStudy(
         model=model,

@@ -252,6 +252,7 @@ def test_convert_some_layers_with_calibration(run, folder):
             "--distill: must not be negative, got -1",
         ),
         (("report", "model", "--task", "text.txt", "--orders", "importanc"), "orders: unknown order 'importanc'; did"),
+        (("report", "model", "--task", "text.txt", "--run", "nowhere"), "nowhere: holds no training run"),
         (("convert", "model", "bad", "--to", "gated", "--layers", "x"), "--layers: expected numbers"),
     ],
 )
