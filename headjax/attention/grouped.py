@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Attended, default_scale
+from headjax.attention.attend import Attended
 from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.errors import require, require_positive
@@ -23,7 +24,7 @@ _KV_TENSORS = {"key": 1, "value": 1, "key_bias": 0, "value_bias": 0}
 
 @kind("grouped")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Grouped(Attention):
+class Grouped(HeadSizes, Attention):
     """Grouped-query attention (Ainslie et al. 2023); kv_heads = 1 is multi-query attention (Shazeer 2019).
 
         head_h = softmax((x W_Q^h + b_Q^h)(y W_K^g + b_K^g)^T * scale)(y W_V^g + b_V^g),   g = g(h)
@@ -70,16 +71,6 @@ class Grouped(Attention):
             "kv_index",
             f"must name each of the {groups} kv_heads from 0, got {sorted(set(index))}",
         )
-
-    @property
-    def values(self) -> int:
-        """Size of each value."""
-        return self.head_dim if self.value_dim is None else self.value_dim
-
-    @property
-    def logit_scale(self) -> float:
-        """What multiplies the dot products."""
-        return default_scale(self.head_dim) if self.scale is None else self.scale
 
     @property
     def groups(self) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ import dataclasses
 
 import jax
 
-from headjax.attention.attend import Attended, default_scale
+from headjax.attention.attend import Attended
 from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.errors import require_positive
@@ -17,7 +18,7 @@ from headjax.tensors import Params, Tensors
 
 @kind("multi_head")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultiHead(Attention):
+class MultiHead(HeadSizes, Attention):
     """Multi-head attention.
 
         head_h = softmax((x W_Q^h + b_Q^h)(y W_K^h + b_K^h)^T * scale)(y W_V^h + b_V^h)
@@ -49,16 +50,6 @@ class MultiHead(Attention):
             require_positive(self, "value_dim")
         if self.rotary is not None:
             self.rotary.check("head_dim", self.head_dim)
-
-    @property
-    def values(self) -> int:
-        """Size of each value."""
-        return self.head_dim if self.value_dim is None else self.value_dim
-
-    @property
-    def logit_scale(self) -> float:
-        """What multiplies the dot products."""
-        return default_scale(self.head_dim) if self.scale is None else self.scale
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         heads, bias = self.num_heads, self.projection_bias

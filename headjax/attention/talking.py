@@ -6,8 +6,9 @@ import dataclasses
 
 import jax
 
-from headjax.attention.attend import AcrossHeads, Attended, default_scale
+from headjax.attention.attend import AcrossHeads, Attended
 from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.mixing import NearIdentity
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.errors import require_positive
@@ -18,7 +19,7 @@ from headjax.tensors import Params, Tensor, Tensors
 
 @kind("talking")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Talking(Attention):
+class Talking(HeadSizes, Attention):
     """Talking-heads attention (Shazeer et al. 2020).
 
         L_i = (x W_Q^i + b_Q^i)(y W_K^i + b_K^i)^T * scale          i of logit_heads
@@ -57,16 +58,6 @@ class Talking(Attention):
         require_positive(self, "head_dim", "logit_heads", "softmax_heads")
         if self.value_dim is not None:
             require_positive(self, "value_dim")
-
-    @property
-    def values(self) -> int:
-        """Size of each value."""
-        return self.head_dim if self.value_dim is None else self.value_dim
-
-    @property
-    def logit_scale(self) -> float:
-        """What multiplies the dot products."""
-        return default_scale(self.head_dim) if self.scale is None else self.scale
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         logits, softmaxes, heads, bias = self.logit_heads, self.softmax_heads, self.num_heads, self.projection_bias
