@@ -93,6 +93,8 @@ def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, capsys):
     assert error_of(capsys, "inspect", str(tmp_path)).endswith("not a model directory (it has no config.json)")
     assert error_of(capsys, "inspect").startswith("inspect: give a model directory or --config")
     assert "invalid choice: 'inspekt'" in error_of(capsys, "inspekt")
+    plan = ("plan", "--config", config, "--topology", "v5e-8")
+    assert "--scale: expected numbers such as" in error_of(capsys, *plan, "--scale", "x")
     assert "required: --workdir" in error_of(capsys, "train", "--config", config)
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 8)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_config_arguments
-from headjax.errors import HeadjaxError
+from headjax.commands.command import Command, Result, add_config_arguments, whole_numbers
 from headjax.report import numbers
 from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
@@ -19,7 +18,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_config_arguments(parser)
     parser.add_argument("--topology", required=True, metavar="SLICE", help="TPU slice: v3-32, v5e-16, or v3:4x4")
-    parser.add_argument("--scale", type=_sizes, default=(), metavar="N,N,...", help="other sizes to compare it with")
+    parser.add_argument(
+        "--scale", type=whole_numbers, default=(), metavar="N,N,...", help="other sizes to compare it with"
+    )
     parser.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits")
     parser.add_argument("--length", type=int, metavar="N", help="tokens of an example (default: the config's)")
 
@@ -57,13 +58,6 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         tables = [_slices([*plans, best] if best else plans), *tables[1:]]
         message += "; no batch fits" if best is None else f"; largest batch: {best.batch_size:,}"
     return Result(data, tables, message)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise HeadjaxError(f"--scale: expected numbers such as 8,32,128, got {text!r}") from None
 
 
 def _slices(plans: list[Plan]) -> Table:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headjax.errors import DataError, require
+from headjax.files import write_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -112,13 +113,15 @@ class Tokenizer:
         """Writes `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read.
 
         What targets are cut with goes into `target_tokenizer.json`.
+
+        Raises:
+            HeadjaxError: a file cannot be written.
         """
         directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / VOCABULARY_FILE).write_text(self.vocabulary, encoding="utf-8")
+        write_file(directory / VOCABULARY_FILE, self.vocabulary.encode())
         if self.target:
-            (directory / TARGET_FILE).write_text(self.target, encoding="utf-8")
-        (directory / SPECIAL_FILE).write_text(json.dumps(dict(self.special), indent=2) + "\n", encoding="utf-8")
+            write_file(directory / TARGET_FILE, self.target.encode())
+        write_file(directory / SPECIAL_FILE, (json.dumps(dict(self.special), indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:

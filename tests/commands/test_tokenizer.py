@@ -46,3 +46,9 @@ def test_folders_without_a_tokenizer(folder, tmp_path, capsys):
     assert main(["tokenizer", str(folder / "none"), "--out", str(tmp_path / "out")]) == 2
     assert not (tmp_path / "out").exists()
     assert "none: no such file or folder" in capsys.readouterr().err
+
+
+def test_a_file_is_no_folder_to_write_to(folder, capsys):
+    text = str(folder / "text.txt")
+    assert main(["tokenizer", text, "--out", text, "--vocab-size", "300"]) == 2
+    assert "text.txt/tokenizer.json: cannot be written" in capsys.readouterr().err
