@@ -22,8 +22,9 @@ help:
 quickstart: $(VENV)/.core
 	$(BIN)/headjax quickstart --workdir runs/quickstart
 
+# A file's tests share models and compiled programs, so one worker runs them all.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m 'not parity' --numprocesses $(WORKERS) tests
+	$(BIN)/python -m pytest -m 'not parity' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 parity: $(VENV)/.parity
 	$(BIN)/python -m pytest -m parity tests
