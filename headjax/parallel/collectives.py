@@ -68,12 +68,12 @@ def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
     computations: dict[str, list[_Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():
-        if not line.startswith(" "):
-            match = _COMPUTATION.match(line)
-            current = None if match is None else match[1]
-            if current is not None:
-                computations[current] = []
-                entry = current if line.startswith("ENTRY") else entry
+        if match := _COMPUTATION.match(line):
+            current = match[1]
+            computations[current] = []
+            entry = current if line.startswith("ENTRY") else entry
+        elif line == "}":  # other lines without indentation go on with an instruction: what a kernel says of itself
+            current = None
         elif current is not None and (found := _INSTRUCTION.match(line)):
             computations[current].append(_Instruction(*found.groups()))
     return computations, entry

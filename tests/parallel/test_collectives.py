@@ -29,6 +29,9 @@ HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
 %body (state: (s32[], f32[8])) -> (s32[], f32[8]) {
   %state = (s32[], f32[8]{0}) parameter(0)
   %part = f32[2,4]{1,0:T(8,128)S(1)} fusion(%state), kind=kLoop, calls=%fused
+  %kernel = f32[2,4]{1,0} custom-call(%part), frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 256}"
+}}, metadata={op_name="jit(step)/kernel"}
   %whole = bf16[16,4]{1,0} all-gather(%part), dimensions={0}
   ROOT %next = (s32[], f32[8]{0}) tuple(%whole)
 }
