@@ -5,7 +5,7 @@
     headjax evaluate runs/vit-mnist/model --task mnist
 
 Measured with steps=400 (25,600 images; 1.4 minutes of CPU time on 2 shared cores): accuracy 0.895 on the 10,000 test
-images, the right digit among the first five for 0.995.
+images, the right digit among the first five for 0.995. With steps=1200 (76,800 images, 3.5 minutes): 0.946 and 0.998.
 """
 
 from ml_collections import ConfigDict
