@@ -43,7 +43,7 @@ class Tokenizer:
     special: tuple[tuple[str, str], ...] = ()
     target: str = dataclasses.field(default="", repr=False)
 
-    @property
+    @functools.cached_property
     def for_targets(self) -> Tokenizer:
         """What translations are encoded with."""
         return Tokenizer(self.target, self.special) if self.target else self
