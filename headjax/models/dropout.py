@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Dropout
+from headjax.parallel.dropping import kept
 
 
 class Dropper(NamedTuple):
@@ -24,8 +25,8 @@ class Dropper(NamedTuple):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         if self.key is None or self.rate == 0.0:
             return inputs
-        kept = jax.random.bernoulli(self.key, 1.0 - self.rate, inputs.shape)
-        return jnp.where(kept, inputs / (1.0 - self.rate), jnp.zeros((), inputs.dtype))
+        staying = kept(self.key, self.rate, inputs.shape)
+        return jnp.where(staying, inputs / (1.0 - self.rate), jnp.zeros((), inputs.dtype))
 
     def attention(self) -> Dropout | None:
         """The same dropout, for attention probabilities."""
@@ -44,8 +45,8 @@ class Skipper(NamedTuple):
     key: jax.Array
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        kept = jax.random.bernoulli(self.key, 1.0 - self.rate, (inputs.shape[0], *(1,) * (inputs.ndim - 1)))
-        return jnp.where(kept, inputs / jnp.asarray(1.0 - self.rate, inputs.dtype), jnp.zeros((), inputs.dtype))
+        staying = kept(self.key, self.rate, (inputs.shape[0], *(1,) * (inputs.ndim - 1)))
+        return jnp.where(staying, inputs / jnp.asarray(1.0 - self.rate, inputs.dtype), jnp.zeros((), inputs.dtype))
 
 
 def fold(key: jax.Array | None, index: int) -> jax.Array | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.parallel.mesh import BATCH_AXES
+from headjax.parallel.mesh import BATCH_AXES, spreading_mesh
 
 Activations = TypeVar("Activations")
 
@@ -19,7 +19,7 @@ def by_example(x: Activations) -> Activations:
     The compiler would else be free to spread activations as the parameters are, with every example on every device
     of the `fsdp` axis. Without a mesh, or where the examples do not divide, an array stays as it is; scalars do too.
     """
-    mesh = _mesh()
+    mesh = spreading_mesh()
     if mesh is None:
         return x
     parts = mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
@@ -40,18 +40,10 @@ def look_up(table: jax.Array, rows: jax.Array) -> jax.Array:
     said here, since from one to the other at once the compiler only knows the way over whole arrays on every device.
     """
     x = jnp.take(table, rows, axis=0)
-    mesh = _mesh()
+    mesh = spreading_mesh()
     if mesh is None or mesh.shape["fsdp"] == 1:
         return by_example(x)
     data, fsdp = (mesh.shape[axis] for axis in BATCH_AXES)
     if x.shape[0] % (data * fsdp) or x.shape[-1] % fsdp:
         return by_example(x)
     return by_example(jax.lax.with_sharding_constraint(x, PartitionSpec("data", None, "fsdp")))
-
-
-def _mesh() -> Any | None:
-    """The current mesh with the batch axes; None where there is nothing to spread over."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or mesh.manual_axes or any(axis not in mesh.shape for axis in BATCH_AXES):
-        return None
-    return mesh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -52,6 +53,14 @@ class MeshConfig:
             named = ", ".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=True))
             raise ConfigError(f"mesh: {named} does not fill {len(devices)} devices")
         return Mesh(np.asarray(devices).reshape(sizes), AXES)
+
+
+def spreading_mesh() -> Any | None:
+    """The current mesh with the batch axes; None where there is nothing to spread over, or `jax.shard_map` has."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or mesh.manual_axes or any(axis not in mesh.shape for axis in BATCH_AXES):
+        return None
+    return mesh
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

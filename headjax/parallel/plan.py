@@ -28,6 +28,7 @@ from headjax.parallel.tpu import GIB, Slice
 from headjax.report.progress import Progress, silent
 from headjax.serialize import from_data
 from headjax.training.optimizer import Optimizer
+from headjax.training.prng import Prng
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
 
@@ -52,6 +53,7 @@ class PlanConfig:
         initialization: how a fresh model starts; it may change the architecture.
         sharding: what of the state lies where on them, beyond the rules.
         accumulate: parts of each batch that are computed one after another.
+        prng: where dropout takes its random bits from.
     """
 
     model: Recipe
@@ -63,6 +65,7 @@ class PlanConfig:
     initialization: Initialization | None = None
     sharding: ShardingConfig = ShardingConfig()
     accumulate: int = 1
+    prng: Prng = "threefry2x32"
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "length", "accumulate")
@@ -78,6 +81,7 @@ class Plan(NamedTuple):
         length: tokens of an example.
         remat: what the backward pass recomputes, see `headjax.models.compute.Compute`.
         accumulate: parts of the batch that are computed one after another.
+        prng: where dropout takes its random bits from.
         fits: whether the step fits into memory.
         peak_bytes_per_device: memory that it needs at its peak; where it does not fit, as far as the compiler says.
         hbm_bytes_per_device: memory that there is.
@@ -93,6 +97,7 @@ class Plan(NamedTuple):
     length: int
     remat: str
     accumulate: int
+    prng: Prng
     fits: bool
     peak_bytes_per_device: int
     hbm_bytes_per_device: int
@@ -216,6 +221,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         seed=0,
         accumulate=config.accumulate,
         sharding=config.sharding,
+        prng=config.prng,
     )
     batch = model.example_batch(config.batch_size, config.length)
     forward = model.flops(config.length) * config.batch_size / where.num_devices
@@ -229,6 +235,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         length=config.length,
         remat=config.compute.remat,
         accumulate=config.accumulate,
+        prng=config.prng,
         fits=False,
         peak_bytes_per_device=0,
         hbm_bytes_per_device=where.chip.hbm_bytes,

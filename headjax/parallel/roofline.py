@@ -15,7 +15,8 @@ ASSUMPTIONS = (
     "(remat full; what remat dots recomputes is left out), spread evenly over the devices.",
     "Memory: parameters, optimizer state and batch read once, new state written once, temporaries written and read "
     "once. Messages: all-reduce sends its bytes twice, the others once.",
-    "MFU counts no recomputation. Real steps take longer.",
+    "Left out: element-wise work, and dropout's random bits, which are many with prng threefry2x32. MFU counts no "
+    "recomputation. Real steps take longer.",
 )
 """What the estimate rests on."""
 

@@ -16,6 +16,7 @@ from headjax.parallel.mesh import MeshConfig
 from headjax.parallel.rules import ShardingConfig
 from headjax.serialize import from_data
 from headjax.training.optimizer import Optimizer
+from headjax.training.prng import Prng
 
 EXECUTION_FIELDS = frozenset(
     {
@@ -32,7 +33,7 @@ EXECUTION_FIELDS = frozenset(
     }
 )
 """Fields that may differ when a run is continued: none of them changes what is computed, up to rounding and, for
-`accumulate` (and for `mesh` where it is above 1), up to which activations dropout drops."""
+`accumulate` (and for `mesh` where it is above 1 or `prng` is `rbg`), up to which activations dropout drops."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ class TrainConfig:
         accumulate: parts of each batch that are computed one after another, with the activations of one (gradient
             accumulation).
         seed: of initialisation, shuffling and dropout.
+        prng: where dropout takes its random bits from, see `headjax.training.prng`: `threefry2x32` drops the same on
+            every mesh, `rbg` is cheaper on TPUs.
         log_every: steps between metric records.
         evaluate_every: steps between evaluations; 0 evaluates only at the end.
         checkpoint_every: steps between checkpoints.
@@ -72,6 +75,7 @@ class TrainConfig:
     sharding: ShardingConfig = ShardingConfig()
     accumulate: int = 1
     seed: int = 0
+    prng: Prng = "threefry2x32"
     log_every: int = 20
     evaluate_every: int = 0
     checkpoint_every: int = 500

@@ -19,6 +19,7 @@ from headjax.models.run import SharedRun
 from headjax.parallel.mesh import replicated
 from headjax.tensors import Params
 from headjax.training.metrics import read_metrics
+from headjax.training.prng import Prng, step_key
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
 
@@ -40,7 +41,7 @@ class Depth(NamedTuple):
 
 
 def depth_measurement(
-    model: ModelConfig, mesh: Mesh, *, compute: Compute, seed: int
+    model: ModelConfig, mesh: Mesh, *, compute: Compute, seed: int, prng: Prng = "threefry2x32"
 ) -> Callable[[Params, Params, Batch, int], Depth]:
     """The jitted measurement of a training step, from the parameters before and after it, its batch and its number.
 
@@ -49,7 +50,7 @@ def depth_measurement(
     """
 
     def measure(before: Params, after: Params, batch: Batch, step: jax.Array) -> Depth:
-        key = jax.random.fold_in(jax.random.key(seed), step)
+        key = step_key(seed, step, prng)
 
         def loss(params: Params) -> tuple[jax.Array, Any]:
             observing, observed = observe(model, _variances)

@@ -28,8 +28,9 @@ from headjax.report.progress import Update
 from headjax.tensors import Params
 from headjax.training.gradient import gradient
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
+from headjax.training.prng import step_key
 from headjax.training.state import TrainState, initial_state
-from headjax.training.step import StepMetrics, dropout_key, put_batch, updated
+from headjax.training.step import StepMetrics, put_batch, updated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,6 +235,7 @@ def _step(student: ModelConfig, teacher: ModelConfig, settings: Distillation, me
             return distillation_loss(student, given, wanted, batch, settings)
 
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return updated(optimizer, state, gradient(loss_of, state.params, dropout_key(settings.seed, state)))
+            key = step_key(settings.seed, state.step, "threefry2x32")
+            return updated(optimizer, state, gradient(loss_of, state.params, key))
 
     return jax.jit(step, in_shardings=(None, None, batch_sharding(mesh)), donate_argnums=0)

@@ -175,8 +175,9 @@ def _step(run: Run, metrics: MetricWriter) -> NumberedStep:
         seed=config.seed,
         accumulate=config.accumulate,
         sharding=config.sharding,
+        prng=config.prng,
     )
-    along_depth = depth_measurement(run.model, run.mesh, compute=config.compute, seed=config.seed)
+    along_depth = depth_measurement(run.model, run.mesh, compute=config.compute, seed=config.seed, prng=config.prng)
     return diagnosed(lambda _, state, batch: jitted(state, batch), along_depth, config.diagnose_every, metrics.write)
 
 

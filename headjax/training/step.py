@@ -17,6 +17,7 @@ from headjax.parallel.mesh import batch_sharding, replicated
 from headjax.parallel.rules import ShardingConfig, moment_shardings
 from headjax.tensors import Params
 from headjax.training.gradient import Gradient, accumulated_gradient, gradient
+from headjax.training.prng import Prng, step_key
 from headjax.training.state import TrainState, state_shardings
 
 
@@ -48,11 +49,6 @@ def updated(
     return TrainState(state.step + 1, params, moments), metrics
 
 
-def dropout_key(seed: int, state: TrainState) -> jax.Array:
-    """The key of a step's dropout, from the seed and the step alone."""
-    return jax.random.fold_in(jax.random.key(seed), state.step)
-
-
 def train_step(
     model: ModelConfig,
     optimizer: optax.GradientTransformation,
@@ -62,6 +58,7 @@ def train_step(
     seed: int,
     accumulate: int = 1,
     sharding: ShardingConfig = ShardingConfig(),
+    prng: Prng = "threefry2x32",
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
     """The jitted step. It donates the state it is given, and draws dropout from (seed, step) alone.
 
@@ -73,6 +70,7 @@ def train_step(
         seed: of dropout.
         accumulate: parts of the batch that are computed one after another.
         sharding: where on the mesh what lies.
+        prng: where dropout takes its random bits from.
     """
 
     def losses_of(params: Params, key: jax.Array, batch: Batch) -> Loss:
@@ -85,7 +83,7 @@ def train_step(
 
         # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            key = dropout_key(seed, state)
+            key = step_key(seed, state.step, prng)
             if accumulate == 1:
                 found = gradient(minimised, state.params, key)
             else:

@@ -121,7 +121,7 @@ def test_the_largest_batch_is_found_to_one_part_in_eight(needed, most, attempts,
     def planned(config, where):
         tried.append(config.batch_size)
         peak = needed(config.batch_size)
-        return Plan("v5e-8", 8, config.batch_size, 16, "none", 1, peak <= 1000, int(peak), 1000, 0.0, {}, 0.0, None)
+        return Plan("v5e-8", 8, config.batch_size, 16, "none", 1, "rbg", peak <= 1000, int(peak), 1000, 0.0, {}, 0.0, None)
 
     monkeypatch.setattr("headjax.parallel.plan.plan", planned)
     best = largest_batch(plan_config(data()), eight_devices)
@@ -134,7 +134,7 @@ def test_the_largest_batch_is_found_to_one_part_in_eight(needed, most, attempts,
 def test_the_command_prints_what_the_compiler_said(eight_devices, config, monkeypatch, capsys):
     estimate = Roofline(0.25, 0.5, 0.125, 0.5, 0.4375, 321.0)
     sent = {"all-reduce": Collective(3, 2_500_000)}
-    fits = Plan("v5e-8", 8, 32, 16, "full", 1, True, 10**9, 2 * 10**9, 7e12, sent, 1.0, estimate)
+    fits = Plan("v5e-8", 8, 32, 16, "full", 1, "rbg", True, 10**9, 2 * 10**9, 7e12, sent, 1.0, estimate)
     monkeypatch.setattr("headjax.parallel.plan._compile", lambda *_: fits)
     assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
     printed = capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_the_command_prints_what_the_compiler_said(eight_devices, config, monkey
 
 
 def test_where_no_batch_fits_there_is_no_largest(eight_devices, monkeypatch):
-    refused = Plan("v5e-8", 8, 8, 16, "none", 1, False, 2000, 1000, 0.0, {}, 0.0, None)
+    refused = Plan("v5e-8", 8, 8, 16, "none", 1, "threefry2x32", False, 2000, 1000, 0.0, {}, 0.0, None)
     monkeypatch.setattr("headjax.parallel.plan.plan", lambda config, where: refused)
     assert largest_batch(plan_config(data()), eight_devices) is None
 

@@ -1,5 +1,7 @@
 """The step: batches in parts, and moments spread over the copies, come to what the plain step comes to."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,8 +75,8 @@ def test_a_batch_in_parts_on_any_mesh_is_the_batch(sizes, accumulate, plain, bat
 
 def test_copies_add_up_their_parts_and_reduce_once(batch):
     """One gradient and the sums of losses and targets, however many the parts are."""
-    mesh = MeshConfig(data=4).build(jax.devices()[:4])
-    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, accumulate=4)
+    mesh = MeshConfig(data=8).build()
+    step = train_step(CONFIG, OPTIMIZER, mesh, compute=Compute(), seed=0, accumulate=2)
     text = step.lower(abstract_state(CONFIG, OPTIMIZER, mesh), batch).compile().as_text()
     sent = collectives(text)
     assert sent.keys() == {"all-reduce"}
@@ -120,3 +122,35 @@ def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
     assert 0.9 * gradient < sent["all-gather"].bytes <= gradient
     reduced = sum(sent[kind].bytes for kind in ("all-reduce", "reduce-scatter") if kind in sent)
     assert gradient <= reduced < gradient + 256
+
+
+def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    layer = tiny.layer(dropout=0.2, attention_dropout=0.2)
+    losses = {}
+    for prng in ("threefry2x32", "rbg"):
+        found = [dropping_step(layer, mesh, batch, prng, remat) for remat in ("none", "full", "none")]
+        # The loss is one of the forward; the norm is of the backward pass, which has to drop the same again.
+        for state, metrics in found[1:]:
+            assert_the_same((state, metrics), found[0])
+        losses[prng] = float(found[0][1].loss)
+    assert losses["rbg"] != losses["threefry2x32"]
+    assert losses["rbg"] == pytest.approx(losses["threefry2x32"], rel=0.1)
+
+
+def dropping_step(layer, mesh, batch, prng, remat):
+    config = tiny.decoder_config(layer, output=Untied())
+    compute = Compute(remat=remat)
+    step = train_step(config, OPTIMIZER, mesh, compute=compute, seed=0, prng=prng)
+    return step(initial_state(config, OPTIMIZER, mesh, 0), put_batch(batch, mesh))
+
+
+def test_a_device_draws_the_bits_of_its_own_examples_alone(batch):
+    """Of attention weights and of sub-layers; or each of 512 devices would draw for all 512."""
+    mesh = MeshConfig(data=8).build()
+    config = tiny.decoder_config(tiny.layer(dropout=0.2, attention_dropout=0.2), output=Untied())
+    step = train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=0, prng="rbg")
+    text = step.lower(abstract_state(config, OPTIMIZER, mesh), batch).as_text()
+    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<(\d+)x[\dx]*xui32>\)", text)
+    assert len(drawn) >= 2
+    assert set(drawn) == {str(BATCH // 8)}

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attended import AcrossHeads, Attended, Dropout
 from headjax.attention.mask import Mask
+from headjax.parallel.dropping import kept
 
 
 def attend(
@@ -32,8 +33,8 @@ def attend(
     probabilities = jax.nn.softmax(logits, axis=-1)
     weights = probabilities.astype(value.dtype)
     if dropout is not None and dropout.rate > 0.0:
-        kept = jax.random.bernoulli(dropout.key, 1.0 - dropout.rate, weights.shape)
-        weights = jnp.where(kept, weights / (1.0 - dropout.rate), jnp.zeros((), weights.dtype))
+        staying = kept(dropout.key, dropout.rate, weights.shape)
+        weights = jnp.where(staying, weights / (1.0 - dropout.rate), jnp.zeros((), weights.dtype))
     weights = _across(weights, mix_weights)
     batch, heads, queries, keys = weights.shape
     groups = value.shape[2]

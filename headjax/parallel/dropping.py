@@ -1,0 +1,35 @@
+"""Which entries dropout keeps, drawn where they lie."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import PartitionSpec
+
+from headjax.parallel.mesh import BATCH_AXES, spreading_mesh
+
+
+def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+    """True with probability 1 - `rate` for each entry of an array `[batch, ...]`, all independent.
+
+    A `threefry2x32` key gives the same on every mesh, since XLA splits that computation as it splits the array. The
+    devices' own generator (a key of another kind, see `headjax.training.prng`) cannot be split: every device would draw
+    for the whole batch. So each draws for its own examples, from a key of its own, and what is drawn depends on the
+    mesh. XLA could be told to do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but only on TPU, and nothing
+    would ensure that a forward and its repetition in the backward pass drop the same.
+
+    Args:
+        key: PRNG key, the same on every device.
+        rate: probability of False; may be traced.
+        shape: of the array.
+    """
+    mesh = spreading_mesh()
+    parts = 1 if mesh is None else mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
+    if parts == 1 or shape[0] % parts or str(jax.random.key_impl(key)) == "threefry2x32":
+        return jax.random.bernoulli(key, 1.0 - rate, shape)
+
+    def own(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
+        key = jax.random.fold_in(key, jax.lax.axis_index(BATCH_AXES))
+        return jax.random.bernoulli(key, 1.0 - rate, (shape[0] // parts, *shape[1:]))
+
+    whole, spread = PartitionSpec(), PartitionSpec(BATCH_AXES)
+    return jax.shard_map(own, mesh=mesh, in_specs=(whole, whole), out_specs=spread, check_vma=False)(key, rate)
