@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from headjax.parallel.mesh import BATCH_AXES, spreading_mesh
@@ -24,12 +25,20 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> 
     """
     mesh = spreading_mesh()
     parts = 1 if mesh is None else mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
-    if parts == 1 or shape[0] % parts or str(jax.random.key_impl(key)) == "threefry2x32":
+    if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)
+    if parts == 1 or shape[0] % parts:
+        return _below(key, 1.0 - rate, shape)
 
     def own(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
         key = jax.random.fold_in(key, jax.lax.axis_index(BATCH_AXES))
-        return jax.random.bernoulli(key, 1.0 - rate, (shape[0] // parts, *shape[1:]))
+        return _below(key, 1.0 - rate, (shape[0] // parts, *shape[1:]))
 
     whole, spread = PartitionSpec(), PartitionSpec(BATCH_AXES)
     return jax.shard_map(own, mesh=mesh, in_specs=(whole, whole), out_specs=spread, check_vma=False)(key, rate)
+
+
+def _below(key: jax.Array, probability: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+    """True with a probability, to one part in 65,536: a generator's bits go through memory, and 16 are half of 32."""
+    bits = jax.random.bits(key, shape, jnp.uint16)
+    return bits.astype(jnp.float32) < jnp.asarray(probability, jnp.float32) * 2.0**16

@@ -63,7 +63,7 @@ def test_devices_that_hold_the_same_examples_drop_the_same(mesh):
 def test_a_device_draws_for_its_own_examples_alone(mesh):
     draw, key = drawing(mesh, "rbg")
     lowered = draw.lower(key, RATE)
-    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui32>\)", lowered.as_text())
+    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", lowered.as_text())
     assert drawn == ["2x64x32"]
     assert collectives(lowered.compile().as_text()) == {}
 

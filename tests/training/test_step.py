@@ -151,6 +151,6 @@ def test_a_device_draws_the_bits_of_its_own_examples_alone(batch):
     config = tiny.decoder_config(tiny.layer(dropout=0.2, attention_dropout=0.2), output=Untied())
     step = train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=0, prng="rbg")
     text = step.lower(abstract_state(config, OPTIMIZER, mesh), batch).as_text()
-    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<(\d+)x[\dx]*xui32>\)", text)
+    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<(\d+)x[\dx]*xui16>\)", text)
     assert len(drawn) >= 2
     assert set(drawn) == {str(BATCH // 8)}
