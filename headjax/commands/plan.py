@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result, add_config_arguments, whole_numbers
+from headjax.errors import HeadjaxError
 from headjax.report import numbers
 from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.parallel.plan import Plan
+    from headjax.parallel.elsewhere import Elsewhere
+    from headjax.parallel.plan import Plan, PlanConfig
+    from headjax.parallel.tpu import Slice
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +34,9 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     import jax
 
     from headjax.configuration import load_config
-    from headjax.parallel.plan import check_plan, largest_batch, plan, plan_config
+    from headjax.parallel.elsewhere import Elsewhere
+    from headjax.parallel.largest_batch import largest_batch
+    from headjax.parallel.plan import check_plan, plan_config
     from headjax.parallel.tpu import find_slice
 
     where = find_slice(options.topology)
@@ -41,11 +47,14 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     slices = [where, *others]
     for place in slices:
         check_plan(config, place)
-    with progress("compiling", len(slices), "slice") as bar:
-        plans = []
-        for done, place in enumerate(slices, 1):
-            plans.append(plan(config, place))
-            bar(done, {})
+    with Elsewhere() as process:
+        compiled = functools.partial(_compiled, process)
+        with progress("compiling", len(slices), "slice") as bar:
+            plans = []
+            for done, place in enumerate(slices, 1):
+                plans.append(compiled(config, place))
+                bar(done, {})
+        best = largest_batch(config, where, compiled, progress) if options.max_batch else None
     main, scaled = plans[0], plans[1:]
     data: dict[str, Any] = main.to_json()
     tables = [_slices(plans), _collectives(plans)]
@@ -53,11 +62,24 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         data["scale"] = [other.to_json() for other in scaled]
     message = _verdict(main)
     if options.max_batch:
-        best = largest_batch(config, where, progress)
         data["max_batch"] = None if best is None else best.batch_size
         tables = [_slices([*plans, best] if best else plans), *tables[1:]]
         message += "; no batch fits" if best is None else f"; largest batch: {best.batch_size:,}"
     return Result(data, tables, message)
+
+
+def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
+    """The plan, made in another process, since not every program gets through the TPU's compiler."""
+    from headjax.parallel.elsewhere import Crashed
+    from headjax.parallel.plan import plan
+
+    try:
+        return process.call(plan, config, where)
+    except Crashed as crash:
+        raise HeadjaxError(
+            f"{where.name}: the TPU's compiler crashed on the step with a batch of {config.batch_size} ({crash}); "
+            "another compute.remat, compute.attention or batch_size may pass"
+        ) from None
 
 
 def _slices(plans: list[Plan]) -> Table:
