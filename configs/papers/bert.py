@@ -47,5 +47,6 @@ def get_config(arg: str = "") -> ConfigDict:
         batch_size=256,
         steps=steps,
         optimizer=bert_adam(peak, warmup_steps, final=final),
-        compute={"dtype": "bfloat16", "remat": "full"},
+        # Twelve or sixteen times the layers keep as many times the activations; a model to start from may be deep too.
+        compute={"dtype": "bfloat16", "remat": "full" if knobs.deep or knobs.start else "none"},
     )

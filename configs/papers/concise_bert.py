@@ -43,5 +43,5 @@ def get_config(arg: str = "") -> ConfigDict:
         batch_size=1024,
         steps=steps,
         optimizer=bert_adam(1e-4, warmup_steps),
-        compute={"dtype": "bfloat16", "remat": "full"},
+        compute={"dtype": "bfloat16", "remat": "dots"},
     )

@@ -38,5 +38,5 @@ def get_config(arg: str = "") -> ConfigDict:
         optimizer=adam(
             1e-3, schedule="inverse_square_root", warmup_steps=8000, kind="radam", b1=0.9, b2=0.98, clip_norm=0.0
         ),
-        compute={"dtype": "bfloat16", "remat": "full"},
+        compute={"dtype": "bfloat16", "remat": "full" if knobs.deep else "none"},
     )
