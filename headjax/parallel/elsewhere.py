@@ -8,11 +8,10 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -37,7 +36,11 @@ class Elsewhere:
         self._folder = tempfile.TemporaryDirectory(prefix="headjax-")
         self._said = Path(self._folder.name) / "stderr"
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(str(self._said),))
+        self._calls, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, str(self._said)), daemon=True)
+        self._process.start()
+        # With the only other end in the process, its end is the end of what can be received.
+        theirs.close()
 
     def __enter__(self) -> Elsewhere:
         return self
@@ -45,7 +48,10 @@ class Elsewhere:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._calls.close()
+        # A call that was interrupted may be in native code, which hears of nothing else.
+        self._process.kill()
+        self._process.join()
         self._folder.cleanup()
 
     def call(self, function: Callable[Given, Returned], *args: Given.args, **options: Given.kwargs) -> Returned:
@@ -55,9 +61,13 @@ class Elsewhere:
             Crashed: the process ended.
         """
         try:
-            return self._pool.submit(function, *args, **options).result()
-        except BrokenProcessPool:
+            self._calls.send((function, args, options))
+            returned, answer = self._calls.recv()
+        except (EOFError, OSError):
             raise Crashed(self._last_words()) from None
+        if returned:
+            return answer
+        raise answer
 
     def _last_words(self) -> str:
         said = self._said.read_text(errors="replace").splitlines() if self._said.exists() else []
@@ -65,9 +75,21 @@ class Elsewhere:
         return headlines[0] if headlines else "out of memory, maybe"
 
 
-def _begin(said: str) -> None:
-    """Makes the process ready; `jax.config` rather than the environment, which libtpu reads too."""
+def _serve(calls: Connection, said: str) -> None:
+    """What the process does: one call after another, until there are no more."""
     file = os.open(said, os.O_WRONLY | os.O_CREAT)
     os.dup2(file, sys.stderr.fileno())
     os.close(file)
+    # Not the environment's JAX_PLATFORMS, which libtpu reads too.
     jax.config.update("jax_platforms", "cpu")
+    while True:
+        answer: tuple[bool, Any]
+        try:
+            function, args, options = calls.recv()
+        except EOFError:
+            return
+        try:
+            answer = True, function(*args, **options)
+        except Exception as error:
+            answer = False, error
+        calls.send(answer)

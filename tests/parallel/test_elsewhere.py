@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import jax
 import pytest
@@ -44,3 +45,24 @@ def test_a_crash_is_told_in_its_own_words_and_leaves_this_process_alone(words, t
         process.call(crash, words)
     assert str(caught.value) == told
     assert capfd.readouterr().err == ""
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def interrupted_after(seconds, process):
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    with process:
+        process.call(time.sleep, 100)
+
+
+def test_an_interrupt_ends_the_call_too(capfd):
+    """A compiler works for minutes, and does not listen meanwhile."""
+    before, process = signal.signal(signal.SIGALRM, interrupt), Elsewhere()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_after(0.5, process)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert process._process.exitcode == -signal.SIGKILL
