@@ -23,10 +23,10 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> 
         rate: probability of False; may be traced.
         shape: of the array.
     """
-    mesh = spreading_mesh()
-    parts = 1 if mesh is None else mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)
+    mesh = spreading_mesh()
+    parts = 1 if mesh is None else mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
     if parts == 1 or shape[0] % parts:
         return _below(key, 1.0 - rate, shape)
 
