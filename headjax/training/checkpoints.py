@@ -13,7 +13,7 @@ from headjax.files import write_file
 from headjax.integrity import SIZES, check_sizes, write_sizes
 from headjax.models.directory import first_line
 from headjax.parallel.distributed import is_first, on_first
-from headjax.serialize import to_data
+from headjax.serialize import from_data, to_data
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.state import TrainState
 
@@ -110,7 +110,9 @@ def check_workdir(workdir: Path, config: TrainConfig) -> None:
         held = json.loads(path.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-    differing = _first_difference(_computed(held), _computed(to_data(config)), "config")
+    if not isinstance(held, dict):
+        raise CheckpointError(f"{path}: cannot be read (not an object)")
+    differing = _first_difference(_computed(_whole(held)), _computed(to_data(config)), "config")
     if differing is not None:
         raise CheckpointError(f"{workdir}: holds another run; {differing}. Choose another --workdir.")
 
@@ -131,8 +133,21 @@ def claim_workdir(workdir: Path, config: TrainConfig) -> None:
         time.sleep(1.0)
 
 
-def _computed(data: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry for name, entry in data.items() if name not in EXECUTION_FIELDS}
+def _whole(held: dict[str, Any]) -> dict[str, Any]:
+    """The config with the fields that came into being after it was written, where it can be read."""
+    try:
+        return to_data(from_data(TrainConfig, held))
+    except HeadjaxError:
+        return held
+
+
+def _computed(data: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """What of a config a run's results depend on."""
+    return {
+        name: _computed(entry, f"{path}{name}.") if isinstance(entry, dict) else entry
+        for name, entry in data.items()
+        if f"{path}{name}" not in EXECUTION_FIELDS
+    }
 
 
 def _first_difference(held: Any, given: Any, path: str) -> str | None:

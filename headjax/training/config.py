@@ -22,6 +22,9 @@ EXECUTION_FIELDS = frozenset(
     {
         "mesh",
         "sharding",
+        "compute.attention",
+        "compute.remat",
+        "compute.scan",
         "accumulate",
         "log_every",
         "evaluate_every",

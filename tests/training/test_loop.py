@@ -16,6 +16,7 @@ from headjax.data.task import TaskData
 from headjax.errors import CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.models.directory import load
 from headjax.tensors import flatten
+from headjax.training.checkpoints import check_workdir
 from headjax.training.clock import StepClock
 from headjax.training.config import train_config
 from headjax.training.loop import train
@@ -168,6 +169,20 @@ def test_a_run_goes_on_on_another_mesh(uninterrupted, data, tmp_path):
     assert continued.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
 
 
+def test_a_run_goes_on_computed_another_way(uninterrupted, data, tmp_path):
+    """One that ran out of memory goes on with rematerialisation, say."""
+    whole, _ = uninterrupted
+    with one_device():
+        train(config(), tmp_path, data=data, progress=interrupt_at(3))
+        with pytest.raises(CheckpointError, match=r'config\.compute\.dtype is "float32" there and "bfloat16" here'):
+            train(config(compute={"dtype": "bfloat16"}), tmp_path, data=data)
+        other = {"remat": "full", "scan": False, "attention": "einsum"}
+        continued = train(config(compute=other), tmp_path, data=data)
+    ours, theirs = flatten(continued.model.params), flatten(whole.model.params)
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
 def test_a_finished_run_started_again_changes_nothing(uninterrupted, data, tmp_path):
     whole, workdir = uninterrupted
     shutil.copytree(workdir, tmp_path / "copy")
@@ -194,9 +209,23 @@ def test_a_workdir_of_another_run_is_left_alone(uninterrupted, data, tmp_path):
     with pytest.raises(CheckpointError, match=r"copy: holds another run; config\.steps is 7 there and 9 here\."):
         train(config(steps=9, mesh={"data": 8}), tmp_path / "copy", data=data)
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
-    (tmp_path / "copy" / "train_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"train_config\.json: cannot be read"):
-        train(config(mesh={"data": 8}), tmp_path / "copy", data=data)
+    for content in ("{", "[]"):
+        (tmp_path / "copy" / "train_config.json").write_text(content)
+        with pytest.raises(CheckpointError, match=r"train_config\.json: cannot be read"):
+            train(config(mesh={"data": 8}), tmp_path / "copy", data=data)
+
+
+def test_a_run_is_known_again_by_a_newer_headjax(uninterrupted, tmp_path):
+    """A field that did not exist when the run began had the value that is now its default."""
+    held = json.loads((uninterrupted[1] / "train_config.json").read_text())
+    assert held.pop("prng") == "threefry2x32"
+    (tmp_path / "train_config.json").write_text(json.dumps(held))
+    check_workdir(tmp_path, train_config(config()))
+    with pytest.raises(CheckpointError, match=r'config\.prng is "threefry2x32" there and "rbg" here'):
+        check_workdir(tmp_path, train_config(config(prng="rbg")))
+    (tmp_path / "train_config.json").write_text(json.dumps(held | {"gone": 1}))
+    with pytest.raises(CheckpointError, match=r"config\.gone is 1 there and null here"):
+        check_workdir(tmp_path, train_config(config()))
 
 
 def test_a_truncated_checkpoint_is_named(uninterrupted, data, tmp_path):
