@@ -12,11 +12,12 @@ import jax.numpy as jnp
 
 from headjax.attention.attended import AcrossHeads, Attended, Dropout
 from headjax.attention.kernels.choose import Choice, choose, current_target
-from headjax.attention.kernels.partition import current_mesh, spread
+from headjax.attention.kernels.partition import spread
 from headjax.attention.kernels.request import request_of
 from headjax.attention.kernels.table import KERNELS
 from headjax.attention.mask import Mask
 from headjax.errors import KernelError
+from headjax.parallel.mesh import current_mesh
 
 __all__ = ["AcrossHeads", "Attended", "Dropout", "apply_gates", "attend", "default_scale", "expand_gates"]
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.parallel.mesh import BATCH_AXES, spreading_mesh
+from headjax.parallel.mesh import BATCH_AXES, batch_parts, spreading_mesh
 
 Activations = TypeVar("Activations")
 
@@ -22,7 +22,7 @@ def by_example(x: Activations) -> Activations:
     mesh = spreading_mesh()
     if mesh is None:
         return x
-    parts = mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
+    parts = batch_parts(mesh)
 
     def spread(array: jax.Array) -> jax.Array:
         if array.ndim == 0 or array.shape[0] % parts:

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.data.records import Shard
 from headjax.errors import HeadjaxError, require
-from headjax.parallel.mesh import BATCH_AXES, batch_sharding, replicated
+from headjax.parallel.mesh import batch_parts, batch_sharding, replicated
 
 
 def initialize(spec: str) -> None:
@@ -74,7 +74,7 @@ def process_shard(mesh: Mesh) -> Shard:
     Raises:
         ConfigError: processes hold examples in part the same, so that the batch has no division into their parts.
     """
-    parts = mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
+    parts = batch_parts(mesh)
     held: dict[int, set[int]] = {}
     place: Any = batch_sharding(mesh)
     for device, (rows,) in place.devices_indices_map((parts,)).items():

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.parallel.mesh import BATCH_AXES, spreading_mesh
+from headjax.parallel.mesh import BATCH_AXES, batch_parts, spreading_mesh
 
 
 def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
@@ -26,7 +26,7 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> 
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)
     mesh = spreading_mesh()
-    parts = 1 if mesh is None else mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
+    parts = 1 if mesh is None else batch_parts(mesh)
     if parts == 1 or shape[0] % parts:
         return _below(key, 1.0 - rate, shape)
 

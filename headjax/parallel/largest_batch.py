@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable
 
-from headjax.parallel.mesh import BATCH_AXES
+from headjax.parallel.mesh import batch_parts
 from headjax.parallel.plan import Plan, PlanConfig, plan
 from headjax.parallel.tpu import Slice
 from headjax.report.progress import Progress, silent
@@ -34,7 +33,7 @@ def largest_batch(
         progress: shows the advance.
     """
     mesh = config.mesh.build(where.devices())
-    unit = config.accumulate * math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    unit = config.accumulate * batch_parts(mesh)
     fitting: list[Plan] = []
     units, high = max(config.batch_size // unit, 1), None
     with progress("largest batch", TYPICAL_ATTEMPTS, "compilations or so") as bar:

@@ -55,12 +55,23 @@ class MeshConfig:
         return Mesh(np.asarray(devices).reshape(sizes), AXES)
 
 
-def spreading_mesh() -> Any | None:
-    """The current mesh with the batch axes; None where there is nothing to spread over, or `jax.shard_map` has."""
+def current_mesh() -> Any | None:
+    """The mesh set with `jax.set_mesh`; None without one, on one device, and within `jax.shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or mesh.manual_axes or any(axis not in mesh.shape for axis in BATCH_AXES):
+    if mesh.empty or mesh.size == 1 or mesh.manual_axes:
         return None
     return mesh
+
+
+def spreading_mesh() -> Any | None:
+    """The current mesh if it has the batch axes; None where there is nothing to spread examples over."""
+    mesh = current_mesh()
+    return None if mesh is None or any(axis not in mesh.shape for axis in BATCH_AXES) else mesh
+
+
+def batch_parts(mesh: Any) -> int:
+    """The number of parts that a mesh splits a batch into."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -75,6 +86,6 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def check_batch_size(batch_size: int, mesh: Mesh, accumulate: int = 1) -> None:
     """Raises `ConfigError` unless the batch divides evenly over the mesh's batch axes, in so many parts one by one."""
-    parts = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    parts = batch_parts(mesh)
     over = f"{parts} devices (data x fsdp)" + (f" in {accumulate} parts (accumulate)" if accumulate > 1 else "")
     require(batch_size % (parts * accumulate) == 0, "batch_size", f"{batch_size} does not divide over {over}")

@@ -1,19 +1,10 @@
 """The largest batch that fits: how near, and in how many compilations."""
 
-import jax
 import pytest
 
 from headjax.parallel.largest_batch import largest_batch
 from headjax.parallel.plan import Plan, plan_config
-from headjax.parallel.tpu import Slice, find_slice
 from tests.parallel.test_plan import data
-
-
-@pytest.fixture
-def eight_devices(monkeypatch):
-    """A slice whose devices are simulated."""
-    monkeypatch.setattr(Slice, "devices", lambda self: jax.devices())
-    return find_slice("v5e-8")
 
 
 def plan_of(batch, peak):

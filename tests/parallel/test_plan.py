@@ -17,7 +17,7 @@ from headjax.models.base import Options
 from headjax.parallel.collectives import Collective
 from headjax.parallel.plan import Plan, _needed, check_plan, plan, plan_config
 from headjax.parallel.roofline import Roofline, roofline
-from headjax.parallel.tpu import CHIPS, GIB, Slice, find_slice
+from headjax.parallel.tpu import CHIPS, GIB, Slice
 from headjax.tensors import abstract, count
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,13 +51,6 @@ def data(**changes):
     scope = {}
     exec(CONFIG, scope)
     return scope["get_config"]().to_dict() | changes
-
-
-@pytest.fixture
-def eight_devices(monkeypatch):
-    """A slice whose devices are simulated."""
-    monkeypatch.setattr(Slice, "devices", lambda self: jax.devices())
-    return find_slice("v5e-8")
 
 
 def test_what_does_not_fit_is_refused_before_anything_compiles(eight_devices, monkeypatch):

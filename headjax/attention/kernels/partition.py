@@ -13,14 +13,6 @@ from headjax.attention.attended import Attended
 from headjax.attention.kernels.request import Request
 
 
-def current_mesh() -> Any | None:
-    """The mesh set with `jax.set_mesh`; None without one, on one device, and within `jax.shard_map`."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or mesh.manual_axes:
-        return None
-    return mesh
-
-
 def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Callable[..., Attended]:
     """The kernel as a function of the whole arrays, computed by every device of the mesh on its part.
 
