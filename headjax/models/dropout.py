@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from headjax.attention.attend import Dropout
-from headjax.parallel.dropping import kept
+from headjax.parallel.dropping import dropped
 
 
 class Dropper(NamedTuple):
@@ -25,8 +24,7 @@ class Dropper(NamedTuple):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         if self.key is None or self.rate == 0.0:
             return inputs
-        staying = kept(self.key, self.rate, inputs.shape)
-        return jnp.where(staying, inputs / (1.0 - self.rate), jnp.zeros((), inputs.dtype))
+        return dropped(inputs, self.key, self.rate)
 
     def attention(self) -> Dropout | None:
         """The same dropout, for attention probabilities."""
@@ -45,8 +43,7 @@ class Skipper(NamedTuple):
     key: jax.Array
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        staying = kept(self.key, self.rate, (inputs.shape[0], *(1,) * (inputs.ndim - 1)))
-        return jnp.where(staying, inputs / jnp.asarray(1.0 - self.rate, inputs.dtype), jnp.zeros((), inputs.dtype))
+        return dropped(inputs, self.key, self.rate, shape=(inputs.shape[0], *(1,) * (inputs.ndim - 1)))
 
 
 def fold(key: jax.Array | None, index: int) -> jax.Array | None:

@@ -1,4 +1,4 @@
-"""Which entries dropout keeps, drawn where they lie."""
+"""Dropout, whose random bits are drawn where the entries lie."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from headjax.parallel.mesh import BATCH_AXES, batch_parts, spreading_mesh
+
+
+def dropped(
+    inputs: jax.Array, key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...] | None = None
+) -> jax.Array:
+    """Entries are zeroed with probability `rate`, and the others scaled by 1 / (1 - rate).
+
+    Args:
+        inputs: `[batch, ...]`.
+        key: PRNG key, the same on every device.
+        rate: probability of zero; may be traced.
+        shape: of what is zeroed together, which broadcasts to that of the inputs; None takes every entry by itself.
+    """
+    staying = kept(key, rate, inputs.shape if shape is None else shape)
+    return jnp.where(staying, inputs / jnp.asarray(1.0 - rate, inputs.dtype), jnp.zeros((), inputs.dtype))
 
 
 def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attended import AcrossHeads, Attended, Dropout
 from headjax.attention.mask import Mask
-from headjax.parallel.dropping import kept
+from headjax.parallel.dropping import dropped
 
 
 def attend(
@@ -33,8 +33,7 @@ def attend(
     probabilities = jax.nn.softmax(logits, axis=-1)
     weights = probabilities.astype(value.dtype)
     if dropout is not None and dropout.rate > 0.0:
-        staying = kept(dropout.key, dropout.rate, weights.shape)
-        weights = jnp.where(staying, weights / (1.0 - dropout.rate), jnp.zeros((), weights.dtype))
+        weights = dropped(weights, dropout.key, dropout.rate)
     weights = _across(weights, mix_weights)
     batch, heads, queries, keys = weights.shape
     groups = value.shape[2]
