@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from headjax.errors import CheckpointError
+from headjax.files import write_file
 
 SIZES = "sizes.json"
 
@@ -17,7 +18,7 @@ def write_sizes(folder: Path) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path != folder / SIZES
     }
-    (folder / SIZES).write_text(json.dumps(sizes, indent=2) + "\n")
+    write_file(folder / SIZES, (json.dumps(sizes, indent=2) + "\n").encode())
 
 
 def check_sizes(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from headjax.errors import CheckpointError, HeadjaxError
 from headjax.files import write_file
-from headjax.integrity import SIZES, check_sizes, write_sizes
+from headjax.integrity import check_sizes, write_sizes
 from headjax.models.directory import first_line
 from headjax.parallel.distributed import is_first, on_first
 from headjax.serialize import from_data, to_data
@@ -37,6 +37,7 @@ class Checkpoints:
         self.path = workdir / "checkpoints"
         options = ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep))
         self._manager = ocp.CheckpointManager(self.path.absolute(), options=options)
+        self._unrecorded: int | None = None
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -71,6 +72,18 @@ class Checkpoints:
         args = self._ocp.args
         composite = args.Composite(state=args.StandardSave(state), position=args.JsonSave(position))
         self._manager.save(step, args=composite, force=True)
+        self._unrecorded = step
+
+    def record_complete(self) -> None:
+        """Records the sizes of the last checkpoint's files once it is complete; costs a look at a folder's name.
+
+        Called between steps, so that a run that is killed has the record of the checkpoint that it goes on from.
+        """
+        if self._unrecorded is None or not (self.path / str(self._unrecorded)).is_dir():
+            return
+        if is_first():
+            write_sizes(self.path / str(self._unrecorded))
+        self._unrecorded = None
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """The state, on the target's shardings, and where in the data it was.
@@ -88,13 +101,9 @@ class Checkpoints:
         return restored["state"], restored["position"]
 
     def _finish(self) -> None:
-        """Waits for the checkpoint being written and records its files' sizes."""
+        """Waits for the checkpoint being written."""
         self._manager.wait_until_finished()
-        if not is_first():
-            return
-        for step in self._manager.all_steps():
-            if not (self.path / str(step) / SIZES).exists():
-                write_sizes(self.path / str(step))
+        self.record_complete()
 
 
 def check_workdir(workdir: Path, config: TrainConfig) -> None:

@@ -201,6 +201,7 @@ def _advance(
             batch = next(feed)
         state, measured = step(number, state, batch)
         recorder.stepped(measured)
+        checkpoints.record_complete()
         # A stop is voted on once a step: a signal from here on is for the next one.
         due = due_after(number, config, first=number == done + 1, stopping=stop_wanted(stop.requested))
         diverged = why_diverged(number, measured, config.diverged_above) if due.save or due.record else None

@@ -110,8 +110,9 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
             process.kill()
             process.wait()
     killed_at = trained()
-    saved = max(int(path.parent.name) for path in (workdir / "checkpoints").glob("*/sizes.json"))
-    assert saved >= EVERY
+    # One checkpoint is kept: the second may have replaced the first, and not have the record of its sizes yet.
+    saved = [int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
+    assert max(saved) >= EVERY
 
     logs = [tmp_path / f"two-{index}.log" for index in range(2)]
     halves = ["--config.mesh.model=2", "--config.sharding.misfits=replicate"]  # 257 tokens do not divide
