@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.parallel.mesh import BATCH_AXES, batch_parts, spreading_mesh
+from headjax.parallel.mesh import BATCH_AXES, MODEL_AXIS, spreading_mesh
 
 
 def dropped(
-    inputs: jax.Array, key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...] | None = None
+    inputs: jax.Array,
+    key: jax.Array,
+    rate: jax.typing.ArrayLike,
+    shape: tuple[int, ...] | None = None,
+    heads: int | None = None,
 ) -> jax.Array:
     """Entries are zeroed with probability `rate`, and the others scaled by 1 / (1 - rate).
 
@@ -19,38 +26,52 @@ def dropped(
         key: PRNG key, the same on every device.
         rate: probability of zero; may be traced.
         shape: of what is zeroed together, which broadcasts to that of the inputs; None takes every entry by itself.
+        heads: the dimension of the heads, if there is one.
     """
-    staying = kept(key, rate, inputs.shape if shape is None else shape)
+    staying = kept(key, rate, inputs.shape if shape is None else shape, heads)
     return jnp.where(staying, inputs / jnp.asarray(1.0 - rate, inputs.dtype), jnp.zeros((), inputs.dtype))
 
 
-def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], heads: int | None = None) -> jax.Array:
     """True with probability 1 - `rate` for each entry of an array `[batch, ...]`, all independent.
 
     A `threefry2x32` key gives the same on every mesh, since XLA splits that computation as it splits the array. The
     devices' own generator (a key of another kind, see `headjax.training.prng`) cannot be split: every device would draw
-    for the whole batch. So each draws for its own examples, from a key of its own, and what is drawn depends on the
-    mesh. XLA could be told to do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but only on TPU, and nothing
-    would ensure that a forward and its repetition in the backward pass drop the same.
+    for the whole batch and all heads. So each draws for its own examples and heads, from a key of its own, and what is
+    drawn depends on the mesh. XLA could be told to do that by itself (`xla_tpu_spmd_rng_bit_generator_unsafe`), but
+    only on TPU, and nothing would ensure that a forward and its repetition in the backward pass drop the same.
 
     Args:
         key: PRNG key, the same on every device.
         rate: probability of False; may be traced.
         shape: of the array.
+        heads: the dimension of the heads, if there is one.
     """
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)
     mesh = spreading_mesh()
-    parts = 1 if mesh is None else batch_parts(mesh)
-    if parts == 1 or shape[0] % parts:
+    places = {} if mesh is None else _places(mesh, shape, heads)
+    if not places:
         return _below(key, 1.0 - rate, shape)
+    own_shape = tuple(size // _parts(mesh, places.get(index, ())) for index, size in enumerate(shape))
+    axes = tuple(axis for along in places.values() for axis in along)
 
     def own(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
-        key = jax.random.fold_in(key, jax.lax.axis_index(BATCH_AXES))
-        return _below(key, 1.0 - rate, (shape[0] // parts, *shape[1:]))
+        return _below(jax.random.fold_in(key, jax.lax.axis_index(axes)), 1.0 - rate, own_shape)
 
-    whole, spread = PartitionSpec(), PartitionSpec(BATCH_AXES)
+    whole, spread = PartitionSpec(), PartitionSpec(*(places.get(index) for index in range(len(shape))))
     return jax.shard_map(own, mesh=mesh, in_specs=(whole, whole), out_specs=spread, check_vma=False)(key, rate)
+
+
+def _places(mesh: Any, shape: tuple[int, ...], heads: int | None) -> dict[int, tuple[str, ...]]:
+    """The mesh axes that split each dimension; a dimension that they do not divide is left out."""
+    wanted = {0: BATCH_AXES} | ({} if heads is None else {heads: (MODEL_AXIS,)})
+    fits = {index: _parts(mesh, axes) for index, axes in wanted.items()}
+    return {index: wanted[index] for index, parts in fits.items() if parts > 1 and shape[index] % parts == 0}
+
+
+def _parts(mesh: Any, axes: tuple[str, ...]) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def _below(key: jax.Array, probability: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:

@@ -17,6 +17,9 @@ AXES = ("data", "fsdp", "model")
 BATCH_AXES = ("data", "fsdp")
 """Mesh axes over which the examples of a batch are spread."""
 
+MODEL_AXIS = "model"
+"""Mesh axis over which heads, feed-forward and vocabulary are spread."""
+
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:

@@ -9,19 +9,20 @@ from typing import Any, Literal
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.errors import ConfigError
+from headjax.parallel.mesh import MODEL_AXIS
 from headjax.tensors import Tensor, Tensors, map_tensors
 
 RULES: Mapping[str, str | None] = {
     "layers": None,
     "embed": "fsdp",
-    "heads": "model",
+    "heads": MODEL_AXIS,
     "head_dim": None,
     "kv_heads": None,
     "logit_heads": None,
     "latent": None,
     "shared_dim": None,
-    "feed_forward": "model",
-    "vocabulary": "model",
+    "feed_forward": MODEL_AXIS,
+    "vocabulary": MODEL_AXIS,
 }
 """Mesh axis of every logical axis; None is replicated."""
 

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from headjax.parallel.collectives import collectives
 from headjax.parallel.dropping import kept
-from headjax.parallel.mesh import MeshConfig, batch_sharding
+from headjax.parallel.mesh import BATCH_AXES, MODEL_AXIS, MeshConfig, batch_sharding
 
 SHAPE = (8, 64, 32)
 RATE = 0.25
@@ -21,14 +21,15 @@ def mesh():
     return MeshConfig(data=2, fsdp=2, model=2).build(jax.devices()[:8])
 
 
-def drawing(mesh, prng, shape=SHAPE):
-    """The jitted mask on a mesh, spread by example."""
+def drawing(mesh, prng, shape=SHAPE, heads=None):
+    """The jitted mask on a mesh, spread by example and head."""
+    places = PartitionSpec(BATCH_AXES, *(MODEL_AXIS if index == heads else None for index in range(1, len(shape))))
 
     def draw(key, rate):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return kept(key, rate, shape)
+            return kept(key, rate, shape, heads)
 
-    return jax.jit(draw, out_shardings=batch_sharding(mesh)), jax.random.key(3, impl=prng)
+    return jax.jit(draw, out_shardings=NamedSharding(mesh, places)), jax.random.key(3, impl=prng)
 
 
 @pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
@@ -60,12 +61,30 @@ def test_devices_that_hold_the_same_examples_drop_the_same(mesh):
         np.testing.assert_array_equal(first, second)
 
 
-def test_a_device_draws_for_its_own_examples_alone(mesh):
-    draw, key = drawing(mesh, "rbg")
+@pytest.mark.parametrize("heads, own", [(None, "2x64x32"), (1, "2x32x32"), (2, "2x64x16")])
+def test_a_device_draws_for_its_own_examples_and_heads_alone(heads, own, mesh):
+    draw, key = drawing(mesh, "rbg", heads=heads)
     lowered = draw.lower(key, RATE)
     drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", lowered.as_text())
-    assert drawn == ["2x64x32"]
+    assert drawn == [own]
     assert collectives(lowered.compile().as_text()) == {}
+
+
+def test_heads_on_different_devices_are_dropped_independently(mesh):
+    draw, key = drawing(mesh, "rbg", heads=1)
+    first, second = np.split(np.asarray(draw(key, RATE)), 2, axis=1)
+    assert first.mean() == pytest.approx(1 - RATE, abs=0.025)
+    assert np.mean(first == second) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.03)
+
+
+@pytest.mark.parametrize("shape, own", [((8, 3, 32), "2x3x32"), ((3, 64, 32), "3x32x32")])
+def test_a_dimension_that_does_not_divide_is_drawn_whole(shape, own, mesh):
+    def draw(key):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return kept(key, RATE, shape, heads=1)
+
+    lowered = jax.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec())).lower(jax.random.key(3, impl="rbg"))
+    assert f"tensor<{own}xui16>" in lowered.as_text()
 
 
 def test_a_number_of_examples_that_does_not_divide_is_drawn_whole(mesh):

@@ -145,12 +145,16 @@ def dropping_step(layer, mesh, batch, prng, remat):
     return step(initial_state(config, OPTIMIZER, mesh, 0), put_batch(batch, mesh))
 
 
-def test_a_device_draws_the_bits_of_its_own_examples_alone(batch):
+@pytest.mark.parametrize("sizes", [{"data": 8}, {"data": 4, "model": 2}])
+def test_a_device_draws_the_bits_of_its_own_examples_and_heads_alone(sizes, batch):
     """Of attention weights and of sub-layers; or each of 512 devices would draw for all 512."""
-    mesh = MeshConfig(data=8).build()
-    config = tiny.decoder_config(tiny.layer(dropout=0.2, attention_dropout=0.2), output=Untied())
+    mesh = MeshConfig(**sizes).build()
+    layer = tiny.layer(tiny.multi_head(num_heads=4), dropout=0.2, attention_dropout=0.2)
+    config = tiny.decoder_config(layer, output=Untied())
     step = train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=0, prng="rbg")
     text = step.lower(abstract_state(config, OPTIMIZER, mesh), batch).as_text()
-    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<(\d+)x[\dx]*xui16>\)", text)
-    assert len(drawn) >= 2
-    assert set(drawn) == {str(BATCH // 8)}
+    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", text)
+    shapes = [tuple(map(int, shape.split("x"))) for shape in drawn]
+    assert {shape[0] for shape in shapes} == {BATCH // sizes["data"]}
+    assert {shape[1] for shape in shapes if len(shape) == 4} == {4 // sizes.get("model", 1)}
+    assert {len(shape) for shape in shapes} == {3, 4}
