@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sysconfig
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from headjax.data.passages import Document, without_repetitions
@@ -78,7 +79,15 @@ def docstrings(source: bytes) -> str:
     except (SyntaxError, ValueError):
         return ""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    nodes = [node for node in _statements(tree) if isinstance(node, documented)]
     nodes.sort(key=lambda node: getattr(node, "lineno", 0))
     texts = [ast.get_docstring(node) for node in nodes]
     return "".join(f"{text.strip()}\n\n" for text in texts if text and text.strip())
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all statements below it; expressions, most of a tree, hold no docstrings."""
+    yield node
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for child in getattr(node, field, ()):
+            yield from _statements(child)

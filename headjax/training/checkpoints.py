@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import jax
+
 from headjax.errors import CheckpointError, HeadjaxError
 from headjax.files import write_file
 from headjax.integrity import check_sizes, write_sizes
@@ -19,6 +21,13 @@ from headjax.training.state import TrainState
 
 CONFIG = "train_config.json"
 """A workdir's file that says which run it holds."""
+
+SHARED_FROM = 2**20
+"""Bytes from which on copies of an array are written by parts, each by the device that has it.
+
+Cutting compiles a program for each shape and device, so that the first checkpoint of a small model on 8 devices took
+seconds of it; and small arrays are written as soon whole.
+"""
 
 SEEN_WITHIN = 30.0
 """Seconds after which a file written by one process must be there for the others."""
@@ -35,8 +44,16 @@ class Checkpoints:
 
         self._ocp = ocp
         self.path = workdir / "checkpoints"
-        options = ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep))
-        self._manager = ocp.CheckpointManager(self.path.absolute(), options=options)
+        arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SHARED_FROM)
+        registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+        self._manager = ocp.CheckpointManager(
+            self.path.absolute(),
+            options=ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep)),
+            item_handlers={
+                "state": ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
+                "position": ocp.JsonCheckpointHandler(),
+            },
+        )
         self._unrecorded: int | None = None
 
     def __enter__(self) -> Checkpoints:
@@ -70,7 +87,7 @@ class Checkpoints:
             return
         self._finish()
         args = self._ocp.args
-        composite = args.Composite(state=args.StandardSave(state), position=args.JsonSave(position))
+        composite = args.Composite(state=args.PyTreeSave(state), position=args.JsonSave(position))
         self._manager.save(step, args=composite, force=True)
         self._unrecorded = step
 
@@ -93,7 +110,9 @@ class Checkpoints:
         """
         check_sizes(self.path / str(step))
         args = self._ocp.args
-        composite = args.Composite(state=args.StandardRestore(target), position=args.JsonRestore())
+        places = self._ocp.checkpoint_utils.construct_restore_args(target)
+        state = args.PyTreeRestore(target, restore_args=places)
+        composite = args.Composite(state=state, position=args.JsonRestore())
         try:
             restored = self._manager.restore(step, args=composite)
         except Exception as error:

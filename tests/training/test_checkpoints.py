@@ -1,12 +1,17 @@
-"""A checkpoint's files are on record as soon as it is complete, whatever befalls the run before the next one."""
+"""What is written when, and what is on record of it."""
 
+import re
 import time
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from headjax.errors import CheckpointError
-from headjax.training.checkpoints import Checkpoints
+from headjax.parallel.mesh import MeshConfig
+from headjax.training.checkpoints import SHARED_FROM, Checkpoints
 from headjax.training.state import TrainState
 
 
@@ -38,3 +43,18 @@ def test_a_run_that_is_killed_has_the_record_of_its_last_checkpoint(state, tmp_p
         largest.write_bytes(largest.read_bytes()[:-1])
         with pytest.raises(CheckpointError, match=f"{largest}: .*truncated"):
             checkpoints.restore(2, state)
+
+
+def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):
+    """Cutting them by device compiles a program for each shape and device, which a first checkpoint would wait for."""
+    copies = NamedSharding(MeshConfig().build(), PartitionSpec())
+    params = {"small": jnp.arange(8 * 64.0).reshape(8, 64), "large": jnp.arange(8.0 * SHARED_FROM // 4)}
+    state = jax.device_put(TrainState(jnp.int32(1), params, {}), copies)
+    jax.clear_caches()
+    with jax.log_compiles(), Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, state, {})
+    compiled = re.findall(r"compilation of jit\((\w*slice)\)", caplog.text)
+    assert len(compiled) == len(jax.devices())
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        restored, _ = checkpoints.restore(1, state)
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
