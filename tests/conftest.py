@@ -8,8 +8,9 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Tiny models spend their time in the compiler; this halves it, also in the processes that tests start.
+# Tiny models spend their time in the compiler; each of these halves it, also in the processes that tests start.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 import hypothesis
 import jax
