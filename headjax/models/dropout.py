@@ -21,10 +21,11 @@ class Dropper(NamedTuple):
     rate: float = 0.0
     key: jax.Array | None = None
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array, split: int | None = None) -> jax.Array:
+        """The inputs `[batch, ...]` after dropout; `split` is the dimension that the mesh axis `model` splits."""
         if self.key is None or self.rate == 0.0:
             return inputs
-        return dropped(inputs, self.key, self.rate)
+        return dropped(inputs, self.key, self.rate, split=split)
 
     def attention(self) -> Dropout | None:
         """The same dropout, for attention probabilities."""

@@ -76,7 +76,7 @@ class Dense(FeedForward):
 
     def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
         inner = ACTIVATIONS[self.activation](into_heads(inputs, params["up"], params.get("up_bias")))
-        return into_heads(dropper(inner), params["down"], params.get("down_bias"))
+        return into_heads(dropper(inner, split=2), params["down"], params.get("down_bias"))
 
     def flops(self, width: int, length: int) -> int:
         return 4 * length * width * self.hidden
@@ -98,7 +98,7 @@ class GatedDense(FeedForward):
     def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
         gate = ACTIVATIONS[self.activation](into_heads(inputs, params["gate"], params.get("gate_bias")))
         inner = gate * into_heads(inputs, params["up"], params.get("up_bias"))
-        return into_heads(dropper(inner), params["down"], params.get("down_bias"))
+        return into_heads(dropper(inner, split=2), params["down"], params.get("down_bias"))
 
     def flops(self, width: int, length: int) -> int:
         return 6 * length * width * self.hidden

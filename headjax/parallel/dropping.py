@@ -17,7 +17,7 @@ def dropped(
     key: jax.Array,
     rate: jax.typing.ArrayLike,
     shape: tuple[int, ...] | None = None,
-    heads: int | None = None,
+    split: int | None = None,
 ) -> jax.Array:
     """Entries are zeroed with probability `rate`, and the others scaled by 1 / (1 - rate).
 
@@ -26,13 +26,13 @@ def dropped(
         key: PRNG key, the same on every device.
         rate: probability of zero; may be traced.
         shape: of what is zeroed together, which broadcasts to that of the inputs; None takes every entry by itself.
-        heads: the dimension of the heads, if there is one.
+        split: the dimension that the mesh axis `model` splits: the heads, or a hidden layer's width.
     """
-    staying = kept(key, rate, inputs.shape if shape is None else shape, heads)
+    staying = kept(key, rate, inputs.shape if shape is None else shape, split)
     return jnp.where(staying, inputs / jnp.asarray(1.0 - rate, inputs.dtype), jnp.zeros((), inputs.dtype))
 
 
-def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], heads: int | None = None) -> jax.Array:
+def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], split: int | None = None) -> jax.Array:
     """True with probability 1 - `rate` for each entry of an array `[batch, ...]`, all independent.
 
     A `threefry2x32` key gives the same on every mesh, since XLA splits that computation as it splits the array. The
@@ -45,12 +45,12 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], hea
         key: PRNG key, the same on every device.
         rate: probability of False; may be traced.
         shape: of the array.
-        heads: the dimension of the heads, if there is one.
+        split: the dimension that the mesh axis `model` splits: the heads, or a hidden layer's width.
     """
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)
     mesh = spreading_mesh()
-    places = {} if mesh is None else _places(mesh, shape, heads)
+    places = {} if mesh is None else _places(mesh, shape, split)
     if not places:
         return _below(key, 1.0 - rate, shape)
     own_shape = tuple(size // _parts(mesh, places.get(index, ())) for index, size in enumerate(shape))
@@ -63,9 +63,9 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], hea
     return jax.shard_map(own, mesh=mesh, in_specs=(whole, whole), out_specs=spread, check_vma=False)(key, rate)
 
 
-def _places(mesh: Any, shape: tuple[int, ...], heads: int | None) -> dict[int, tuple[str, ...]]:
+def _places(mesh: Any, shape: tuple[int, ...], split: int | None) -> dict[int, tuple[str, ...]]:
     """The mesh axes that split each dimension; a dimension that they do not divide is left out."""
-    wanted = {0: BATCH_AXES} | ({} if heads is None else {heads: (MODEL_AXIS,)})
+    wanted = {0: BATCH_AXES} | ({} if split is None else {split: (MODEL_AXIS,)})
     fits = {index: _parts(mesh, axes) for index, axes in wanted.items()}
     return {index: wanted[index] for index, parts in fits.items() if parts > 1 and shape[index] % parts == 0}
 

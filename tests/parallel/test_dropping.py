@@ -21,13 +21,13 @@ def mesh():
     return MeshConfig(data=2, fsdp=2, model=2).build(jax.devices()[:8])
 
 
-def drawing(mesh, prng, shape=SHAPE, heads=None):
+def drawing(mesh, prng, shape=SHAPE, split=None):
     """The jitted mask on a mesh, spread by example and head."""
-    places = PartitionSpec(BATCH_AXES, *(MODEL_AXIS if index == heads else None for index in range(1, len(shape))))
+    places = PartitionSpec(BATCH_AXES, *(MODEL_AXIS if index == split else None for index in range(1, len(shape))))
 
     def draw(key, rate):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return kept(key, rate, shape, heads)
+            return kept(key, rate, shape, split)
 
     return jax.jit(draw, out_shardings=NamedSharding(mesh, places)), jax.random.key(3, impl=prng)
 
@@ -61,9 +61,9 @@ def test_devices_that_hold_the_same_examples_drop_the_same(mesh):
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("heads, own", [(None, "2x64x32"), (1, "2x32x32"), (2, "2x64x16")])
-def test_a_device_draws_for_its_own_examples_and_heads_alone(heads, own, mesh):
-    draw, key = drawing(mesh, "rbg", heads=heads)
+@pytest.mark.parametrize("split, own", [(None, "2x64x32"), (1, "2x32x32"), (2, "2x64x16")])
+def test_a_device_draws_for_its_own_examples_and_heads_alone(split, own, mesh):
+    draw, key = drawing(mesh, "rbg", split=split)
     lowered = draw.lower(key, RATE)
     drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", lowered.as_text())
     assert drawn == [own]
@@ -71,7 +71,7 @@ def test_a_device_draws_for_its_own_examples_and_heads_alone(heads, own, mesh):
 
 
 def test_heads_on_different_devices_are_dropped_independently(mesh):
-    draw, key = drawing(mesh, "rbg", heads=1)
+    draw, key = drawing(mesh, "rbg", split=1)
     first, second = np.split(np.asarray(draw(key, RATE)), 2, axis=1)
     assert first.mean() == pytest.approx(1 - RATE, abs=0.025)
     assert np.mean(first == second) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.03)
@@ -81,7 +81,7 @@ def test_heads_on_different_devices_are_dropped_independently(mesh):
 def test_a_dimension_that_does_not_divide_is_drawn_whole(shape, own, mesh):
     def draw(key):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return kept(key, RATE, shape, heads=1)
+            return kept(key, RATE, shape, split=1)
 
     lowered = jax.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec())).lower(jax.random.key(3, impl="rbg"))
     assert f"tensor<{own}xui16>" in lowered.as_text()

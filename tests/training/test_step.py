@@ -9,6 +9,7 @@ import pytest
 
 from headjax.models import Compute
 from headjax.models.base import Loss
+from headjax.models.feed_forward import Dense
 from headjax.models.outputs import IGNORED, Untied
 from headjax.parallel.collectives import collectives
 from headjax.parallel.mesh import MeshConfig
@@ -149,12 +150,14 @@ def dropping_step(layer, mesh, batch, prng, remat):
 def test_a_device_draws_the_bits_of_its_own_examples_and_heads_alone(sizes, batch):
     """Of attention weights and of sub-layers; or each of 512 devices would draw for all 512."""
     mesh = MeshConfig(**sizes).build()
-    layer = tiny.layer(tiny.multi_head(num_heads=4), dropout=0.2, attention_dropout=0.2)
+    rates = {"dropout": 0.2, "attention_dropout": 0.2, "feed_forward_dropout": 0.2}
+    layer = tiny.layer(tiny.multi_head(num_heads=4), feed_forward=Dense(64), **rates)
     config = tiny.decoder_config(layer, output=Untied())
     step = train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=0, prng="rbg")
     text = step.lower(abstract_state(config, OPTIMIZER, mesh), batch).as_text()
     drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", text)
     shapes = [tuple(map(int, shape.split("x"))) for shape in drawn]
     assert {shape[0] for shape in shapes} == {BATCH // sizes["data"]}
-    assert {shape[1] for shape in shapes if len(shape) == 4} == {4 // sizes.get("model", 1)}
-    assert {len(shape) for shape in shapes} == {3, 4}
+    copies = sizes.get("model", 1)
+    assert {shape[1] for shape in shapes if len(shape) == 4} == {4 // copies}
+    assert {shape[2] for shape in shapes if len(shape) == 3} == {tiny.WIDTH, 64 // copies}

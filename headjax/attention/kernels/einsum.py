@@ -33,7 +33,7 @@ def attend(
     probabilities = jax.nn.softmax(logits, axis=-1)
     weights = probabilities.astype(value.dtype)
     if dropout is not None and dropout.rate > 0.0:
-        weights = dropped(weights, dropout.key, dropout.rate, heads=1)
+        weights = dropped(weights, dropout.key, dropout.rate, split=1)
     weights = _across(weights, mix_weights)
     batch, heads, queries, keys = weights.shape
     groups = value.shape[2]
