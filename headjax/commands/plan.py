@@ -112,7 +112,7 @@ def _slices(plans: list[Plan]) -> Table:
             each.hbm_bytes_per_device,
             each.flops_per_device,
             None if each.estimate is None else each.estimate.step_seconds,
-            "" if each.estimate is None else each.estimate.bound,
+            "" if each.estimate is None else each.estimate.bound.replace("collectives", "messages"),
             None if each.estimate is None else each.estimate.mfu,
             None if each.estimate is None else each.estimate.operations_per_byte,
         )

@@ -71,8 +71,9 @@ ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
 }
-"""What lets libtpu compile on a machine that is no TPU host."""
+"""What lets libtpu compile on a machine that is no TPU host; of the type it only wants to know that there is one."""
 
 
 class Slice(NamedTuple):
