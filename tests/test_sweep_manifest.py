@@ -67,3 +67,5 @@ def test_kubernetes_knows_every_field(job):
     validation = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (pip install)")
     whole = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, **job}
     validation.validate(whole, validation.latest_version(), strict=True)
+    with pytest.raises(validation.ValidationError):
+        validation.validate(whole | {"unknown": 1}, validation.latest_version(), strict=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.parallel.mesh import BATCH_AXES, MODEL_AXIS, spreading_mesh
+from headjax.parallel.mesh import BATCH_AXES, MODEL_AXIS, parts_along, spreading_mesh
 
 
 def dropped(
@@ -53,7 +52,7 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], spl
     places = {} if mesh is None else _places(mesh, shape, split)
     if not places:
         return _below(key, 1.0 - rate, shape)
-    own_shape = tuple(size // _parts(mesh, places.get(index, ())) for index, size in enumerate(shape))
+    own_shape = tuple(size // parts_along(mesh, places.get(index, ())) for index, size in enumerate(shape))
     axes = tuple(axis for along in places.values() for axis in along)
 
     def own(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
@@ -66,12 +65,8 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], spl
 def _places(mesh: Any, shape: tuple[int, ...], split: int | None) -> dict[int, tuple[str, ...]]:
     """The mesh axes that split each dimension; a dimension that they do not divide is left out."""
     wanted = {0: BATCH_AXES} | ({} if split is None else {split: (MODEL_AXIS,)})
-    fits = {index: _parts(mesh, axes) for index, axes in wanted.items()}
+    fits = {index: parts_along(mesh, axes) for index, axes in wanted.items()}
     return {index: wanted[index] for index, parts in fits.items() if parts > 1 and shape[index] % parts == 0}
-
-
-def _parts(mesh: Any, axes: tuple[str, ...]) -> int:
-    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def _below(key: jax.Array, probability: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:

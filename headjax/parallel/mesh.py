@@ -74,7 +74,12 @@ def spreading_mesh() -> Any | None:
 
 def batch_parts(mesh: Any) -> int:
     """The number of parts that a mesh splits a batch into."""
-    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    return parts_along(mesh, BATCH_AXES)
+
+
+def parts_along(mesh: Any, axes: Sequence[str]) -> int:
+    """The number of parts that these axes split a dimension into; one that the mesh does not have splits nothing."""
+    return math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -77,6 +77,18 @@ def test_heads_on_different_devices_are_dropped_independently(mesh):
     assert np.mean(first == second) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.03)
 
 
+def test_a_mesh_without_an_axis_for_heads_splits_examples_alone():
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), BATCH_AXES)
+    draw, key = drawing(mesh, "rbg")
+
+    def of_heads(key):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return kept(key, RATE, SHAPE, split=1)
+
+    found = jax.jit(of_heads, out_shardings=NamedSharding(mesh, PartitionSpec(BATCH_AXES)))(key)
+    np.testing.assert_array_equal(found, draw(key, RATE))
+
+
 @pytest.mark.parametrize("shape, own", [((8, 3, 32), "2x3x32"), ((3, 64, 32), "3x32x32")])
 def test_a_dimension_that_does_not_divide_is_drawn_whole(shape, own, mesh):
     def draw(key):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Calla
     Examples are spread over the mesh's batch axes and heads over the axis that heads are sharded on, each where the
     numbers divide; otherwise every device computes all of them.
     """
-    from headjax.parallel.mesh import BATCH_AXES
+    from headjax.parallel.mesh import BATCH_AXES, parts_along
     from headjax.parallel.rules import RULES
 
     head_axis = RULES["heads"]
@@ -29,8 +28,7 @@ def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Calla
 
     def spec(array: jax.Array, head_dimension: int | None, batch_dimension: int | None = 0) -> PartitionSpec:
         parts: list[Any] = [None] * array.ndim
-        pieces = math.prod(mesh.shape[axis] for axis in axes)
-        if batch_dimension is not None and array.shape[batch_dimension] % pieces == 0:
+        if batch_dimension is not None and array.shape[batch_dimension] % parts_along(mesh, axes) == 0:
             parts[batch_dimension] = axes
         if head_dimension is not None and divides and array.shape[head_dimension] > 1:
             parts[head_dimension] = head_axis
