@@ -23,10 +23,10 @@ CONFIG = "train_config.json"
 """A workdir's file that says which run it holds."""
 
 SHARED_FROM = 2**20
-"""Bytes from which on copies of an array are written by parts, each by the device that has it.
+"""Bytes of a part from which on devices that hold copies of an array write a part of it each.
 
-Cutting compiles a program for each shape and device, so that the first checkpoint of a small model on 8 devices took
-seconds of it; and small arrays are written as soon whole.
+Cutting compiles a program for each shape and device, which the first checkpoint waits for; a smaller array is written
+whole, by one device.
 """
 
 SEEN_WITHIN = 30.0
