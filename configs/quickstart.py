@@ -9,7 +9,7 @@
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
+from headjax.core.configuration import parse_arguments
 from headjax.quickstart.settings import STEPS, training
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from headjax.errors import HeadjaxError
-from headjax.files import write_file
+from headjax.core.errors import HeadjaxError
+from headjax.core.files import write_file
 from headjax.version import __version__
 
 COMMANDS = {
@@ -70,7 +70,7 @@ def _run(arguments: list[str]) -> int:
 
     from rich.console import Console
 
-    from headjax.report.progress import bars
+    from headjax.core.progress import bars
     from headjax.report.tables import print_table
 
     with _clean_stdout(options.json == "-") as stdout:

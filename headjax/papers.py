@@ -13,10 +13,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
+from headjax.core.configuration import parse_arguments
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import unknown_name
 from headjax.data.rehearsal import VOCABULARY
-from headjax.errors import ConfigError
-from headjax.serialize import unknown_name
 
 Fields = dict[str, Any]
 

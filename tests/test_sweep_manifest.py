@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headjax.parallel.tpu import find_slice
+from headjax.plan.tpu import find_slice
 
 MANIFEST = Path(__file__).resolve().parents[1] / "tpu" / "gke" / "sweep.yaml"
 VARIABLES = {

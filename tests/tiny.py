@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Collaborative, MultiHead
-from headjax.initializers import Constant, Normal, Zeros
+from headjax.core.tensors import Constant, Normal, Tensor, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.feed_forward import Dense
@@ -18,7 +18,6 @@ from headjax.models.layer import Layer
 from headjax.models.norms import LayerNorm
 from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
-from headjax.tensors import Tensor, map_tensors
 
 WIDTH = 16
 VOCABULARY = 50

@@ -16,9 +16,9 @@ import os
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
-from headjax.errors import ConfigError
-from headjax.serialize import unknown_name
+from headjax.core.configuration import parse_arguments
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import unknown_name
 
 CORPORA = {"lm1b": "lm/lm1b_heldout.dev.tokens", "wikitext2": "lm/wikitext-2-raw/wiki.valid.raw"}
 """Files under HEADJAX_DATA."""

@@ -14,10 +14,10 @@ the 1,043 development sentences; task=rte,steps=240 (7,680 pairs): accuracy 0.56
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
+from headjax.core.configuration import parse_arguments
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import unknown_name
 from headjax.data.glue import GLUE
-from headjax.errors import ConfigError
-from headjax.serialize import unknown_name
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -16,7 +16,7 @@ import os
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
+from headjax.core.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:

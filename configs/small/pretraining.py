@@ -16,7 +16,7 @@ so short a run learns word frequencies only.
 
 from ml_collections import ConfigDict
 
-from headjax.configuration import parse_arguments
+from headjax.core.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:

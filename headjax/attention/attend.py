@@ -16,8 +16,8 @@ from headjax.attention.kernels.partition import spread
 from headjax.attention.kernels.request import request_of
 from headjax.attention.kernels.table import KERNELS
 from headjax.attention.mask import Mask
-from headjax.errors import KernelError
-from headjax.parallel.mesh import current_mesh
+from headjax.core.errors import KernelError
+from headjax.mesh.mesh import current_mesh
 
 __all__ = ["AcrossHeads", "Attended", "Dropout", "apply_gates", "attend", "default_scale", "expand_gates"]
 

@@ -11,8 +11,8 @@ import jax
 
 from headjax.attention.attend import AcrossHeads, Attended, Dropout, attend
 from headjax.attention.mask import Mask
-from headjax.errors import require, require_positive
-from headjax.tensors import Params, Tensors, take_heads
+from headjax.core.errors import require, require_positive
+from headjax.core.tensors import Params, Tensors, take_heads
 
 Memory = dict[str, jax.Array]
 """What a formulation keeps of the attended sequence, `[batch, key, ...]` each: exactly what a decoding cache holds."""
@@ -164,7 +164,6 @@ def structure(attention: Any) -> Any:
 
 
 def _zeros(tensors: Tensors) -> Params:
-    from headjax.initializers import Zeros
-    from headjax.tensors import initialize
+    from headjax.core.tensors import Zeros, initialize
 
     return initialize(tensors, jax.random.key(0), Zeros())

@@ -8,10 +8,9 @@ import jax
 
 from headjax.attention.mixing import Concatenate, check_mixing
 from headjax.attention.shared_key import SharedKey
-from headjax.errors import require_positive
-from headjax.initializers import Initializer, Normal
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor
+from headjax.core.errors import require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, Normal, Params, Tensor
 
 
 @kind("collaborative")

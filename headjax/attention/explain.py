@@ -11,7 +11,7 @@ from headjax.attention.attend import Dropout, watch_choices
 from headjax.attention.base import Attention, Call
 from headjax.attention.kernels.choose import Choice, target
 from headjax.attention.mask import Mask
-from headjax.tensors import abstract
+from headjax.core.tensors import abstract
 
 
 def explain(

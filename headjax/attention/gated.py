@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from headjax.attention.attend import Attended, expand_gates
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import into_heads
-from headjax.errors import require
-from headjax.initializers import Initializer, Zeros
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
 
 
 @kind("gated_heads")

@@ -13,10 +13,10 @@ from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
-from headjax.errors import require, require_positive
-from headjax.norms import Norm, declare_small
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
+from headjax.core.errors import require, require_positive
+from headjax.core.norms import Norm, declare_small
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 
 _KV_TENSORS = {"key": 1, "value": 1, "key_bias": 0, "value_bias": 0}
 """The tensors that key and value heads own, and the dimension that counts them."""

@@ -11,10 +11,10 @@ from headjax.attention.attend import Attended, apply_gates, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
-from headjax.errors import require, require_positive
-from headjax.norms import Norm, declare_small
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.core.errors import require, require_positive
+from headjax.core.norms import Norm, declare_small
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors
 
 
 @kind("latent")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import ConfigError, require
-from headjax.initializers import Initializer, Normal, Ones
-from headjax.serialize import kind
+from headjax.core.errors import ConfigError, require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, Normal, Ones
 
 if TYPE_CHECKING:
     from headjax.attention.base import Attention
-    from headjax.tensors import Tensor
+    from headjax.core.tensors import Tensor
 
 
 @kind("concatenate")

@@ -11,9 +11,9 @@ from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
-from headjax.errors import require_positive
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
+from headjax.core.errors import require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 
 
 @kind("multi_head")

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 
 from headjax.attention.attend import Attended
 from headjax.attention.base import Attention, Call, Memory
-from headjax.errors import require
-from headjax.initializers import Zeros
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 
 
 @kind("no_heads")

@@ -6,8 +6,7 @@ import math
 
 import jax
 
-from headjax.initializers import Zeros
-from headjax.tensors import Tensor, Tensors
+from headjax.core.tensors import Tensor, Tensors, Zeros
 
 
 def declare_into_heads(

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.mask import Mask
-from headjax.errors import require, require_positive
-from headjax.serialize import kind
+from headjax.core.errors import require, require_positive
+from headjax.core.serialize import kind
 
 
 class FrequencyScaling(abc.ABC):

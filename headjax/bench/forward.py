@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from headjax.bench.timing import Timing, time_in_turns
+from headjax.core.timing import Timing, time_in_turns
 from headjax.models.base import Batch, Model
 from headjax.models.forward import forward
 

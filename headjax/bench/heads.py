@@ -13,19 +13,19 @@ from headjax.bench.bert import bert
 from headjax.bench.forward import time_forward
 from headjax.bench.head_masks import torch_gate_gradient
 from headjax.bench.result import BenchResult
-from headjax.bench.timing import Timing, time_in_turns
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress, Update, silent
+from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.ablation import ablate
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
+from headjax.mesh.mesh import MeshConfig
 from headjax.models.base import Batch, Model
 from headjax.models.compute import Compute
 from headjax.models.forward import forward
 from headjax.models.tasks import Classification
-from headjax.parallel.mesh import MeshConfig
 from headjax.report import numbers
-from headjax.report.progress import Progress, Update, silent
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import initial_state

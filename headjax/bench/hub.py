@@ -16,10 +16,10 @@ import jax
 
 from headjax.bench.bert import bert
 from headjax.bench.result import BenchResult
-from headjax.bench.timing import summarize
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress, silent
+from headjax.core.timing import summarize
 from headjax.report import numbers
-from headjax.report.progress import Progress, silent
 from headjax.report.tables import Column, Table
 
 REPEATS = 5

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.bench.result import BenchResult
-from headjax.bench.timing import Timing, summarize
 from headjax.bench.train_step import BATCH, LENGTH, our_step
+from headjax.core.progress import Progress, silent
+from headjax.core.timing import Timing, summarize
 from headjax.data.buckets import LengthBuckets
 from headjax.data.corpus import embedded_corpus
 from headjax.data.encoding import padding_id
@@ -23,7 +24,6 @@ from headjax.data.records import TokenBlocks, train_iterator
 from headjax.data.task import Source
 from headjax.data.tokenizers import Tokenizer, train_bpe
 from headjax.report import numbers
-from headjax.report.progress import Progress, silent
 from headjax.report.tables import Column, Table
 
 BATCHES, REPEATS, STEPS = 100, 7, 5

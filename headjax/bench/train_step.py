@@ -10,12 +10,12 @@ import numpy as np
 
 from headjax.bench.bert import bert
 from headjax.bench.result import BenchResult
-from headjax.bench.timing import Timing, time_in_turns
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress, silent
+from headjax.core.timing import Timing, time_in_turns
+from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
-from headjax.parallel.mesh import MeshConfig
 from headjax.report import numbers
-from headjax.report.progress import Progress, silent
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import initial_state

@@ -6,11 +6,11 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
+from headjax.core.serialize import unknown_name
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
-from headjax.serialize import unknown_name
 
 if TYPE_CHECKING:
     from headjax.evaluation.head_effects import HeadEffects

@@ -6,8 +6,8 @@ import argparse
 import importlib
 
 from headjax.commands.command import Command, Result
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 
 BENCHES = {
     "decompose": "CP decomposition of all-MiniLM-L6-v2's queries and keys beside TensorLy's parafac",

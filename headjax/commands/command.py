@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.report.progress import Progress
+from headjax.core.progress import Progress
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:

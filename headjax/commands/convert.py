@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
 from headjax.commands.comparison import comparison_table, evaluate_pair
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import importlib.util
 from typing import Any
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
-from headjax.errors import HeadjaxError, require
+from headjax.core.errors import HeadjaxError, require
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 BEAMS = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from headjax.commands.command import Command, Result
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 

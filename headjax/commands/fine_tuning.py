@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from headjax.errors import HeadjaxError
-from headjax.report.progress import Progress
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from headjax.commands.command import Command, Result
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 
@@ -21,9 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Reads a Hugging Face directory, strictly, and writes it as a model directory."""
+    from headjax.core.tensors import flatten
     from headjax.hub import from_huggingface
     from headjax.models.summary import summarize
-    from headjax.tensors import flatten
 
     model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
     model.save(options.out)

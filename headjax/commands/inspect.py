@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from headjax.commands.command import Command, Result
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
 from headjax.models.base import ModelConfig
 from headjax.models.summary import LayerSummary, ModelSummary, summarize
 from headjax.report import numbers as format_numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 
@@ -44,10 +44,10 @@ def _from_directory(path: str) -> ModelConfig:
 
 
 def _from_file(options: argparse.Namespace) -> ModelConfig:
-    from headjax.configuration import load_config
+    from headjax.core.configuration import load_config
+    from headjax.core.serialize import from_data
     from headjax.initialization import Initialization
     from headjax.models.recipes import Recipe
-    from headjax.serialize import from_data
 
     config = load_config(options.config, options.overrides).to_dict()
     if "model" not in config:

@@ -7,15 +7,15 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result, add_config_arguments, whole_numbers
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.parallel.elsewhere import Elsewhere
-    from headjax.parallel.plan import Plan, PlanConfig
-    from headjax.parallel.tpu import Slice
+    from headjax.plan.elsewhere import Elsewhere
+    from headjax.plan.plan import Plan, PlanConfig
+    from headjax.plan.tpu import Slice
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,11 +33,11 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Compiles the training step for a TPU slice, on any machine."""
     import jax
 
-    from headjax.configuration import load_config
-    from headjax.parallel.elsewhere import Elsewhere
-    from headjax.parallel.largest_batch import largest_batch
-    from headjax.parallel.plan import check_plan, plan_config
-    from headjax.parallel.tpu import find_slice
+    from headjax.core.configuration import load_config
+    from headjax.plan.elsewhere import Elsewhere
+    from headjax.plan.largest_batch import largest_batch
+    from headjax.plan.plan import check_plan, plan_config
+    from headjax.plan.tpu import find_slice
 
     where = find_slice(options.topology)
     others = [where.resized(size) for size in options.scale]
@@ -70,8 +70,8 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
 def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
     """The plan, made in another process, since not every program gets through the TPU's compiler."""
-    from headjax.parallel.elsewhere import Crashed
-    from headjax.parallel.plan import plan
+    from headjax.plan.elsewhere import Crashed
+    from headjax.plan.plan import plan
 
     try:
         return process.call(plan, config, where)
@@ -83,7 +83,7 @@ def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
 
 
 def _slices(plans: list[Plan]) -> Table:
-    from headjax.parallel.roofline import ASSUMPTIONS
+    from headjax.plan.roofline import ASSUMPTIONS
 
     columns = (
         Column("Slice"),

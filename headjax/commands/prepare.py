@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result
-from headjax.errors import ConfigError, DataError, HeadjaxError
-from headjax.files import local_folder
+from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.files import local_folder
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def changed(form: Form, given: Sequence[str]) -> Form:
     Raises:
         ConfigError: a field that it lacks, or a value that it cannot have.
     """
+    from headjax.core.serialize import from_data, to_data, unknown_name
     from headjax.data.prepared import Form
-    from headjax.serialize import from_data, to_data, unknown_name
 
     data = to_data(form)
     for entry in given:

@@ -9,8 +9,8 @@ from headjax.commands.command import Command, Result, add_task_arguments, open_m
 from headjax.commands.comparison import comparison_table, evaluate_pair
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
 from headjax.commands.prune_goal import drop_of
-from headjax.errors import HeadjaxError
-from headjax.report.progress import Progress
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
@@ -87,9 +87,9 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
 
 def _check(options: argparse.Namespace) -> None:
+    from headjax.core.serialize import unknown_name
     from headjax.heads.named_orders import ORDERS
     from headjax.heads.selection import amount_of
-    from headjax.serialize import unknown_name
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")

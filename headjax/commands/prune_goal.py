@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.errors import HeadjaxError
-from headjax.report.progress import Progress
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headjax.commands.command import Command, Result
+from headjax.core.progress import Progress
 from headjax.quickstart.settings import BATCH_SIZE, STEPS
-from headjax.report.progress import Progress
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

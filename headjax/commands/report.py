@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task, whole_numbers
-from headjax.report.progress import Progress
+from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.head_report.study import HeadStudy

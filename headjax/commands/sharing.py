@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
-from headjax.errors import ConfigError
-from headjax.files import write_file
+from headjax.core.errors import ConfigError
+from headjax.core.files import write_file
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

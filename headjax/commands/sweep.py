@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tuning_of
-from headjax.errors import HeadjaxError
-from headjax.files import write_file
+from headjax.core.errors import HeadjaxError
+from headjax.core.files import write_file
+from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

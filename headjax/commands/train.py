@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headjax.commands.command import Command, Result, add_config_arguments
-from headjax.report.progress import Progress
+from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
 
 
@@ -25,11 +25,11 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
     profiled = None if options.profile_steps is None else ProfiledSteps.parse(options.profile_steps)
     if options.distributed is not None:
-        from headjax.parallel.distributed import initialize
+        from headjax.mesh.distributed import initialize
 
         initialize(options.distributed)
 
-    from headjax.configuration import load_config
+    from headjax.core.configuration import load_config
     from headjax.training.config import train_config
     from headjax.training.loop import train
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax import tensors
 from headjax.attention import Collaborative
 from headjax.conversion.blas import one_blas_thread
 from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, layer_params
@@ -20,7 +19,8 @@ from headjax.conversion.products import Products
 from headjax.conversion.shared_key import roots, scaled_query_key, shared_key_fields, weighted
 from headjax.conversion.starts import head_svd
 from headjax.conversion.target import Site, as_multi_head, multi_head_of
-from headjax.errors import ConfigError, require
+from headjax.core import tensors
+from headjax.core.errors import ConfigError, require
 from headjax.models.base import Batch, Model
 
 

@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 import jax.numpy as jnp
 
-from headjax import history
 from headjax.attention import Attention, Grouped, MultiHead, NoHeads
-from headjax.errors import ConfigError
+from headjax.core import history
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
 from headjax.models.base import Model
-from headjax.tensors import Params
 
 
 def context_only(model: Model, stacks: Collection[str] | None = None, layers: Collection[int] | None = None) -> Model:

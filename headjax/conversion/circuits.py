@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from headjax.attention import Attention, Collaborative, Gated, Grouped, Latent, MultiHead, Tucker
 from headjax.attention.shared_key import SharedKey
 from headjax.conversion.products import Products
-from headjax.errors import ConfigError
-from headjax.serialize import kind_of
-from headjax.tensors import Params
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import kind_of
+from headjax.core.tensors import Params
 
 
 def query_key(attention: Attention, params: Params) -> Products:

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax import history
 from headjax.attention import Attention, Gated
 from headjax.conversion.blas import one_blas_thread
 from headjax.conversion.circuits import query_key, value_output
@@ -19,10 +18,11 @@ from headjax.conversion.moments import Moments, collect, covariance_root
 from headjax.conversion.parse import describe, parse_target
 from headjax.conversion.products import Products, relative_distance
 from headjax.conversion.target import Converted, LayerError, Restructuring, Site, Target, as_multi_head
-from headjax.errors import ConfigError
+from headjax.core import history
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
 from headjax.models.base import Batch, Model
-from headjax.tensors import Params
 
 
 class Conversion(NamedTuple):

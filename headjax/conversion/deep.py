@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from headjax.attention.base import Call
 from headjax.conversion.layers import find_layers
 from headjax.conversion.target import LayerError, Restructuring
-from headjax.errors import require, require_positive
+from headjax.core.errors import require, require_positive
+from headjax.core.tensors import Params
 from headjax.models.base import SLOTS, Model
 from headjax.models.deep import after_norm, deepen, part_counts
 from headjax.models.layer import Layer, LayerCall
-from headjax.tensors import Params
 
 EXAMPLES, LENGTH = 4, 32
 """Sequences that a layer's error is measured on, and their length."""

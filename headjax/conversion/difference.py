@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.models.base import Batch, Model
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.outputs import IGNORED

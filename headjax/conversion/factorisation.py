@@ -13,8 +13,8 @@ from headjax.conversion.cp import CP
 from headjax.conversion.products import Products, qr_of_both, squared_norm
 from headjax.conversion.solver import Fit, Solver, solve
 from headjax.conversion.starts import STARTS
-from headjax.errors import ConfigError, require
-from headjax.serialize import unknown_name
+from headjax.core.errors import ConfigError, require
+from headjax.core.serialize import unknown_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from headjax.conversion.moments import Root, covariance_root
 from headjax.conversion.target import Site, bias_or_zeros
-from headjax.tensors import Params
+from headjax.core.tensors import Params
 
 Groups = Sequence[Sequence[int]]
 """Positions of the heads that share a key and a value, group by group."""

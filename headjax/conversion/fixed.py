@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from headjax.attention import Attention, MultiHead
 from headjax.conversion.fitting import fit_query_key, fit_value_output
 from headjax.conversion.target import Converted, Site, Target, multi_head_of
-from headjax.errors import require, require_positive
-from headjax.tensors import Params
+from headjax.core.errors import require, require_positive
+from headjax.core.tensors import Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

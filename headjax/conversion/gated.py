@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from headjax.attention import Attention, Gated, NoHeads
 from headjax.conversion.target import Converted, Site, Target
-from headjax.errors import require
-from headjax.initializers import Constant
+from headjax.core.errors import require
+from headjax.core.tensors import Constant
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from headjax.conversion.grouping import Partition, best_partition, consecutive
 from headjax.conversion.moments import covariance_root
 from headjax.conversion.procrustes import Align, generalised, orthogonal, pairwise
 from headjax.conversion.target import Converted, Site, Target, bias_or_zeros, multi_head_of
-from headjax.errors import require
-from headjax.tensors import Params
+from headjax.core.errors import require
+from headjax.core.tensors import Params
 
 Pool = Callable[[Site, Groups, int], Params]
 """(site, groups, seed) to the grouped layer's parameters, heads in the order of the groups, with all biases."""

@@ -23,7 +23,7 @@ from headjax.conversion.target import (
     require_no_rotary,
     require_rank,
 )
-from headjax.tensors import Params
+from headjax.core.tensors import Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Gated, NoHeads
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Params
 from headjax.models.base import SLOTS, Model
-from headjax.tensors import Params
 
 HeadLayer = tuple[str, int]
 """A head stack and a layer in it."""

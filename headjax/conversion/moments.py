@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.models.base import SLOTS, Batch, Model
 from headjax.models.layer import Probe
 

@@ -15,8 +15,8 @@ from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
 from headjax.conversion.target import Restructuring, Target
 from headjax.conversion.tucker import ToTucker
-from headjax.errors import ConfigError
-from headjax.serialize import unknown_name
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import unknown_name
 
 TARGETS: dict[str, type[Target | Restructuring]] = {
     target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker)

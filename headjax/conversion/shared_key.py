@@ -11,7 +11,7 @@ from headjax.attention import MultiHead
 from headjax.conversion.moments import Root, covariance_root
 from headjax.conversion.products import Products
 from headjax.conversion.target import Site, bias_or_zeros, query_key_of
-from headjax.tensors import Params
+from headjax.core.tensors import Params
 
 
 def scaled_query_key(site: Site) -> Products:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from headjax.conversion.cp import CP, Damping, sweep
 from headjax.conversion.products import Products, squared_norm
-from headjax.errors import require, require_positive
+from headjax.core.errors import require, require_positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

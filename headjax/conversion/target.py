@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.conversion.moments import Moments
 from headjax.conversion.products import Products
-from headjax.errors import ConfigError, require
+from headjax.core.errors import ConfigError, require
+from headjax.core.serialize import kind_of
+from headjax.core.tensors import Params
 from headjax.models.base import Model
-from headjax.serialize import kind_of
-from headjax.tensors import Params
 
 
 class LayerError(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
+from headjax.core.errors import require
 from headjax.data.ragged import bucket_ends
-from headjax.errors import require
 
 WINDOW = 64
 """Batches whose examples are sorted by length among one another."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headjax.core.errors import DataError
 from headjax.data.sentencepiece_files import (
     CONTROL,
     NORMAL,
@@ -17,7 +18,6 @@ from headjax.data.sentencepiece_files import (
 )
 from headjax.data.text_files import read_bytes
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError
 
 FILE = "tokenizer.model"
 

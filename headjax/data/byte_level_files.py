@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from headjax.core.errors import DataError
 from headjax.data.text_files import read_text
 from headjax.data.tokenizers import END_OF_TEXT, Tokenizer
-from headjax.errors import DataError
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from headjax.core.errors import DataError
 from headjax.data.passages import Document, without_repetitions
-from headjax.errors import DataError
 
 MODULES = tuple(
     """

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from headjax.core.errors import DataError
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError
 
 if TYPE_CHECKING:
     import tokenizers

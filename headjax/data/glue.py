@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind, unknown_name
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, TextSimilarity
 from headjax.data.roots import candidate_folders, missing
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import find_files
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require, require_positive
-from headjax.serialize import kind, unknown_name
 
 
 class Layout(NamedTuple):

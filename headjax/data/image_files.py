@@ -10,6 +10,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from headjax.core.errors import DataError, require
+from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.cifar import find_cifar, read_cifar
 from headjax.data.image_folders import class_folders
@@ -18,8 +20,6 @@ from headjax.data.prepared.images import AugmentedImages, ImageForm, PlainImages
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require
-from headjax.serialize import kind
 
 
 class Found(NamedTuple):

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind, unknown_name
 from headjax.data.buckets import LengthBuckets
 from headjax.data.encoding import encode_packed, encode_sequences, padding_id
 from headjax.data.ragged import RaggedRows
@@ -18,8 +20,6 @@ from headjax.data.tables import Row, read_table
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import find_files
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require, require_positive
-from headjax.serialize import kind, unknown_name
 
 
 class Tables(NamedTuple):

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind
 from headjax.data.corpus import embedded_corpus
 from headjax.data.passages import Document
 from headjax.data.records import TokenBlocks
@@ -17,8 +19,6 @@ from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import text_files
 from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require, require_positive
-from headjax.serialize import kind
 
 
 @kind("language")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headjax.core.errors import DataError
 from headjax.data.byte_level_files import read_vocabulary
 from headjax.data.sentencepiece_files import UNREACHABLE, add_template, parse_model, piece_scores, unigram
 from headjax.data.text_files import read_bytes
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError
 
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
 

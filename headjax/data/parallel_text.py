@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind
 from headjax.data.buckets import LengthBuckets
 from headjax.data.encoding import padding_id
 from headjax.data.ragged import RaggedRows
@@ -17,9 +19,7 @@ from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import count_lines, read_lines
 from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require, require_positive
 from headjax.models.outputs import IGNORED
-from headjax.serialize import kind
 
 SUFFIXES = ("", ".gz")
 TABLES = (".tsv", ".csv", ".json", ".jsonl")

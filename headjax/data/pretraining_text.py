@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from headjax.core.errors import DataError, require
+from headjax.core.serialize import kind
 from headjax.data.passages import Document
 from headjax.data.prepared.form import Split
 from headjax.data.prepared.pretraining import PretrainingForm
@@ -17,8 +19,6 @@ from headjax.data.task import DataConfig, Source, TaskData
 from headjax.data.tasks.language import documents
 from headjax.data.text_files import find_files
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require
-from headjax.serialize import kind
 
 
 @kind("pretraining_text")

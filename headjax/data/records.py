@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headjax.core.errors import DataError, require
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import RandomSource, Source
-from headjax.errors import DataError, require
 from headjax.models.outputs import IGNORED
 
 if TYPE_CHECKING:

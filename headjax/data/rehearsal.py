@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from headjax.core.errors import DataError, require_positive
+from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import reference_topics
 from headjax.data.prepared.form import Form, Split
@@ -26,8 +28,6 @@ from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import find_task
 from headjax.data.tokenizers import Tokenizer, train_bpe
 from headjax.data.wordpiece import SPECIAL, wordpiece_of
-from headjax.errors import DataError, require_positive
-from headjax.serialize import kind
 
 VOCABULARY = 320
 """Tokens of the vocabularies learned here."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 
 ROOT = "HEADJAX_DATA"
 """Environment variable with the folder that data sets are looked for in."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headjax.core.errors import DataError, require
 from headjax.data.byte_level_files import ROBERTA
 from headjax.data.text_files import read_bytes
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from headjax.core.errors import DataError, require
 from headjax.data.passages import Document, passages, units
-from headjax.errors import DataError, require
 
 PIECE = 4000
 """Characters of one piece, the unit of the split: a short document is one piece, a long one several."""

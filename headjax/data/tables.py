@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headjax.core.errors import DataError
+from headjax.core.serialize import unknown_name
 from headjax.data.text_files import read_lines, read_text
-from headjax.errors import DataError
-from headjax.serialize import unknown_name
 
 csv.field_size_limit(2**31 - 1)
 

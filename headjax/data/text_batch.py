@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headjax.core.errors import DataError
 from headjax.data.encoding import encode_sequences, padding_id
 from headjax.data.ragged import RaggedRows
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError
 
 UNLIMITED = 2**31 - 1
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from headjax.core.errors import DataError
 from headjax.data.passages import Document
-from headjax.errors import DataError
 
 SUFFIXES = (".md", ".txt")
 """What a folder is searched for."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headjax.core.errors import DataError, require
+from headjax.core.serialize import unknown_name
 from headjax.data.tokenizers import SPECIAL_FILE, TRAINERS, VOCABULARY_FILE, Tokenizer
-from headjax.errors import DataError, require
-from headjax.serialize import unknown_name
 
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"

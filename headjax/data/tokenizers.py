@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headjax.errors import DataError, require
-from headjax.files import write_file
+from headjax.core.errors import DataError, require
+from headjax.core.files import write_file
 
 if TYPE_CHECKING:
     import tokenizers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from headjax.core.errors import DataError
 from headjax.data.text_files import read_text
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError
 
 SPECIAL = {
     "cls_token": "[CLS]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 
 
 class Bleu(NamedTuple):

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
 from headjax.models.compute import Compute
-from headjax.tensors import Params
 
 
 def evaluate(

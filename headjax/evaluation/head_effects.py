@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.core.progress import Update
 from headjax.evaluation.measures import Measure, Outcomes
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, mcnemar, paired_bootstrap, t_test
-from headjax.report.progress import Update
 
 RESAMPLES = 1000
 """Bootstrap resamples, as many as the paper's compare-mt draws."""

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.serialize import kind_of
 from headjax.evaluation import metrics as formulas
 from headjax.models.base import Batch, ModelConfig, Output
 from headjax.models.encoder import EncoderModel
@@ -30,7 +31,6 @@ from headjax.models.tasks import (
     TaskOutput,
 )
 from headjax.models.tasks.similarity import cosines
-from headjax.serialize import kind_of
 
 Outcomes = Mapping[str, np.ndarray]
 """By name `[examples]`: those of `Measure.outcomes`, `loss` (an example's summed loss, nats) and `targets`."""

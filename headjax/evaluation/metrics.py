@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:

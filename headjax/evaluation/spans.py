@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.errors import DataError
 from headjax.data.question_answering import Windows
-from headjax.errors import DataError
 from headjax.evaluation.measures import Measure, Outcome, Outcomes, misfit
 from headjax.evaluation.squad import answer_f1, squad_metrics
 from headjax.models.base import Batch, ModelConfig, Output

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.serialize import unknown_name
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_files import ImageFiles
 from headjax.data.images import Mnist
@@ -19,11 +21,9 @@ from headjax.data.roots import data_folder
 from headjax.data.tables import header, read_table
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, HeadjaxError
 from headjax.evaluation.data_measures import language_measure, measure_of
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
-from headjax.serialize import unknown_name
 
 LENGTH = 128
 """Tokens of an example where the model reaches as far."""

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.errors import DataError, require
+from headjax.core.progress import Update
+from headjax.core.tensors import Params
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
 from headjax.data.records import batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import Source, TaskData
-from headjax.errors import DataError, require
 from headjax.evaluation.measures import Measure, Outcomes
 from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
 from headjax.models.compute import Compute
-from headjax.report.progress import Update
-from headjax.tensors import Params
 
 if TYPE_CHECKING:
     import grain

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.core.progress import Update
 from headjax.data.parallel_text import Translations
 from headjax.data.records import evaluation_batches
 from headjax.data.tokenizers import Tokenizer
@@ -13,7 +14,6 @@ from headjax.evaluation.bleu import Bleu, corpus_bleu
 from headjax.models.base import Gates, Model
 from headjax.models.compute import Compute
 from headjax.models.generation.beam import beam_search
-from headjax.report.progress import Update
 
 
 class Translated(NamedTuple):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import jax
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.serialize import unknown_name
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
@@ -17,7 +18,6 @@ from headjax.heads.ordering import Order
 from headjax.heads.rescaling import rescale
 from headjax.heads.steps import percent_steps
 from headjax.models.base import Batch, Model
-from headjax.serialize import unknown_name
 
 RESCALED = 2
 """Batches that gates are rescaled on: a layer has few unknowns, and takes a pass over them each."""

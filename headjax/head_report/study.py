@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headjax.errors import DataError, require, require_positive
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.progress import Progress, silent
 from headjax.evaluation.head_effects import HeadEffects, head_effects
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, Judge, curve
@@ -21,7 +22,6 @@ from headjax.heads.roles import Role, head_roles
 from headjax.heads.scores import Scores, score_heads
 from headjax.heads.transfer import Transfer, transfer
 from headjax.models.base import Batch, Model
-from headjax.report.progress import Progress, silent
 from headjax.training.snapshots import snapshots
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")

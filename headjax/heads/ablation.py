@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.progress import Update
+from headjax.core.serialize import unknown_name
+from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.chunks import Chunk, split_within
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.prefix import record, resume
 from headjax.heads.significance import Comparison, t_test
 from headjax.heads.streams import one_behind
+from headjax.mesh.distributed import fetch
 from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
-from headjax.parallel.distributed import fetch
-from headjax.report.progress import Update
-from headjax.serialize import unknown_name
-from headjax.tensors import Params
 
 Metric = Callable[[Output, Batch], jax.Array]
 """A model's output and the batch to one value per example, `[batch]`, traceable by JAX. Higher is better."""

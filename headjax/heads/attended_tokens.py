@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import DataError, require
+from headjax.core.errors import DataError, require
+from headjax.core.tensors import Params
 from headjax.heads.statistics import counted_queries, probabilities
 from headjax.heads.streams import one_behind
 from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.layer import Probe
-from headjax.tensors import Params
 
 
 class AttendedTokens(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, t_test

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId
 
 

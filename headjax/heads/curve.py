@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import jax
 
+from headjax.core.progress import Update
 from headjax.heads import gates as head_gates
 from headjax.heads.ordering import Order
 from headjax.models.base import ModelConfig
-from headjax.report.progress import Update
 
 Evaluate = Callable[[dict[str, jax.Array]], Mapping[str, float]]
 """From gates to metrics by name."""

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.gate_gradient import gate_gradient
 from headjax.heads.head_id import HeadId
@@ -18,7 +19,6 @@ from headjax.heads.ordering import Order, by_score, keep_minimum
 from headjax.heads.streams import one_behind
 from headjax.models.base import Batch, Gates, Model, ModelConfig
 from headjax.models.compute import Compute
-from headjax.tensors import Params
 
 Blocks = Mapping[str, np.ndarray]
 """By head stack, `[layers, max_heads, max_heads]`."""

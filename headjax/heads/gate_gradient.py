@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, Loss, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.layer import Probe, ProbeFunction
-from headjax.tensors import Params
 
 
 class GateGradient(NamedTuple):

@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import require
+from headjax.core.errors import require
 from headjax.heads.learned_gates import GateDistribution, Logits
 
 

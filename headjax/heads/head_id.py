@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.models.base import SLOTS, ModelConfig
 
 _PATTERN = re.compile(r"([a-z]+)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.bench.forward import time_forward
-from headjax.errors import HeadjaxError, require
+from headjax.core.errors import HeadjaxError, require
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import prune

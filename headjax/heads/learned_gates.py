@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.progress import Update
+from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, by_score
 from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
-from headjax.report.progress import Update
-from headjax.tensors import Params
 
 Logits = dict[str, jax.Array]
 """What is learned: `[layers, max_heads]` by head stack, high for heads worth keeping; -inf where there is none."""

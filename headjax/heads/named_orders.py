@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headjax.errors import HeadjaxError, require, require_positive
+from headjax.core.errors import HeadjaxError, require, require_positive
+from headjax.core.progress import Update
+from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.hard_concrete import HardConcrete
@@ -17,8 +19,6 @@ from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, rand
 from headjax.heads.scores import SCORES, score_heads
 from headjax.heads.subset_gates import Subset
 from headjax.models.base import Batch, Gates, Model
-from headjax.report.progress import Update
-from headjax.serialize import unknown_name
 
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "what removing each head alone costs: the oracle of Michel et al. 2019, section 4",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import jax
 import numpy as np
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headjax import history
 from headjax.attention.base import Attention
+from headjax.core import history
+from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.shared_dimensions import drop_unused
 from headjax.heads.surgery import map_attention
 from headjax.models.base import Model
-from headjax.tensors import Params
 
 
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:

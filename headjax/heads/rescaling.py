@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax import history
 from headjax.attention.base import Attention
-from headjax.errors import DataError, HeadjaxError
+from headjax.core import history
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.progress import Update
+from headjax.core.tensors import Params, Tensor, flatten, map_tensors
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import counted_queries, output_matrices
@@ -20,8 +22,6 @@ from headjax.heads.surgery import map_attention
 from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.layer import Probe
-from headjax.report.progress import Update
-from headjax.tensors import Params, Tensor, flatten, map_tensors
 
 
 class Normal(NamedTuple):

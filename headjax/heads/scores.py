@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.progress import Update
+from headjax.core.serialize import unknown_name
+from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.gate_gradient import gate_gradient
 from headjax.heads.head_id import HeadId
 from headjax.heads.normalization import hies
 from headjax.heads.statistics import STATISTICS, query_sums
 from headjax.heads.streams import one_behind
+from headjax.mesh.distributed import fetch
 from headjax.models.base import Batch, Gates, Model, ModelConfig
 from headjax.models.compute import Compute
-from headjax.parallel.distributed import fetch
-from headjax.report.progress import Update
-from headjax.serialize import unknown_name
-from headjax.tensors import Params
 
 
 class ScoreInfo(NamedTuple):

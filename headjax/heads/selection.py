@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.ordering import Order
 from headjax.models.base import ModelConfig

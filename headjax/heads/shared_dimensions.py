@@ -9,7 +9,7 @@ import numpy as np
 
 from headjax.attention import Collaborative, Tucker
 from headjax.attention.base import Attention
-from headjax.tensors import Params
+from headjax.core.tensors import Params
 
 
 def drop_unused(attention: Attention, params: Params) -> tuple[Attention, Params]:

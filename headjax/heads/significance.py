@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 
 
 class Comparison(NamedTuple):

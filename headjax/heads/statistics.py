@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import KernelError
+from headjax.core.errors import KernelError
 from headjax.models.layer import Probe
 
 Statistic = Callable[[Probe], jax.Array]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from headjax.errors import HeadjaxError, require, require_positive
+from headjax.core.errors import HeadjaxError, require, require_positive
 from headjax.heads.learned_gates import GateDistribution, Logits
 
 

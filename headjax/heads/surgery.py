@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Collection
 
 from headjax.attention.base import Attention
+from headjax.core.tensors import Params
 from headjax.heads.head_id import require_stack
 from headjax.models.base import SLOTS, Model
-from headjax.tensors import Params
 
 Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
 """(head stack, layer, formulation, its parameters) to the formulation and parameters that take their place."""

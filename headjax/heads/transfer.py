@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from headjax.attention.base import Attention
 from headjax.attention.multi_head import MultiHead
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules
 from headjax.models.base import ModelConfig

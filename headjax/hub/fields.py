@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headjax.errors import CheckpointError, ConfigError
+from headjax.core.errors import CheckpointError, ConfigError
 from headjax.models.feed_forward import ActivationName
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headjax.tensors import Tensor
+from headjax.core.tensors import Tensor
 
 
 class Form(abc.ABC):

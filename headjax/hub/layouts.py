@@ -12,14 +12,14 @@ from headjax.attention.base import Attention
 from headjax.attention.grouped import Grouped
 from headjax.attention.multi_head import MultiHead
 from headjax.attention.no_heads import NoHeads
-from headjax.errors import ConfigError, ParameterError
+from headjax.core.errors import ConfigError, ParameterError
+from headjax.core.serialize import kind_of
 from headjax.hub.family import Family, InexpressibleError
 from headjax.hub.fields import Fields
 from headjax.hub.importing import read_config
 from headjax.hub.padding import pad_heads
 from headjax.hub.rules import bind
 from headjax.models.base import SLOTS, Model, ModelConfig
-from headjax.serialize import kind_of
 
 TRAINING_ONLY = {
     "initializer",

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from headjax.core.progress import Progress
+from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
 from headjax.hub.rules import Bound
 from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty
-from headjax.parallel.mesh import MeshConfig
-from headjax.parallel.rules import shardings
-from headjax.report.progress import Progress
-from headjax.tensors import Params, Tensor, Tensors, flatten, map_tensors
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import shardings
 
 
 class _Piece(NamedTuple):

@@ -8,11 +8,11 @@ import numpy as np
 from headjax.attention.base import Attention
 from headjax.attention.grouped import Grouped
 from headjax.attention.multi_head import MultiHead
+from headjax.core.tensors import Params, flatten
 from headjax.heads.surgery import map_attention
 from headjax.hub.family import Family, InexpressibleError
 from headjax.hub.plain_heads import PlainHeads, plain_heads
 from headjax.models.base import SLOTS, Model
-from headjax.tensors import Params, flatten
 
 
 def pad_heads(model: Model, family: Family) -> Model:

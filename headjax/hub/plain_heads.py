@@ -17,10 +17,10 @@ from headjax.attention.no_heads import NoHeads
 from headjax.attention.rotary import Rotary
 from headjax.attention.shared_key import SharedKey
 from headjax.attention.tucker import Tucker
+from headjax.core.norms import Norm
+from headjax.core.serialize import kind_of
+from headjax.core.tensors import Params
 from headjax.hub.family import InexpressibleError
-from headjax.norms import Norm
-from headjax.serialize import kind_of
-from headjax.tensors import Params
 
 
 @dataclasses.dataclass(frozen=True)

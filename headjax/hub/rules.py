@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headjax.errors import ParameterError
+from headjax.core.errors import ParameterError
+from headjax.core.tensors import Tensor, flatten
 from headjax.hub.forms import Flat, Form, OneForm, Same, Transposed
 from headjax.hub.safetensors_files import shorten
 from headjax.models.base import ModelConfig
-from headjax.tensors import Tensor, flatten
 
 _RUN = re.compile(r"((?:encoder|decoder)/)layers_([0-9]+)_([0-9]+)(/.*)")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from headjax.errors import CheckpointError
+from headjax.core.errors import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -7,6 +7,8 @@ import math
 
 import jax
 
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params
 from headjax.initialization.admin import NEEDS_OWN_LAYERS, NEEDS_POST_NORM
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import (
@@ -18,8 +20,6 @@ from headjax.initialization.layers import (
 )
 from headjax.models.base import ModelConfig
 from headjax.models.residual import PostNorm, ScaledPostNorm
-from headjax.serialize import kind
-from headjax.tensors import Params
 
 
 def constant_omega(sub_layers: int) -> float:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, ModelConfig
 from headjax.models.compute import Compute
-from headjax.tensors import Params
 
 
 class Setting(NamedTuple):

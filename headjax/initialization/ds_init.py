@@ -6,12 +6,12 @@ import dataclasses
 
 import jax
 
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_own_layers, scale_weights
 from headjax.models.base import ModelConfig
-from headjax.serialize import kind
-from headjax.tensors import Params
 
 
 @kind("ds_init")

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax import history
-from headjax.errors import ConfigError
+from headjax.core import history
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Params, Tensors, flatten
 from headjax.initialization.layers import require_own_layers, residual_slots
 from headjax.models.base import Model, ModelConfig
 from headjax.models.layer import Layer
 from headjax.models.residual import PostNorm, ScaledPostNorm
-from headjax.tensors import Params, Tensors, flatten
 
 
 def fold_shortcuts(model: Model) -> Model:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.serialize import kind
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_residual, with_residuals
 from headjax.models.base import ModelConfig
 from headjax.models.residual import PreNorm, ScaledPreNorm
-from headjax.serialize import kind
 
 
 def layer_scale(depth: int) -> float:

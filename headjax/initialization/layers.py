@@ -11,15 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.errors import require
-from headjax.initializers import Constant, Zeros
+from headjax.core.errors import require
+from headjax.core.serialize import kind_of
+from headjax.core.tensors import Constant, Params, Tensor, Tensors, Zeros, flatten, map_tensors
 from headjax.models.base import ModelConfig
 from headjax.models.layer import Layer
 from headjax.models.residual import Residual
 from headjax.models.run import Run
 from headjax.models.stack import SharedStack, Stack
-from headjax.serialize import kind_of
-from headjax.tensors import Params, Tensor, Tensors, flatten, map_tensors
 
 
 def require_residual(config: ModelConfig, accepted: type[Residual], why: str) -> None:

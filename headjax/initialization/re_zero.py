@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from headjax.core.serialize import kind
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import with_residuals, without_final_norms
 from headjax.models.base import ModelConfig
 from headjax.models.residual import ScaledNoNorm
-from headjax.serialize import kind
 
 
 @kind("re_zero")

@@ -6,7 +6,9 @@ import dataclasses
 
 import jax
 
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, flatten, map_tensors
 from headjax.initialization.base import Initialization
 from headjax.initialization.deep_norm import adds_to_stream
 from headjax.initialization.layers import (
@@ -17,8 +19,6 @@ from headjax.initialization.layers import (
 )
 from headjax.models.base import ModelConfig
 from headjax.models.residual import NoNorm
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, flatten, map_tensors
 
 
 @kind("t_fixup")

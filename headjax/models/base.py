@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax import tensors as declared
 from headjax.attention.base import Attention
-from headjax.errors import DataError, require_positive
-from headjax.initializers import Initializer, Normal
+from headjax.core import tensors as declared
+from headjax.core.errors import DataError, require_positive
+from headjax.core.tensors import Initializer, Normal, Params, Tensors
 from headjax.models.compute import Compute
 from headjax.models.layer import ProbeFunction
 from headjax.models.stack import Stack
-from headjax.tensors import Params, Tensors
 
 Batch = Mapping[str, Any]
 """Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ..."""

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.kernels import KERNELS
-from headjax.errors import require
-from headjax.serialize import unknown_name
-from headjax.tensors import Params
+from headjax.core.errors import require
+from headjax.core.serialize import unknown_name
+from headjax.core.tensors import Params
 
 
 @dataclasses.dataclass(frozen=True)

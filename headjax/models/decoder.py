@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
 from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
 from headjax.models.embeddings import Embeddings
@@ -16,8 +18,6 @@ from headjax.models.inputs import abstract_integers, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.reading import read
 from headjax.models.stack import Stack, StackCall
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 @kind("decoder")

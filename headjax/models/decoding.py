@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import jax
 
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, ModelConfig, Options
 from headjax.models.cache import Cache
-from headjax.tensors import Params
 
 
 class DecodingState(NamedTuple):

@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
-from headjax import history
 from headjax.attention import Attention, NoHeads, Talking
-from headjax.errors import require
+from headjax.core import history
+from headjax.core.errors import require
+from headjax.core.serialize import kind_of
+from headjax.core.tensors import Params, Tensor, map_tensors
 from headjax.models.base import Model, ModelConfig
 from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
 from headjax.models.residual import PreNorm, Residual
 from headjax.models.stack import SharedStack, Stack
-from headjax.serialize import kind_of
-from headjax.tensors import Params, Tensor, map_tensors
 
 C = TypeVar("C", bound=ModelConfig)
 

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from headjax import tensors as declared
-from headjax.errors import CheckpointError
-from headjax.integrity import check_sizes, write_sizes
+from headjax.core import tensors as declared
+from headjax.core.errors import CheckpointError
+from headjax.core.files import check_sizes, write_sizes
+from headjax.core.serialize import from_data, to_data
 from headjax.models.base import Model, ModelConfig
-from headjax.serialize import from_data, to_data
 from headjax.version import __version__
 
 FORMAT = 1
@@ -134,8 +134,8 @@ def _this_process_alone() -> Any:
 def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
-    from headjax.parallel.mesh import MeshConfig
-    from headjax.parallel.rules import shardings
+    from headjax.mesh.mesh import MeshConfig
+    from headjax.mesh.rules import shardings
 
     if not path.is_dir():
         raise CheckpointError(f"{path}: missing")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 from headjax.attention.attend import Dropout
-from headjax.parallel.dropping import dropped
+from headjax.mesh.random_bits import dropped
 
 
 class Dropper(NamedTuple):

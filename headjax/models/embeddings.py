@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
-from headjax.errors import DataError, require, require_positive, require_rate
-from headjax.initializers import Initializer, Zeros
+from headjax.core.errors import DataError, require, require_positive, require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
+from headjax.mesh.activations import look_up
 from headjax.models.dropout import Dropper
 from headjax.models.norms import Norm
-from headjax.parallel.activations import look_up
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
 
 
 class Positions(abc.ABC):

@@ -6,7 +6,9 @@ import dataclasses
 
 import jax
 
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
@@ -16,8 +18,6 @@ from headjax.models.reading import read
 from headjax.models.stack import Stack
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.answer import answer
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 @kind("encoder")

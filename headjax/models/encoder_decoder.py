@@ -9,7 +9,9 @@ import jax.numpy as jnp
 
 from headjax.attention.base import Call
 from headjax.attention.mask import Mask
-from headjax.errors import require, require_rate
+from headjax.core.errors import require, require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
 from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
 from headjax.models.dropout import fold
@@ -18,8 +20,6 @@ from headjax.models.inputs import abstract_integers, batch_array, batch_position
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.reading import read
 from headjax.models.stack import Stack, StackCall
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 @kind("encoder_decoder")

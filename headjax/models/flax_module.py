@@ -11,12 +11,11 @@ from typing import Any
 import jax
 from flax import nnx
 
-from headjax import tensors as declared
 from headjax.attention.base import Attention, Call
-from headjax.initializers import Initializer, Normal
+from headjax.core import tensors as declared
+from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.base import Batch, Gates, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
-from headjax.tensors import Params
 
 
 class FlaxAttention(nnx.Module):

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, Gates, ModelConfig, Options, Output
 from headjax.models.compute import Compute
 from headjax.models.layer import Probe, ProbeFunction
-from headjax.tensors import Params
 
 
 def forward(

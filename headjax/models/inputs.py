@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.models.base import Batch
 from headjax.models.embeddings import Positions
 

@@ -6,10 +6,10 @@ import math
 
 from headjax.attention import Attention, explain
 from headjax.attention.kernels import KERNELS
-from headjax.errors import ConfigError, KernelError
+from headjax.core.errors import ConfigError, KernelError
+from headjax.core.serialize import kind_of
 from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
-from headjax.serialize import kind_of
 
 SLOTS = ("attention", "cross_attention")
 

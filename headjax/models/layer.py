@@ -10,13 +10,13 @@ import jax
 
 from headjax.attention.attend import Attended
 from headjax.attention.base import Attention, Call, Memory, structure
-from headjax.errors import DataError, require_rate
+from headjax.core.errors import DataError, require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.cache import LayerCache, write
 from headjax.models.dropout import Dropper, Skipper, fold
 from headjax.models.feed_forward import FeedForward
 from headjax.models.residual import PostNorm, Residual
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 class Probe(NamedTuple):

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
-from headjax.initializers import Zeros
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 
 
 def linear_tensors(width: int, size: int) -> Tensors:

@@ -1,5 +1,5 @@
-"""The normalisations of `headjax.norms`, under the name the stacks import them by."""
+"""The normalisations of `headjax.core.norms`, under the name the stacks import them by."""
 
-from headjax.norms import LayerNorm, Norm, RMSNorm
+from headjax.core.norms import LayerNorm, Norm, RMSNorm
 
 __all__ = ["LayerNorm", "Norm", "RMSNorm"]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import ModelConfig
 from headjax.models.layer import Layer, LayerCall
 from headjax.models.norms import Norm
@@ -16,7 +17,6 @@ from headjax.models.residual import Residual, SubLayer
 from headjax.models.run import StackCall
 from headjax.models.stack import Stack
 from headjax.models.variant import LayerForward, StackForward, variant
-from headjax.tensors import Params, Tensors
 
 _OBSERVED = "observed"
 """Key under which an observed layer reports, besides what was probed."""

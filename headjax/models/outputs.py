@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import optax
 
 from headjax.attention.projections import into_heads
-from headjax.initializers import Zeros
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 
 IGNORED = -100
 """The label of positions that carry no loss."""

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
-from headjax.errors import DataError, require, require_positive, require_rate
-from headjax.initializers import Zeros
+from headjax.core.errors import DataError, require, require_positive, require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 from headjax.models.dropout import Dropper
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
 
 
 @kind("patches")

@@ -7,12 +7,12 @@ import dataclasses
 import jax
 
 from headjax.attention.projections import into_heads
-from headjax.errors import require_rate
+from headjax.core.errors import require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.dropout import Dropper
 from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.linear import linear_tensors
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 @kind("pooler")

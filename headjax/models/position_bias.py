@@ -9,9 +9,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import require, require_positive
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
+from headjax.core.errors import require, require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

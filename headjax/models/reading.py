@@ -8,12 +8,12 @@ import jax
 
 from headjax.attention.base import Call
 from headjax.attention.mask import Mask
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, Options
 from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import batch_positions, batch_present, batch_tokens
 from headjax.models.stack import Stack, StackCall
-from headjax.tensors import Params
 
 
 class Reading(NamedTuple):

@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import jax
 
-from headjax.errors import require
-from headjax.initializers import Constant, Ones, Zeros
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Constant, Ones, Params, Tensor, Tensors, Zeros
 from headjax.models.norms import LayerNorm, Norm
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
 
 SubLayer = Callable[[jax.Array], jax.Array]
 """f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""

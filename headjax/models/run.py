@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
+from headjax.core.tensors import Params, Tensors, stack_tensors
+from headjax.mesh.activations import by_example
 from headjax.models.cache import LayerCache
 from headjax.models.compute import Compute
 from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
-from headjax.parallel.activations import by_example
-from headjax.tensors import Params, Tensors, stack_tensors
 
 
 class StackCall(NamedTuple):

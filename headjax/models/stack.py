@@ -12,14 +12,14 @@ import jax.numpy as jnp
 
 from headjax.attention.base import Attention
 from headjax.attention.mask import Mask
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.cache import Cache
 from headjax.models.layer import Layer
 from headjax.models.norms import Norm
 from headjax.models.position_bias import PositionBias
 from headjax.models.run import Run, SharedRun, StackCall
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 __all__ = ["Run", "SharedRun", "SharedStack", "Stack", "StackCall"]
 

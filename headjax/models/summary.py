@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headjax import tensors as declared
+from headjax.core import tensors as declared
+from headjax.core.serialize import kind_of, to_data
 from headjax.models.base import SLOTS, ModelConfig
 from headjax.models.compute import Compute
-from headjax.serialize import kind_of, to_data
 
 
 class LayerSummary(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import jax
 
+from headjax.core.tensors import Params
 from headjax.models.layer import Layer, LayerCall
 from headjax.models.run import Run, StackCall
 from headjax.models.stack import Stack
-from headjax.tensors import Params
 
 LayerForward = Callable[[Params, jax.Array, LayerCall], tuple[jax.Array, dict[str, Any]]]
 StackForward = Callable[[Params, jax.Array, StackCall], tuple[jax.Array, list[dict[str, Any]]]]

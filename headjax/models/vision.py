@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.dropout import fold
 from headjax.models.inputs import batch_array
@@ -17,8 +19,6 @@ from headjax.models.pooler import Pooler
 from headjax.models.stack import Stack, StackCall
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.answer import answer
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 NO_TOKENS = Vocabulary(0, 0)
 

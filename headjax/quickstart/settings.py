@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headjax.errors import ConfigError
-from headjax.serialize import unknown_name
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import unknown_name
 
 VOCABULARY = 2048
 LENGTH = 128

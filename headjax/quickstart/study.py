@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.bench.forward import time_forward
-from headjax.bench.timing import Timing
 from headjax.conversion import convert
+from headjax.core.errors import CheckpointError
+from headjax.core.progress import Progress, silent
+from headjax.core.timing import Timing
 from headjax.data.records import evaluation_batches
 from headjax.data.task import TaskData
-from headjax.errors import CheckpointError
 from headjax.evaluation.evaluate import evaluate
 from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId, all_heads
@@ -23,7 +24,6 @@ from headjax.heads.pruning import prune
 from headjax.heads.scores import Scores, score_heads
 from headjax.models.base import Batch, Model
 from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, training
-from headjax.report.progress import Progress, silent
 from headjax.training.config import train_config
 from headjax.training.loop import TrainResult, train
 from headjax.training.metrics import read_metrics

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.style import INK, WIDTH, Look, Plot, finished, legend_below, look, new_axes, new_figure, style, wrap
 

@@ -12,7 +12,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.style import DIVERGING, MUTED, PAPER, SEQUENTIAL, WIDTH, Plot, finished, new_figure, style, wrap
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from headjax.files import write_file
+from headjax.core.files import write_file
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.curves import Points, axis_of_log
 from headjax.report.style import INK, WIDTH, Plot, finished, legend_below, look, new_axes, style

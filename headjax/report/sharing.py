@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.curves import Points
 from headjax.report.style import INK, WIDTH, Plot, finished, legend_below, look, new_figure, style, wrap

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report import numbers
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from typing import Any
 
 import jax
 
-from headjax.errors import CheckpointError, HeadjaxError
-from headjax.files import write_file
-from headjax.integrity import check_sizes, write_sizes
+from headjax.core.errors import CheckpointError, HeadjaxError
+from headjax.core.files import check_sizes, write_file, write_sizes
+from headjax.core.serialize import from_data, to_data
+from headjax.mesh.distributed import is_first, on_first
 from headjax.models.directory import first_line
-from headjax.parallel.distributed import is_first, on_first
-from headjax.serialize import from_data, to_data
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.state import TrainState
 

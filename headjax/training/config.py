@@ -7,16 +7,16 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from headjax.core.errors import require, require_positive
+from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
-from headjax.errors import require, require_positive
 from headjax.initialization import Initialization
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.random_bits import Prng
+from headjax.mesh.rules import ShardingConfig
 from headjax.models.compute import Compute
 from headjax.models.recipes import Recipe, Start
-from headjax.parallel.mesh import MeshConfig
-from headjax.parallel.rules import ShardingConfig
-from headjax.serialize import from_data
 from headjax.training.optimizer import Optimizer
-from headjax.training.prng import Prng
 
 EXECUTION_FIELDS = frozenset(
     {
@@ -51,11 +51,11 @@ class TrainConfig:
         optimizer: optimizer and learning-rate schedule.
         compute: type, attention kernel and rematerialisation.
         mesh: how devices are arranged.
-        sharding: what of the state lies where on them, beyond the rules of `headjax.parallel.rules`.
+        sharding: what of the state lies where on them, beyond the rules of `headjax.mesh.rules`.
         accumulate: parts of each batch that are computed one after another, with the activations of one (gradient
             accumulation).
         seed: of initialisation, shuffling and dropout.
-        prng: where dropout takes its random bits from, see `headjax.training.prng`: `threefry2x32` drops the same on
+        prng: where dropout takes its random bits from, see `headjax.mesh.random_bits`: `threefry2x32` drops the same on
             every mesh, `rbg` is cheaper on TPUs.
         log_every: steps between metric records.
         evaluate_every: steps between evaluations; 0 evaluates only at the end.

@@ -12,14 +12,14 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from headjax.core.tensors import Params
+from headjax.mesh.mesh import replicated
+from headjax.mesh.random_bits import Prng, step_key
 from headjax.models.base import Batch, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.observe import Joining, observe, variance
 from headjax.models.run import SharedRun
-from headjax.parallel.mesh import replicated
-from headjax.tensors import Params
 from headjax.training.metrics import read_metrics
-from headjax.training.prng import Prng, step_key
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
 

@@ -13,22 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from headjax import history
-from headjax.errors import DataError, HeadjaxError, require, require_positive
+from headjax.core import history
+from headjax.core.errors import DataError, HeadjaxError, require, require_positive
+from headjax.core.progress import Update
+from headjax.core.tensors import Params
+from headjax.mesh.distributed import on_this_process
+from headjax.mesh.mesh import MeshConfig, batch_sharding
+from headjax.mesh.random_bits import step_key
+from headjax.mesh.rules import shardings
 from headjax.models.base import Batch, Loss, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import cosines
-from headjax.parallel.distributed import on_this_process
-from headjax.parallel.mesh import MeshConfig, batch_sharding
-from headjax.parallel.rules import shardings
-from headjax.report.progress import Update
-from headjax.tensors import Params
 from headjax.training.gradient import gradient
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
-from headjax.training.prng import step_key
 from headjax.training.state import TrainState, initial_state
 from headjax.training.step import StepMetrics, put_batch, updated
 

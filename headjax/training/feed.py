@@ -8,10 +8,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from headjax.core.errors import DataError
 from headjax.data.records import train_iterator
 from headjax.data.task import TaskData
-from headjax.errors import DataError
-from headjax.parallel.distributed import process_shard
+from headjax.mesh.distributed import process_shard
 from headjax.training.config import TrainConfig
 from headjax.training.step import put_batch
 

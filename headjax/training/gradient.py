@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from headjax.core.tensors import Params
+from headjax.mesh.mesh import BATCH_AXES
 from headjax.models.base import Batch, Loss
-from headjax.parallel.mesh import BATCH_AXES
-from headjax.tensors import Params
 
 
 class Gradient(NamedTuple):

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import optax
 from jax.sharding import Mesh
 
-from headjax import history
+from headjax.core import history
+from headjax.core.errors import ConfigError
+from headjax.core.files import local_folder
+from headjax.core.progress import Progress, silent
 from headjax.data.task import TaskData
-from headjax.errors import ConfigError
-from headjax.files import local_folder
+from headjax.mesh.distributed import Vote, is_first, on_this_process, wait_for_all
+from headjax.mesh.mesh import check_batch_size
 from headjax.models.base import Model, ModelConfig
 from headjax.models.kernels import check_kernels
 from headjax.models.recipes import Start
-from headjax.parallel.distributed import Vote, is_first, on_this_process, wait_for_all
-from headjax.parallel.mesh import check_batch_size
-from headjax.report.progress import Progress, silent
 from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed
@@ -89,14 +89,14 @@ def train(
     Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
     of an uninterrupted run. A run that diverges stops, and its last good checkpoint stays the last one.
 
-    Among several processes (see `headjax.parallel.distributed`) each calls this alike, with a workdir that all see. An
+    Among several processes (see `headjax.mesh.distributed`) each calls this alike, with a workdir that all see. An
     interrupt of any is one of all.
 
     Args:
         config: the run.
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
         data: loaded data; None loads what the config names.
-        progress: shows the advance, see `headjax.report.progress`.
+        progress: shows the advance, see `headjax.core.progress`.
         profiled: steps to write a trace of, beside the TensorBoard files.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headjax.parallel.distributed import is_first
+from headjax.mesh.distributed import is_first
 
 
 class MetricWriter:

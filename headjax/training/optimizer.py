@@ -8,10 +8,9 @@ from typing import Any
 
 import optax
 
-from headjax.errors import require
-from headjax.initializers import Constant, Zeros
-from headjax.serialize import kind
-from headjax.tensors import Tensors, map_tensors
+from headjax.core.errors import require
+from headjax.core.serialize import kind
+from headjax.core.tensors import Constant, Tensors, Zeros, map_tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

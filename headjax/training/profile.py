@@ -8,7 +8,7 @@ from types import TracebackType
 
 import jax
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.models.base import Batch
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics

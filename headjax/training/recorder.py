@@ -6,7 +6,7 @@ import contextlib
 import statistics
 from collections.abc import Iterator, Mapping
 
-from headjax.report.progress import Update
+from headjax.core.progress import Update
 from headjax.training.clock import StepClock
 from headjax.training.metrics import MetricWriter
 from headjax.training.state import TrainState

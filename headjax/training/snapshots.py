@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jax
 
-from headjax.errors import CheckpointError
+from headjax.core.errors import CheckpointError
+from headjax.mesh.mesh import MeshConfig
 from headjax.models.base import Model
-from headjax.parallel.mesh import MeshConfig
 from headjax.training.checkpoints import CONFIG, Checkpoints
 from headjax.training.config import train_config
 from headjax.training.state import abstract_state

@@ -11,14 +11,14 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from headjax import history
+from headjax.core import history
+from headjax.core.files import write_file
+from headjax.core.serialize import to_data
 from headjax.data.records import train_iterator
 from headjax.data.task import Source
-from headjax.files import write_file
 from headjax.initialization import Setting
+from headjax.mesh.distributed import is_first, process_shard
 from headjax.models.recipes import Start
-from headjax.parallel.distributed import is_first, process_shard
-from headjax.serialize import to_data
 from headjax.training.config import TrainConfig
 from headjax.training.state import TrainState, initial_state, state_shardings
 from headjax.training.step import put_batch

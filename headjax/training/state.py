@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from headjax import tensors as declared
+from headjax.core import tensors as declared
+from headjax.core.tensors import Params
+from headjax.mesh.distributed import place_copies
+from headjax.mesh.mesh import replicated
+from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.base import ModelConfig
-from headjax.parallel.distributed import place_copies
-from headjax.parallel.mesh import replicated
-from headjax.parallel.rules import ShardingConfig, moment_shardings, shardings
-from headjax.tensors import Params
 
 
 class TrainState(NamedTuple):

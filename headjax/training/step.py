@@ -10,14 +10,14 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from headjax.core.tensors import Params
 from headjax.evaluation.measures import Measure
+from headjax.mesh.mesh import batch_sharding, replicated
+from headjax.mesh.random_bits import Prng, step_key
+from headjax.mesh.rules import ShardingConfig, moment_shardings
 from headjax.models.base import Batch, Loss, ModelConfig, Options
 from headjax.models.compute import Compute
-from headjax.parallel.mesh import batch_sharding, replicated
-from headjax.parallel.rules import ShardingConfig, moment_shardings
-from headjax.tensors import Params
 from headjax.training.gradient import Gradient, accumulated_gradient, gradient
-from headjax.training.prng import Prng, step_key
 from headjax.training.state import TrainState, state_shardings
 
 

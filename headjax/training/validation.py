@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 from jax.sharding import Mesh
 
+from headjax.core.errors import DataError
+from headjax.core.tensors import Params
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
 from headjax.data.records import batches_by_length, evaluation_batches
 from headjax.data.task import TaskData
-from headjax.errors import DataError
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.evaluate import evaluate_batches
 from headjax.evaluation.task import reduce_batches
 from headjax.models.base import Batch, ModelConfig
-from headjax.tensors import Params
 from headjax.training.config import TrainConfig
 from headjax.training.step import evaluation_step, measuring_step, put_whole_batch
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from headjax.attention import Attention, Collaborative, Gated, Grouped, Latent, MultiHead, Talking, Tucker
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
-from headjax.initializers import Normal
-from headjax.norms import RMSNorm
-from headjax.tensors import Params, initialize
+from headjax.core.norms import RMSNorm
+from headjax.core.tensors import Normal, Params, initialize
 
 WIDTH = 16
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headjax.attention import Dropout, Mask, attend
 from headjax.attention.attend import default_scale
-from headjax.errors import KernelError
+from headjax.core.errors import KernelError
 
 BATCH, QUERIES, KEYS, HEADS, DIM, VALUES = 2, 5, 7, 4, 6, 3
 SCALE = 0.37

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Attention, Call, Collaborative, Mask, MultiHead
-from headjax.errors import ConfigError
-from headjax.tensors import Params, count
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Params, count
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 
 HEADS, DIM, VALUES = 3, 4, 5

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax import tensors as declared
 from headjax.attention import Attention, Call, Mask, NoHeads
-from headjax.parallel.rules import RULES
-from headjax.serialize import from_data, kind_of, kinds_of, to_data
+from headjax.core import tensors as declared
+from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
+from headjax.mesh.rules import RULES
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 
 BATCH, LENGTH = 2, 6

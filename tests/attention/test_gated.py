@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Gated, Mask, MultiHead, NoHeads
-from headjax.errors import ConfigError
-from headjax.initializers import Constant, Normal, Zeros
-from headjax.tensors import initialize
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Constant, Normal, Zeros, initialize
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 
 PLAIN = ["fixed_head_size", "ragged_grouped", "collaborative", "latent", "talking"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Grouped, Mask, MultiHead
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 
 

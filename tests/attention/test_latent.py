@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Latent, Mask, MultiHead, RotaryHalves, RotaryInterleaved
-from headjax.errors import ConfigError
-from headjax.norms import RMSNorm
+from headjax.core.errors import ConfigError
+from headjax.core.norms import RMSNorm
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 
 

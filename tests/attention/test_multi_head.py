@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Attention, Call, Mask, MultiHead, NoHeads
-from headjax.errors import ConfigError
-from headjax.tensors import Params, count
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Params, count
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.attention.test_attend import reference
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headjax.attention import Call, Mask, MultiHead
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, RotaryInterleaved
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
 from tests.attention.formulations import random_inputs, random_params
 
 PAIRINGS = [RotaryHalves, RotaryInterleaved]

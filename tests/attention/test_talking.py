@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Dropout, Mask, MultiHead, Talking
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
 from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from headjax.attention import Call, Collaborative, Concatenate, Mask, MultiHead, Tucker
 from headjax.attention.mixing import MIXINGS
-from headjax.errors import ConfigError
-from headjax.initializers import Normal
-from headjax.tensors import initialize
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Normal, initialize
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.bench import decompose
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 
 
 def test_the_reported_error_is_the_distance_of_the_tensors(tmp_path, monkeypatch, capsys) -> None:

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from headjax.bench import heads
-from headjax.bench.timing import Timing
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.timing import Timing
 
 
 def test_without_pytorch_it_says_so_before_anything_is_measured(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.commands.ablate import parse_size
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.models.directory import load
 from tests.commands.language_folder import write_language_folder
 

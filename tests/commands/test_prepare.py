@@ -8,9 +8,9 @@ import pytest
 
 from headjax.cli import main
 from headjax.commands.prepare import changed, open_tokenizer
+from headjax.core.errors import ConfigError, DataError
 from headjax.data import PreparedData
 from headjax.data.tasks import find_task
-from headjax.errors import ConfigError, DataError
 from tests.data.vocabulary import write_lines, write_vocabulary
 
 CONFIG = """

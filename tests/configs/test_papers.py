@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headjax.configuration import load_config
+from headjax.core.configuration import load_config
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import from_data
+from headjax.core.tensors import count
 from headjax.data import PreparedData, Rehearsal
 from headjax.data.tasks import TASKS
-from headjax.errors import ConfigError
 from headjax.models.recipes import Recipe
 from headjax.models.summary import summarize
-from headjax.serialize import from_data
-from headjax.tensors import count
 from headjax.training.config import train_config
 from headjax.training.optimizer import LinearDecay
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from headjax.configuration import load_config
+from headjax.core.configuration import load_config
+from headjax.core.errors import ConfigError
 from headjax.data.glue import GLUE, Glue
 from headjax.data.images import Mnist
 from headjax.data.prepared import PreparedData
-from headjax.errors import ConfigError
 from headjax.models.recipes import Directory
 from headjax.models.tasks import Classification, Pretraining, Regression, Span
 from headjax.training.config import train_config

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from headjax.cli import main
-from headjax.configuration import load_config
-from headjax.errors import ConfigError
+from headjax.core.configuration import load_config
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import count
 from headjax.models.residual import PostNorm, PreNorm, ScaledPostNorm
-from headjax.tensors import count
 from headjax.training.config import train_config
 
 FILE = Path(__file__).parents[2] / "configs" / "small" / "deep.py"

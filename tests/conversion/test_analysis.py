@@ -11,7 +11,7 @@ from headjax.conversion import ToCollaborative, convert
 from headjax.conversion.analysis import captured_variance, mean_curve, rank_budget, rank_for, share_out
 from headjax.conversion.bias_split import content_only, context_only
 from headjax.conversion.cost import break_even_length, costs
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from tests import tiny
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax import tensors
 from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, NoHeads, RotaryHalves, Tucker
 from headjax.conversion import (
     Target,
@@ -25,9 +24,10 @@ from headjax.conversion import (
 from headjax.conversion.factorisation import Search
 from headjax.conversion.parse import describe
 from headjax.conversion.solver import Solver
-from headjax.errors import ConfigError
+from headjax.core import tensors
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Normal
 from headjax.heads.pruning import prune
-from headjax.initializers import Normal
 from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.recipes import T5, Albert, Bert, Translation
 from headjax.models.residual import PreNorm

@@ -12,8 +12,8 @@ from headjax.cli import main
 from headjax.conversion import ToDeep, convert
 from headjax.conversion.deep import layer_gap
 from headjax.conversion.difference import output_difference
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.tokenizers import byte_tokenizer
-from headjax.errors import ConfigError, DataError
 from headjax.models.deep import deepen
 from headjax.models.directory import load
 from headjax.models.embeddings import Embeddings, Learned

@@ -20,7 +20,7 @@ from headjax.conversion.products import Products, relative_distance, squared_dis
 from headjax.conversion.solver import Solver
 from headjax.conversion.starts import STARTS, concatenation
 from headjax.conversion.subspaces import low_rank, tucker
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
 
 LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3
 

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from headjax import tensors
 from headjax.attention import Gated, Grouped
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, ToTucker, convert
-from headjax.errors import ConfigError
+from headjax.core import tensors
+from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from tests.hub.directories import BERT, LLAMA, T5, model_of
 from tests.hub.test_importing import CONFIGS

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
 from headjax.data.records import Shard, train_iterator
-from headjax.errors import ConfigError
 
 EXAMPLES = 60
 

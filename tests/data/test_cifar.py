@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
+from headjax.core.errors import DataError
 from headjax.data.cifar import LAYOUTS, find_cifar, read_cifar
-from headjax.errors import DataError
 
 
 def write_cifar(folder, name, *, binary, count=6):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tokenizers.implementations import BertWordPieceTokenizer
 
+from headjax.core.errors import DataError
 from headjax.data.encoding import encode_packed, encode_sequences, padding_id
 from headjax.data.tokenizers import Tokenizer, byte_tokenizer
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import DataError
 from tests.data.vocabulary import WORDS, write_vocabulary
 
 CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")

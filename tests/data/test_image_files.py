@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headjax.core.errors import DataError
+from headjax.core.serialize import from_data, to_data
 from headjax.data.image_files import ImageFiles
 from headjax.data.records import train_iterator
 from headjax.data.task import DataConfig
-from headjax.errors import DataError
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.models.feed_forward import Dense
 from headjax.models.patches import Patches
 from headjax.models.recipes import Vit
 from headjax.models.tasks import Classification
-from headjax.serialize import from_data, to_data
 from tests.data.test_cifar import write_cifar
 from tests.tiny import model, multi_head
 

@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.images import Mnist, read_idx
-from headjax.errors import ConfigError, DataError
 
 
 def idx(array):

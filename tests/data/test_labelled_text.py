@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import from_data, to_data
 from headjax.data.glue import GLUE, Glue
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.records import evaluation_batches
 from headjax.data.task import DataConfig
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import ConfigError, DataError
-from headjax.serialize import from_data, to_data
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 
 

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import from_data, to_data
 from headjax.data.language import LanguageConfig, count
 from headjax.data.passages import Document
 from headjax.data.task import DataConfig
 from headjax.data.tokenizers import byte_tokenizer
-from headjax.errors import ConfigError, DataError
-from headjax.serialize import from_data, to_data
 
 
 @pytest.fixture

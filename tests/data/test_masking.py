@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.masking import Masking, masking_vocabulary
 from headjax.data.tokenizers import byte_tokenizer
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import ConfigError, DataError
 from tests.data.vocabulary import SPECIAL, WORDS, write_vocabulary
 
 

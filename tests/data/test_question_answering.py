@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.question_answering import QUESTION_LENGTH, QuestionAnswering, read_questions
 from headjax.data.tokenizers import Tokenizer, byte_tokenizer
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import ConfigError, DataError
 from tests.data.vocabulary import TEXT, write_vocabulary
 
 SHORT = {

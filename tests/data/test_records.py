@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.records import Shard, TokenBlocks, evaluation_batches, train_iterator
-from headjax.errors import ConfigError, DataError
 from tests import tiny
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data import Rehearsal
 from headjax.data.rehearsal import made_up_rows
 from headjax.data.tasks import TASKS
-from headjax.errors import ConfigError, DataError
 
 ONE_OF_EACH_FORM = ("lm1b", "bert_pretraining", "mnli", "stsb", "squad", "wmt14_ende", "imagenet")
 

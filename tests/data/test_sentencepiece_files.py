@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.byte_fallback_files import byte_fallback_tokenizer
 from headjax.data.encoding import encode_sequences
 from headjax.data.sentencepiece_files import sentencepiece_tokenizer, train_sentencepiece
 from headjax.data.tokenizer_files import read_tokenizer
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import ConfigError, DataError
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
 

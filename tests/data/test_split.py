@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.passages import Document, paragraphs
 from headjax.data.split import PIECE, HeldOut, split
-from headjax.errors import ConfigError, DataError
 
 
 def plain(text):

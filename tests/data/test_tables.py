@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headjax.core.errors import DataError
 from headjax.data.tables import header, read_table
-from headjax.errors import DataError
 
 
 def lines(path, *rows):

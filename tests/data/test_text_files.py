@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from headjax.core.errors import DataError
 from headjax.data.passages import Document
 from headjax.data.text_files import count_lines, read_lines, read_text, text_files
-from headjax.errors import DataError
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from headjax.core.errors import DataError
 from headjax.data.text_batch import text_batch
 from headjax.data.tokenizer_files import read_tokenizer, write_tokenizer
 from headjax.data.tokenizers import byte_tokenizer
-from headjax.errors import DataError
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "Cat"]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.evaluation.bleu import corpus_bleu
 
 

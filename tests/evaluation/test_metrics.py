@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.evaluation import metrics
 
 PREDICTED = [1, 1, 0, 1, 0, 0, 1, 0]

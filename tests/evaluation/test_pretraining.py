@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import HeadjaxError
 from headjax.data.prepared import PreparedData, PretrainingForm, RowSource, TaskRow
 from headjax.data.prepared.prepare import prepare
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import HeadjaxError
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.pretraining import MaskedAndNext
 from headjax.evaluation.task import Task, measure_task

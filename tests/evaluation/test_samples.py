@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data.ragged import RaggedRows
 from headjax.data.records import TokenBlocks
 from headjax.data.task import TaskData
-from headjax.errors import ConfigError, DataError
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import Task
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import HeadjaxError
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import HeadjaxError
 from headjax.evaluation.spans import best_span
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.squad import answer_f1

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.evaluation.squad import answer_f1, exact_match, normalize_answer, squad_metrics
 
 

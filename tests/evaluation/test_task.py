@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification
 from headjax.data.records import evaluation_batches
 from headjax.data.tokenizers import byte_tokenizer
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import ConfigError, DataError, HeadjaxError
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task

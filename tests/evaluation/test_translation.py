@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import HeadjaxError
 from headjax.data.parallel_text import ParallelText
 from headjax.data.records import evaluation_batches
 from headjax.data.tokenizers import byte_tokenizer
-from headjax.errors import HeadjaxError
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.evaluation.translation import translate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads import ablation as ablations
 from headjax.heads import gates
 from headjax.heads.ablation import ablate

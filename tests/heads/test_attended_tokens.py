@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.errors import ConfigError, DataError
+from headjax.core.errors import ConfigError, DataError
 from headjax.heads.attended_tokens import attended_tokens
 from tests import tiny
 

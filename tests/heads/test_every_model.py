@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.core.tensors import Normal
 from headjax.evaluation.evaluate import batch_loss
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
@@ -17,7 +18,6 @@ from headjax.heads.ordering import in_stacks, keep_minimum, random_order
 from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.scores import SCORES, score_heads
-from headjax.initializers import Normal
 from headjax.models import Compute, Model
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import T5, Albert

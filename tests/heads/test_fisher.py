@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads.fisher import exchange, fisher_blocks, fisher_selection
 from headjax.heads.gates import to_values
 from headjax.heads.head_id import HeadId, all_heads

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads, position
 from tests import tiny

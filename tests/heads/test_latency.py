@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.bench.timing import Timing
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
+from headjax.core.timing import Timing
 from headjax.heads import latency
 from headjax.heads.head_id import all_heads
 from headjax.heads.latency import LatencyTable, heads_for_speed_up, measure_latency

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads.hard_concrete import HardConcrete
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import learn_gates

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads import gates, ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.curve import pruning_curve

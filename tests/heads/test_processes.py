@@ -13,18 +13,18 @@ import pytest
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from tests import tiny
-from tests.parallel.test_distributed import free_port
+from tests.mesh.test_distributed import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import json, sys
 import jax
-from headjax.parallel.distributed import initialize
+from headjax.mesh.distributed import initialize
 initialize(sys.argv[1])
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
-from headjax.parallel.mesh import MeshConfig, replicated
+from headjax.mesh.mesh import MeshConfig, replicated
 from headjax.training.step import put_batch
 from tests import tiny
 

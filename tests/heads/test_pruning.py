@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from headjax import tensors
 from headjax.attention import NoHeads
-from headjax.errors import HeadjaxError
+from headjax.core import tensors
+from headjax.core.errors import HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Gated
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Attended, Mask, NoHeads
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.heads.head_id import HeadId
 from headjax.heads.roles import ROLES, _role_counts, head_roles
 from headjax.heads.surgery import map_attention

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.attention import NoHeads
-from headjax.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads import gates
 from headjax.heads.gate_gradient import gate_gradient
 from headjax.heads.head_id import HeadId, all_heads, position

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax import tensors
 from headjax.attention import Collaborative, Tucker
 from headjax.attention.mixing import Concatenate
+from headjax.core import tensors
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
 
 

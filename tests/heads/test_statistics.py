@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Attended, Mask, NoHeads
-from headjax.errors import KernelError
+from headjax.core.errors import KernelError
 from headjax.heads import statistics
 from headjax.models.layer import Probe
 from tests import tiny

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads.surgery import map_attention
 from tests import tiny
 

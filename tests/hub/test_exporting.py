@@ -12,14 +12,14 @@ from safetensors.numpy import load_file
 from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved, Talking, Tucker
 from headjax.attention.mixing import Concatenate
 from headjax.cli import main
-from headjax.errors import CheckpointError, HeadjaxError
+from headjax.core.errors import CheckpointError, HeadjaxError
+from headjax.core.norms import RMSNorm
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
 from headjax.hub.family import InexpressibleError
 from headjax.models.pooler import Pooler
 from headjax.models.tasks import NoTask, SentenceSimilarity
-from headjax.norms import RMSNorm
 from tests.hub.directories import BERT, LLAMA, T5, model_of, rewrite
 from tests.tiny import model as noisy
 

@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from headjax.cli import main
-from headjax.errors import CheckpointError, ConfigError, HeadjaxError, ParameterError
+from headjax.core.errors import CheckpointError, ConfigError, HeadjaxError, ParameterError
+from headjax.core.tensors import flatten
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
-from headjax.parallel.mesh import MeshConfig
-from headjax.tensors import flatten
+from headjax.mesh.mesh import MeshConfig
 from tests.hub.directories import BERT, LLAMA, T5, family, model_of, rewrite
 
 CONFIGS = {

@@ -10,7 +10,7 @@ import pytest
 
 from headjax.attention import Collaborative, Latent, Talking
 from headjax.cli import main
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
 from headjax.hub.checking import example_batch

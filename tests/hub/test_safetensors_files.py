@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from headjax.errors import CheckpointError
+from headjax.core.errors import CheckpointError
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten, write_safetensors
 
 ARRAYS = {

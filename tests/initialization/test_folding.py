@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Grouped, Latent
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import flatten
 from headjax.initialization import fold_shortcuts
 from headjax.models import EncoderDecoderModel, EncoderModel
 from headjax.models.directory import load
@@ -18,7 +19,6 @@ from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.norms import LayerNorm, RMSNorm
 from headjax.models.residual import PostNorm, ScaledPostNorm
 from headjax.models.stack import SharedStack, Stack
-from headjax.tensors import flatten
 from tests import tiny
 
 TEN_TIMES = 10.0

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.errors import ConfigError, DataError
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import from_data, to_data
+from headjax.core.tensors import FanIn, Normal, SlicedXavier, Tensor, Xavier, flatten
 from headjax.initialization import (
     Admin,
     AdminConstant,
@@ -23,16 +25,13 @@ from headjax.initialization import (
     constant_omega,
 )
 from headjax.initialization.admin import profile
-from headjax.initializers import FanIn, Normal, SlicedXavier, Xavier
+from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, EncoderDecoderModel, Options
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
 from headjax.models.feed_forward import Dense
 from headjax.models.norms import LayerNorm
 from headjax.models.residual import PostNorm, ScaledNoNorm
 from headjax.models.stack import SharedStack, Stack
-from headjax.parallel.mesh import MeshConfig
-from headjax.serialize import from_data, to_data
-from headjax.tensors import Tensor, flatten
 from headjax.training.step import put_whole_batch
 from tests import tiny
 

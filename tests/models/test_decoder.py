@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
-from headjax.errors import ConfigError, DataError
-from headjax.initializers import Normal
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.tensors import Normal, flatten
 from headjax.models import Compute, DecoderModel, Options
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
 from headjax.models.outputs import Tied, Untied
 from headjax.models.residual import PostNorm
-from headjax.tensors import flatten
 from tests import tiny
 
 BATCH, LENGTH = 2, 10

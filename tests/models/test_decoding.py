@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.heads.pruning import prune
 from headjax.models import Compute, Options
 from headjax.models.stack import SharedStack

@@ -10,17 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax import tensors
 from headjax.attention import Call, MultiHead, NoHeads, Talking
-from headjax.errors import ConfigError
+from headjax.core import tensors
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Normal, initialize
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.initializers import Normal
 from headjax.models.deep import deep_config, deepen, split_attention, split_feed_forward
 from headjax.models.dropout import Dropper
 from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.recipes import T5, Albert, Bert, Deep, Directory, Translation
-from headjax.tensors import initialize
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 

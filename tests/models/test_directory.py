@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from headjax.attention import Collaborative, MultiHead, NoHeads
-from headjax.errors import CheckpointError, ConfigError, ParameterError
+from headjax.core.errors import CheckpointError, ConfigError, ParameterError
+from headjax.core.tensors import flatten
+from headjax.mesh.mesh import MeshConfig
 from headjax.models.base import Model
 from headjax.models.decoder import DecoderModel
 from headjax.models.directory import load, load_config
@@ -16,8 +18,6 @@ from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
 from headjax.models.stack import Stack
-from headjax.parallel.mesh import MeshConfig
-from headjax.tensors import flatten
 
 
 def small_config(hidden=8):

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax import tensors
-from headjax.errors import ConfigError, DataError
+from headjax.core import tensors
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import from_data, to_data
 from headjax.heads.pruning import prune
 from headjax.models import Compute, EncoderModel, ModelConfig
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
@@ -20,7 +21,6 @@ from headjax.models.pooler import Pooler
 from headjax.models.recipes import Albert, Bert, DistilBert, Roberta
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
-from headjax.serialize import from_data, to_data
 from tests import tiny
 
 SIZES = {"vocab_size": tiny.VOCABULARY, "max_length": tiny.MAX_LENGTH, "width": tiny.WIDTH, "num_layers": 3}

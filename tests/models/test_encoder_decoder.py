@@ -9,21 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax import tensors
 from headjax.attention import Grouped, MultiHead
-from headjax.errors import ConfigError, DataError
+from headjax.core import tensors
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import from_data, to_data
+from headjax.core.tensors import Normal
 from headjax.evaluation.evaluate import evaluate
 from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
-from headjax.initializers import Normal
 from headjax.models import Compute, EncoderDecoderModel, ModelConfig, Options
 from headjax.models.embeddings import Learned, Sinusoidal
 from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.position_bias import RelativeBuckets
 from headjax.models.recipes import T5, Translation
 from headjax.models.residual import PreNorm
-from headjax.serialize import from_data, to_data
 from tests import tiny
 
 GENERATOR = np.random.default_rng(1)

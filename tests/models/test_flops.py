@@ -16,11 +16,11 @@ from headjax.attention import (
     Talking,
     Tucker,
 )
+from headjax.core.tensors import abstract
 from headjax.models import Compute, Options
 from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.recipes import Albert, Bert, LanguageModel, Translation, Vit
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
-from headjax.tensors import abstract
 
 LENGTH, BATCH = 128, 2
 MULTI = MultiHead(num_heads=12, head_dim=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headjax.attention import Talking
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
 from headjax.models import Compute
 from headjax.models.kernels import check_kernels
 from tests import tiny

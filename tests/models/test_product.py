@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from headjax.heads import gates as gate_arrays
+from headjax.mesh.mesh import MeshConfig, batch_sharding
+from headjax.mesh.rules import shardings
 from headjax.models import Compute, Options
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Vit
-from headjax.parallel.mesh import MeshConfig, batch_sharding
-from headjax.parallel.rules import shardings
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.models.test_encoder import config as encoder_config

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
 from headjax.models import directory
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Bert, Directory

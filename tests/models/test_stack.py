@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import abstract, flatten
 from headjax.models import Compute, Options
 from headjax.models.layer import Layer
 from headjax.models.stack import Stack
-from headjax.tensors import abstract, flatten
 from tests import tiny
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())

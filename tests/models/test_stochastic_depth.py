@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from headjax.attention.base import Call
-from headjax.errors import ConfigError
-from headjax.initializers import Normal
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Normal, initialize
 from headjax.models import Compute, Options
 from headjax.models.layer import LayerCall
 from headjax.models.residual import PreNorm
-from headjax.tensors import initialize
 from tests import tiny
 
 RATE, EXAMPLES = 0.4, 400

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from headjax import tensors
 from headjax.attention import NoHeads
+from headjax.core import tensors
 from headjax.heads.pruning import prune
 from headjax.models import Compute
 from headjax.models.summary import summarize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.models.base import Output
 from headjax.models.tasks import (
     Classification,

@@ -4,15 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.errors import ConfigError, DataError
-from headjax.initializers import Normal
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import from_data, to_data
+from headjax.core.tensors import Normal
 from headjax.models import Compute, ModelConfig, VisionModel
 from headjax.models.feed_forward import Dense
 from headjax.models.patches import Patches
 from headjax.models.recipes import Vit
 from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, DistilledClassification, Span
-from headjax.serialize import from_data, to_data
 from tests import tiny
 
 PATCHES = Patches(image_size=6, patch_size=2, channels=3, distillation_token=True)

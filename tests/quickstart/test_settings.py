@@ -2,9 +2,9 @@
 
 import pytest
 
-from headjax import tensors as declared
-from headjax.configuration import load_config
-from headjax.errors import ConfigError
+from headjax.core import tensors as declared
+from headjax.core.configuration import load_config
+from headjax.core.errors import ConfigError
 from headjax.heads.head_id import all_heads
 from headjax.quickstart.settings import FORMULATIONS, training
 from headjax.training.config import train_config

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report.curves import captured_variance, depth_curves, learning_curves, pruning_curves
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report.maps import attention_patterns, head_map
 
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from headjax.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.report import numbers
 from headjax.report.curves import learning_curves, pruning_curves
 from headjax.report.maps import head_map

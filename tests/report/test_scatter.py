@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.scatter import importance_transfer, trade_off
 

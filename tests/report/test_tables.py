@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.tables import Column, Table, print_table
 

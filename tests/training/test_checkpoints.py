@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from headjax.errors import CheckpointError
-from headjax.parallel.mesh import MeshConfig
+from headjax.core.errors import CheckpointError
+from headjax.mesh.mesh import MeshConfig
 from headjax.training.checkpoints import SHARED_FROM, Checkpoints
 from headjax.training.state import TrainState
 

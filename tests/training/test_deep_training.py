@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import flatten
 from headjax.data.records import TokenBlocks
 from headjax.data.task import TaskData
-from headjax.errors import ConfigError
 from headjax.models.directory import load
 from headjax.models.residual import ScaledPostNorm
-from headjax.tensors import flatten
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import train_config
 from headjax.training.depth import layer_norms, read_depth

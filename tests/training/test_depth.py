@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from headjax.mesh.mesh import MeshConfig
 from headjax.models.base import Options
 from headjax.models.compute import Compute
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Albert
 from headjax.models.tasks import MaskedLanguageModel
-from headjax.parallel.mesh import MeshConfig
 from headjax.training.depth import depth_measurement
 from tests import tiny
 

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from headjax.core.errors import HeadjaxError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
-from headjax.errors import HeadjaxError
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.models.feed_forward import Dense

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 
+from headjax.core.errors import CheckpointError, ConfigError, DataError, HeadjaxError
+from headjax.core.tensors import flatten
 from headjax.data.records import TokenBlocks
 from headjax.data.task import TaskData
-from headjax.errors import CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.models.directory import load
-from headjax.tensors import flatten
 from headjax.training.checkpoints import check_workdir
 from headjax.training.clock import StepClock
 from headjax.training.config import train_config

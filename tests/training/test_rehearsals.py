@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.configuration import load_config
+from headjax.core.configuration import load_config
 from headjax.models.directory import load
 from headjax.training.config import train_config
 from headjax.training.loop import train

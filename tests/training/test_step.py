@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.core.tensors import count, flatten
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import ShardingConfig
 from headjax.models import Compute
 from headjax.models.base import Loss
 from headjax.models.feed_forward import Dense
 from headjax.models.outputs import IGNORED, Untied
-from headjax.parallel.collectives import collectives
-from headjax.parallel.mesh import MeshConfig
-from headjax.parallel.rules import ShardingConfig
-from headjax.tensors import count, flatten
+from headjax.plan.collectives import collectives
 from headjax.training.gradient import accumulated_gradient
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state, initial_state

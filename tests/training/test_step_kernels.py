@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
+from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute
-from headjax.parallel.mesh import MeshConfig
 from headjax.training.state import initial_state
 from headjax.training.step import evaluation_step, put_batch, train_step
 from tests import tiny

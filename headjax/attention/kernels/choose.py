@@ -15,8 +15,8 @@ import jax
 from headjax.attention.kernels.capabilities import refusal
 from headjax.attention.kernels.request import Request
 from headjax.attention.kernels.table import KERNELS
-from headjax.errors import KernelError
-from headjax.serialize import unknown_name
+from headjax.core.errors import KernelError
+from headjax.core.serialize import unknown_name
 
 AUTO = "auto"
 REFERENCE = "einsum"

@@ -18,7 +18,7 @@ from headjax.attention.multi_head import MultiHead
 from headjax.attention.rotary import RotaryHalves
 from headjax.attention.talking import Talking
 from headjax.attention.tucker import Tucker
-from headjax.errors import KernelError
+from headjax.core.errors import KernelError
 
 EXAMPLES: dict[str, Attention] = {
     "`MultiHead`": MultiHead(num_heads=12, head_dim=64),

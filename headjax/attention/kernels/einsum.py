@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attended import AcrossHeads, Attended, Dropout
 from headjax.attention.mask import Mask
-from headjax.parallel.dropping import dropped
+from headjax.mesh.random_bits import dropped
 
 
 def attend(

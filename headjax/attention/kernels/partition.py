@@ -18,8 +18,8 @@ def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Calla
     Examples are spread over the mesh's batch axes and heads over the axis that heads are sharded on, each where the
     numbers divide; otherwise every device computes all of them.
     """
-    from headjax.parallel.mesh import BATCH_AXES, parts_along
-    from headjax.parallel.rules import RULES
+    from headjax.mesh.mesh import BATCH_AXES, parts_along
+    from headjax.mesh.rules import RULES
 
     head_axis = RULES["heads"]
     counts = {asked.heads, *({asked.key_heads, asked.value_heads} - {1})}

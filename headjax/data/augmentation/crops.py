@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from headjax.errors import require
-from headjax.serialize import kind
+from headjax.core.errors import require
+from headjax.core.serialize import kind
 
 ATTEMPTS = 10
 """Rectangles that are drawn until one fits into the image."""

@@ -7,9 +7,9 @@ import dataclasses
 
 import numpy as np
 
+from headjax.core.errors import require
+from headjax.core.serialize import kind
 from headjax.data.augmentation.crops import random_rectangle
-from headjax.errors import require
-from headjax.serialize import kind
 
 
 class ValueTransform(abc.ABC):

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headjax.errors import require
-from headjax.serialize import kind
+from headjax.core.errors import require
+from headjax.core.serialize import kind
 
 
 class Mixed(NamedTuple):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headjax.errors import DataError, require, require_positive
-from headjax.serialize import kind
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image

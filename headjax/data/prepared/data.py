@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from headjax.core.errors import DataError, require
+from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.buckets import LengthBuckets
 from headjax.data.prepared.images import augmented
@@ -13,8 +15,6 @@ from headjax.data.prepared.padded import Padded
 from headjax.data.roots import candidate_folders, missing
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require
-from headjax.serialize import kind
 
 
 @kind("task")

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from headjax.core.errors import DataError
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import Source
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError
 
 Split = Literal["train", "validation"]
 Seed = tuple[int, ...]

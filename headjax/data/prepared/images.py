@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation, Flip, RandomSquare
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import RandomSource, Source
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require, require_positive
-from headjax.serialize import kind
 
 
 @kind("image_rows")

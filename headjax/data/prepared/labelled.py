@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headjax.core.errors import DataError, require_positive
+from headjax.core.serialize import kind, unknown_name
 from headjax.data.encoding import encode_sequences, padding_id
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split, text, text_counts, tokenizer_of
 from headjax.data.prepared.padded import PaddedRecords
@@ -16,8 +18,6 @@ from headjax.data.prepared.rows import TaskRow
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import Source
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require_positive
-from headjax.serialize import kind, unknown_name
 
 COLUMNS = ("input_ids", "token_type_ids")
 

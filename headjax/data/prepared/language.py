@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from headjax.core.errors import require
+from headjax.core.serialize import kind
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split, padded, text_counts, tokenizer_of
 from headjax.data.prepared.packing import pack, segments
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import Source
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import require
 from headjax.models.outputs import IGNORED
-from headjax.serialize import kind
 
 
 @kind("language_model_rows")

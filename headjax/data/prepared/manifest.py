@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.files import write_file
+from headjax.core.serialize import dumps, from_data
 from headjax.data.prepared.form import Form
 from headjax.data.prepared.shards import ShardRecords
-from headjax.errors import DataError, HeadjaxError
-from headjax.files import write_file
-from headjax.serialize import dumps, from_data
 
 MANIFEST = "manifest.json"
 UNFINISHED = "manifest.partial.json"

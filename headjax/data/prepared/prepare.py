@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.core.errors import DataError, require
+from headjax.core.progress import Progress, Update, silent
+from headjax.core.serialize import to_data
 from headjax.data.prepared.form import Form, Split
 from headjax.data.prepared.manifest import MANIFEST, TOKENIZER, UNFINISHED, Manifest, Shard, load_manifest
 from headjax.data.prepared.rows import RowSource, TaskRow, chunks, fingerprint
 from headjax.data.prepared.shards import ShardRecords, sizes_path, write_shard
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require
-from headjax.report.progress import Progress, Update, silent
-from headjax.serialize import to_data
 from headjax.version import __version__
 
 SHARD_BYTES = 2**25

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from headjax.core.errors import DataError, require, require_positive, require_rate
+from headjax.core.serialize import kind
 from headjax.data.encoding import changeable, padding_id
 from headjax.data.masking import Masked, Masking, MaskingVocabulary, masking_vocabulary
 from headjax.data.next_sentence import Sentences, sentence_pairs
@@ -18,9 +20,7 @@ from headjax.data.sentences import sentences
 from headjax.data.split import pieces
 from headjax.data.task import RandomSource, Source
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require, require_positive, require_rate
 from headjax.models.outputs import IGNORED
-from headjax.serialize import kind
 
 CHAPTER = 50_000
 """Characters after which a long document (a book) goes on as another one."""

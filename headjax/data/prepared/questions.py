@@ -9,6 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from headjax.core.errors import DataError, require_positive
+from headjax.core.serialize import kind
 from headjax.data.encoding import padding_id
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split, tokenizer_of
 from headjax.data.prepared.padded import PaddedRecords
@@ -16,8 +18,6 @@ from headjax.data.prepared.rows import TaskRow
 from headjax.data.question_answering import Question, QuestionAnswering, QuestionRows, Window, Windows
 from headjax.data.task import Source
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError, require_positive
-from headjax.serialize import kind
 
 COLUMNS = ("input_ids", "token_type_ids", "context_mask")
 TARGETS = ("start_positions", "end_positions")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from headjax.core.errors import DataError
 from headjax.data.prepared.form import Record
-from headjax.errors import DataError
 
 WRITING = "group_size:1"
 READING = "readahead_buffer_size:0,max_parallelism:0"

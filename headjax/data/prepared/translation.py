@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from headjax.core.errors import require
+from headjax.core.serialize import kind
 from headjax.data.encoding import padding_id
 from headjax.data.parallel_text import Translations
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split, padded, tokenizer_of
@@ -17,9 +19,7 @@ from headjax.data.prepared.rows import TaskRow
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import Source
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import require
 from headjax.models.outputs import IGNORED
-from headjax.serialize import kind
 
 
 @kind("translations")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headjax.core.errors import DataError
+from headjax.core.serialize import unknown_name
 from headjax.data.tasks import glue, images, language, pretraining, squad, translation
 from headjax.data.tasks.spec import TaskSpec
-from headjax.errors import DataError
-from headjax.serialize import unknown_name
 
 TASKS: Mapping[str, TaskSpec] = {
     spec.name: spec for family in (language, pretraining, glue, squad, translation, images) for spec in family.TASKS

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headjax.core.errors import DataError
+from headjax.core.serialize import unknown_name
 from headjax.data.glue import GLUE, Glue
 from headjax.data.labelled_text import TextClassification, number
 from headjax.data.prepared.form import Split
@@ -14,8 +16,6 @@ from headjax.data.tables import Row, header
 from headjax.data.tasks.local import local_rows, wanted_fields
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
 from headjax.data.text_files import find_files
-from headjax.errors import DataError
-from headjax.serialize import unknown_name
 
 FIELDS = {
     "cola": ("sentence",),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from headjax.core.errors import DataError
 from headjax.data.cifar import find_cifar, read_cifar
 from headjax.data.image_folders import class_folders
 from headjax.data.images import MNIST_DEVIATION, MNIST_MEAN, Mnist
@@ -14,7 +15,6 @@ from headjax.data.prepared.images import ImageForm
 from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.tasks.local import TFRECORD, has_suffix, local_rows
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
-from headjax.errors import DataError
 
 Reader = Callable[[TaskSpec, Sequence[Path]], Rows]
 

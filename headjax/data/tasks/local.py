@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headjax.core.errors import DataError
 from headjax.data.prepared.form import Form, Split
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.rows import RowSource, TaskRow
@@ -16,7 +17,6 @@ from headjax.data.split import text_hash
 from headjax.data.tables import READERS, header, table_rows
 from headjax.data.tasks.spec import Rows, TaskSpec
 from headjax.data.text_files import find_files, read_lines
-from headjax.errors import DataError
 
 HELD_OUT = 0.05
 """Share of the rows that is held out, about, where no file is named for validation."""

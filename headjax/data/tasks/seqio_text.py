@@ -10,13 +10,13 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from headjax.core.errors import DataError
 from headjax.data.prepared.labelled import LabelledForm
 from headjax.data.prepared.language import LanguageForm
 from headjax.data.prepared.questions import QuestionForm
 from headjax.data.prepared.translation import TranslationForm
 from headjax.data.tasks.spec import TaskSpec
 from headjax.data.tokenizers import Tokenizer
-from headjax.errors import DataError
 
 Row = Mapping[str, tf.Tensor]
 

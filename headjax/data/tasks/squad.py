@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from headjax.core.errors import DataError
 from headjax.data.prepared.questions import QuestionForm
 from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.question_answering import read_questions
 from headjax.data.tasks.local import TFRECORD, local_rows, split_files
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
-from headjax.errors import DataError
 
 
 def local_squad(spec: TaskSpec, paths: Sequence[Path]) -> Rows:

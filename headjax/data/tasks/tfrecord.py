@@ -7,10 +7,10 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from headjax.core.errors import DataError
+from headjax.core.serialize import unknown_name
 from headjax.data.image_folders import pixels
 from headjax.data.prepared.rows import TaskRow
-from headjax.errors import DataError
-from headjax.serialize import unknown_name
 
 
 def read_tfrecord(

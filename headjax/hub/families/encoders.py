@@ -8,11 +8,11 @@ from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple
 
 from headjax.attention.multi_head import MultiHead
+from headjax.core.tensors import Normal
 from headjax.hub.families.labels import classifier, label_fields, num_labels
 from headjax.hub.family import Family, expect, head_dim
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import Rules
-from headjax.initializers import Normal
 from headjax.models.base import ModelConfig
 from headjax.models.embeddings import Embeddings, Learned, Positions
 from headjax.models.encoder import EncoderModel

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from headjax.attention.multi_head import MultiHead
+from headjax.core.tensors import Normal
 from headjax.hub.family import Family, expect, head_dim
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.forms import Flat, Fused, Matrix, Transposed
 from headjax.hub.rules import Rule, Rules, norm, one, projection, under
-from headjax.initializers import Normal
 from headjax.models.base import ModelConfig
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned

@@ -10,12 +10,12 @@ from headjax.attention.base import Attention
 from headjax.attention.grouped import Grouped
 from headjax.attention.multi_head import MultiHead
 from headjax.attention.rotary import Rotary
+from headjax.core.tensors import Normal
 from headjax.hub.families.rope import read_rotary, write_rotary
 from headjax.hub.family import Family, HeadShape, InexpressibleError, expect
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.forms import Transposed
 from headjax.hub.rules import Rules, one, projection, under
-from headjax.initializers import Normal
 from headjax.models.base import ModelConfig
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions

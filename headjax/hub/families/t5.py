@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from headjax.attention.base import Attention
 from headjax.attention.multi_head import MultiHead
+from headjax.core.tensors import FanIn
 from headjax.hub.family import Family, HeadShape, InexpressibleError, expect
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.forms import Transposed
 from headjax.hub.rules import Rules, one, projection, under
-from headjax.initializers import FanIn
 from headjax.models.base import ModelConfig
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.encoder_decoder import EncoderDecoderModel

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from headjax.attention.multi_head import MultiHead
+from headjax.core.tensors import Normal
 from headjax.hub.families.labels import classifier, label_fields, num_labels
 from headjax.hub.family import Family, expect, head_dim
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.forms import LastFirst, Leading
 from headjax.hub.rules import Rules, affine, norm, one, projection, under
-from headjax.initializers import Normal
 from headjax.models.base import ModelConfig
 from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer

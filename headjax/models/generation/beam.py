@@ -8,12 +8,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, Gates, Model, Options
 from headjax.models.compute import Compute
 from headjax.models.decoding import DecodingState, GenerativeModel
 from headjax.models.generation.generate import check_generative, start
-from headjax.tensors import Params
 
 NEVER = -1e30
 """Score of a hypothesis that does not exist."""

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
+from headjax.core.tensors import Params
 from headjax.models.base import Batch, Gates, Model, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.decoding import DecodingState, GenerativeModel
 from headjax.models.generation.sampling import Greedy, Sampler
-from headjax.tensors import Params
 
 
 class Generated(NamedTuple):

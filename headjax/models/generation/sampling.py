@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import require
+from headjax.core.errors import require
 
 
 class Sampler(abc.ABC):

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headjax.attention.base import Attention
-from headjax.errors import require
+from headjax.core.errors import require
+from headjax.core.tensors import Params
 from headjax.models.base import ModelConfig
 from headjax.models.layer import Layer
 from headjax.models.norms import Norm
 from headjax.models.residual import PreNorm, Residual
 from headjax.models.stack import Stack
-from headjax.tensors import Params
 
 
 class Start(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.errors import require_positive
-from headjax.initializers import Initializer, TruncatedNormal
+from headjax.core.errors import require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
 from headjax.models.encoder import EncoderModel
 from headjax.models.feed_forward import FeedForward
@@ -17,7 +18,6 @@ from headjax.models.recipes.base import Recipe, equal_stack
 from headjax.models.residual import PostNorm, Residual
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.tasks import NoTask, TaskOutput
-from headjax.serialize import kind
 
 
 @kind("bert")

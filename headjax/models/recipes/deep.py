@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from headjax.core.serialize import kind
 from headjax.models.base import Model, ModelConfig
 from headjax.models.deep import deep_config, deepen
 from headjax.models.recipes.base import Recipe, Start
-from headjax.serialize import kind
 
 
 @kind("deep")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from headjax.core.serialize import kind
 from headjax.models.base import Model, ModelConfig
 from headjax.models.recipes.base import Recipe, Start
 from headjax.models.tasks import TaskOutput
 from headjax.models.tasks.replace import with_task
-from headjax.serialize import kind
 
 
 @kind("directory")

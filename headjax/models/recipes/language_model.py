@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.errors import require_positive
-from headjax.initializers import Initializer, Normal
+from headjax.core.errors import require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, Normal
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned, Positions
 from headjax.models.feed_forward import FeedForward
@@ -15,7 +16,6 @@ from headjax.models.norms import Norm
 from headjax.models.outputs import Tied, TokenLogits
 from headjax.models.recipes.base import Recipe, equal_stack
 from headjax.models.residual import PreNorm, Residual
-from headjax.serialize import kind
 
 
 @kind("language_model")

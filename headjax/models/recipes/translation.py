@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.errors import require_positive
-from headjax.initializers import FanIn, Initializer, Normal, Xavier
+from headjax.core.errors import require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import FanIn, Initializer, Normal, Xavier
 from headjax.models.embeddings import Embeddings, NoPositions, Positions, Sinusoidal
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.feed_forward import FeedForward
@@ -17,7 +18,6 @@ from headjax.models.position_bias import RelativeBuckets
 from headjax.models.recipes.base import Recipe, final_norm
 from headjax.models.residual import PostNorm, PreNorm, Residual
 from headjax.models.stack import Stack
-from headjax.serialize import kind
 
 
 @kind("translation")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.errors import require_positive
-from headjax.initializers import Initializer, TruncatedNormal
+from headjax.core.errors import require_positive
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
 from headjax.models.norms import LayerNorm
@@ -15,7 +16,6 @@ from headjax.models.recipes.base import Recipe, equal_stack
 from headjax.models.residual import PreNorm, Residual
 from headjax.models.tasks import NoTask, TaskOutput
 from headjax.models.vision import VisionModel
-from headjax.serialize import kind
 
 
 @kind("vit")

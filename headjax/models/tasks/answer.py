@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headjax.core.tensors import Params
 from headjax.models.base import Options, Output, by_head_stack
 from headjax.models.dropout import fold
 from headjax.models.tasks.base import Features, TaskOutput
-from headjax.tensors import Params
 
 
 def answer(

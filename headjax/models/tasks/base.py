@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 
 import jax
 
-from headjax.errors import ConfigError, DataError
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 class Vocabulary(NamedTuple):

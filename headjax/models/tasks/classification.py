@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from headjax.errors import DataError, require_positive, require_rate
+from headjax.core.errors import DataError, require_positive, require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.dropout import Dropper
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.outputs import cross_entropy
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 @kind("classification")

@@ -6,14 +6,14 @@ import dataclasses
 
 import jax
 
-from headjax.errors import require_positive, require_rate
+from headjax.core.errors import require_positive, require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 from headjax.models.tasks.classification import class_losses
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 @kind("distilled_classification")

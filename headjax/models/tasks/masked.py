@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
-from headjax.initializers import Zeros
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.inputs import abstract_integers, batch_array
@@ -17,8 +18,6 @@ from headjax.models.linear import linear, linear_tensors
 from headjax.models.norms import LayerNorm, Norm
 from headjax.models.outputs import Tied, cross_entropy
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensor, Tensors
 
 
 @kind("masked_language_model")

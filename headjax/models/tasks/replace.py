@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
-from headjax import history
-from headjax import tensors as declared
-from headjax.errors import ConfigError
+from headjax.core import history
+from headjax.core import tensors as declared
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import kind_of, to_data
 from headjax.models.base import Model
 from headjax.models.pooler import Pooler
 from headjax.models.tasks.base import TaskOutput
-from headjax.serialize import kind_of, to_data
 
 
 def with_task(model: Model, output: TaskOutput, *, seed: int = 0) -> Model:

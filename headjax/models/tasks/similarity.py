@@ -8,12 +8,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 EPSILON = 1e-9
 """Keeps the length of an embedding from being 0."""

@@ -8,15 +8,15 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.errors import require_rate
+from headjax.core.errors import require_rate
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.dropout import Dropper
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.outputs import IGNORED, cross_entropy
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
-from headjax.serialize import kind
-from headjax.tensors import Params, Tensors
 
 
 @kind("span")

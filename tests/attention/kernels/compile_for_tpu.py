@@ -12,12 +12,12 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from headjax.attention import Collaborative, Mask, Tucker, attend
 from headjax.attention.kernels import target
-from headjax.errors import ConfigError
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import map_tensors
+from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.kernels import check_kernels
-from headjax.parallel.mesh import MeshConfig
-from headjax.tensors import map_tensors
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 

@@ -11,7 +11,7 @@ import pytest
 
 from headjax.attention import Attention, Call, Mask
 from headjax.attention.kernels.documentation import EXAMPLES, answer, markdown
-from headjax.serialize import kind_of, kinds_of
+from headjax.core.serialize import kind_of, kinds_of
 from tests.attention.formulations import random_inputs, random_params
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "kernels.md"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Mask, attend
-from headjax.errors import KernelError
+from headjax.core.errors import KernelError
 from tests.attention.kernels.calls import BATCH, HEADS, KEYS, inputs, masks, normal
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headjax.attention import Mask, attend
 from headjax.attention.kernels.choose import tpu_generation
-from headjax.parallel.mesh import MeshConfig, current_mesh
+from headjax.mesh.mesh import MeshConfig, current_mesh
 from tests.attention.kernels.calls import normal
 
 BATCH, LENGTH, SHARED, VALUES = 2, 5, 8, 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
+from headjax.core.serialize import from_data, to_data
 from headjax.data.augmentation import (
     Augmentation,
     CutMix,
@@ -19,8 +21,6 @@ from headjax.data.augmentation import (
 from headjax.data.augmentation.pixels import CHANGES
 from headjax.data.prepared.images import AugmentedImages, ImageForm, augmented
 from headjax.data.records import train_iterator
-from headjax.errors import ConfigError, DataError
-from headjax.serialize import from_data, to_data
 
 DEIT = Augmentation(
     pixels=(Flip(), RandAugment()), values=(RandomErasing(),), mix=OneOf(mixes=(Mixup(alpha=0.8), CutMix(alpha=1.0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data import PretrainingText
 from headjax.data.parallel_text import Translations
 from headjax.data.prepared import (
@@ -20,7 +21,6 @@ from headjax.data.question_answering import QuestionAnswering, QuestionRows
 from headjax.data.records import Shard, train_iterator
 from headjax.data.tokenizers import byte_tokenizer
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import ConfigError, DataError
 from tests import tiny
 from tests.data.vocabulary import WORDS, write_vocabulary
 

@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 
+from headjax.core.errors import ConfigError, DataError
 from headjax.data import PreparedData
 from headjax.data.prepared import LabelledForm, LanguageForm, RowSource, TaskRow, read_manifest, shards
 from headjax.data.prepared import prepare as preparing
@@ -15,7 +16,6 @@ from headjax.data.prepared.prepare import prepare
 from headjax.data.records import Shard, evaluation_batches, train_iterator
 from headjax.data.tokenizers import byte_tokenizer
 from headjax.data.wordpiece import wordpiece_tokenizer
-from headjax.errors import ConfigError, DataError
 from tests.data.vocabulary import TEXT, write_vocabulary
 
 FORM = LabelledForm(length=12, classes=("bad", "good"))

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
+from headjax.core.errors import DataError
 from headjax.data import PreparedData
 from headjax.data.glue import GLUE
 from headjax.data.tasks import TASKS, find_task
 from headjax.data.tasks.local import wanted_fields
 from headjax.data.tokenizers import byte_tokenizer
-from headjax.errors import DataError
 from tests.data.vocabulary import write_lines, write_vocabulary
 
 pytestmark = [

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.errors import DataError
+from headjax.core.errors import DataError
 from headjax.models.generation import beam_search, generate
 from tests import tiny
 from tests.models.test_encoder_decoder import translation

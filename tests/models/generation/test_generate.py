@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.errors import ConfigError, DataError
+from headjax.core.errors import ConfigError, DataError
 from headjax.models.generation import Greedy, Sample, generate
 from tests import tiny
 from tests.models.test_encoder import config as encoder_config

@@ -1,0 +1,137 @@
+"""Config files: `FILE[:ARGS]` and `--config.x=y` overrides to an ml-collections `ConfigDict`.
+
+A config file defines `get_config(arg="")`. The argument is read with `parse_arguments`, so that a file states its
+knobs, their types and their defaults in one place and an unknown one is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import unknown_name
+
+OPTIONAL_GROUPS = ("compute", "mesh", "sharding")
+"""Groups of a training run that a file may leave out and an override may still set."""
+
+
+def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
+    """Reads `a=1,b=two,smoke` into the types of the defaults; a bare name sets a boolean.
+
+    Args:
+        argument: the text after the colon of `FILE:ARGS`.
+        **defaults: every argument the file takes, with its default, whose type it keeps.
+
+    Raises:
+        ConfigError: an unknown argument or a value of another type.
+    """
+    values = dict(defaults)
+    for part in filter(None, argument.split(",")):
+        name, equals, text = part.partition("=")
+        if name not in defaults:
+            raise ConfigError(f"config argument: {unknown_name('argument', name, defaults)}")
+        default = defaults[name]
+        if isinstance(default, bool):
+            if text.lower() not in ("", "true", "false", "1", "0"):
+                raise ConfigError(f"config argument {name}: expected true or false, got {text!r}")
+            values[name] = text.lower() in ("", "true", "1")
+        else:
+            if not equals:
+                raise ConfigError(f"config argument {name}: expected {name}=VALUE")
+            try:
+                values[name] = type(default)(text)
+            except ValueError:
+                raise ConfigError(f"config argument {name}: expected {type(default).__name__}, got {text!r}") from None
+    return types.SimpleNamespace(**values)
+
+
+def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Loads `FILE[:ARGS]` and applies overrides such as `--config.optimizer.schedule.peak=0.001`.
+
+    An override may also set a field that the file leaves at its default. Whether the field exists is checked when the
+    config is built (`headjax.core.serialize.from_data`), where its type is known.
+
+    Raises:
+        ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
+    """
+    path, _, argument = spec.partition(":")
+    config = _call(_module(path), path, argument)
+    for override in overrides:
+        _override(config, override)
+    return config
+
+
+def _module(path: str) -> types.ModuleType:
+    if not Path(path).is_file():
+        raise ConfigError(f"{path}: no such config file")
+    found = importlib.util.spec_from_file_location("headjax_config", path)
+    if found is None or found.loader is None:
+        raise ConfigError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
+    if not callable(getattr(module, "get_config", None)):
+        raise ConfigError(f"{path}: defines no get_config(arg)")
+    return module
+
+
+def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
+    try:
+        config = module.get_config(argument)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except Exception as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
+    if not isinstance(config, ConfigDict):
+        raise ConfigError(f"{path}: get_config must return a ConfigDict, got {type(config).__name__}")
+    return config
+
+
+def _override(config: ConfigDict, override: str) -> None:
+    path, equals, text = override.removeprefix("--").partition("=")
+    if not equals:
+        raise ConfigError(f"{override}: expected --config.FIELD=VALUE")
+    _, *groups, name = path.split(".")
+    node = config
+    if groups and groups[0] in OPTIONAL_GROUPS and groups[0] not in config:
+        with config.unlocked():
+            config[groups[0]] = ConfigDict()
+    for depth, group in enumerate(groups):
+        if not isinstance(node.get(group), ConfigDict):
+            where = ".".join(["config", *groups[:depth]])
+            raise ConfigError(f"{where}.{group}: {unknown_name('group', group, _groups(node))}")
+        node = node[group]
+    try:
+        with node.unlocked():
+            node[name] = _literal(text, node.get(name))
+    except TypeError:
+        raise ConfigError(f"{path}: expected {type(node[name]).__name__}, got {text!r}") from None
+
+
+def _groups(node: ConfigDict) -> list[str]:
+    return [name for name, entry in node.items() if isinstance(entry, ConfigDict)]
+
+
+def _literal(text: str, present: Any) -> Any:
+    """The override's value: text stays text where the field holds text, else it is read as a Python literal."""
+    if isinstance(present, str):
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,79 @@
+"""Files that appear whole or not at all, and the record of their sizes by which a truncated copy is found."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from headjax.core.errors import CheckpointError, HeadjaxError
+
+
+def local_folder(path: str | os.PathLike[str]) -> Path:
+    """The path of a folder that files are written to.
+
+    Raises:
+        HeadjaxError: it is the address of a bucket, which only a mount makes a folder.
+    """
+    scheme, separator, rest = str(path).partition("://")
+    if separator:
+        name = rest.split("/")[0]
+        mount = f"gcsfuse --implicit-dirs {name} bucket" if scheme == "gs" else "see the bucket's documentation"
+        raise HeadjaxError(f"{path}: buckets are written through a mount; mount it ({mount}) and give the folder")
+    return Path(path)
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Writes a file beside its place, moves it there when complete, and returns its path.
+
+    Folders on the way are made. A file that was there stays as it is until then.
+
+    Raises:
+        HeadjaxError: the file cannot be written.
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_bytes(data)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
+    return target
+
+
+SIZES = "sizes.json"
+
+
+def write_sizes(folder: Path) -> None:
+    """Records the size of every file below a folder that is complete."""
+    sizes = {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / SIZES
+    }
+    write_file(folder / SIZES, (json.dumps(sizes, indent=2) + "\n").encode())
+
+
+def check_sizes(folder: Path) -> None:
+    """Compares a folder with its record; without a record nothing is known and nothing is checked.
+
+    Raises:
+        CheckpointError: a file is missing or has another size; the message names it.
+    """
+    record = folder / SIZES
+    if not record.is_file():
+        return
+    try:
+        sizes = json.loads(record.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        raise CheckpointError(f"{record}: cannot be read") from None
+    for name, size in sizes.items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{path}: missing")
+        if path.stat().st_size != size:
+            raise CheckpointError(f"{path}: has {path.stat().st_size} bytes instead of {size}; truncated?")

@@ -1,0 +1,71 @@
+"""Normalisations of the residual stream, of latents and of single heads, computed in float32."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from headjax.core.serialize import kind
+from headjax.core.tensors import Ones, Params, Tensor, Tensors, Zeros
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm(abc.ABC):
+    """A normalisation over the last axis.
+
+    Attributes:
+        epsilon: added to the variance.
+    """
+
+    epsilon: float = 1e-5
+
+    @abc.abstractmethod
+    def tensors(self, width: int) -> Tensors:
+        """The declared parameters."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
+        """The normalised `[..., width]`."""
+
+
+@kind("layer_norm")
+@dataclasses.dataclass(frozen=True)
+class LayerNorm(Norm):
+    """gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba et al. 2016)."""
+
+    def tensors(self, width: int) -> Tensors:
+        return {"scale": Tensor((width,), ("embed",), Ones), "bias": Tensor((width,), ("embed",), Zeros())}
+
+    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
+        x = inputs.astype(jnp.float32)
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        normal = (centred * jax.lax.rsqrt(variance + self.epsilon)).astype(inputs.dtype)
+        return normal * _row(params["scale"], normal) + _row(params["bias"], normal)
+
+
+@kind("rms_norm")
+@dataclasses.dataclass(frozen=True)
+class RMSNorm(Norm):
+    """gamma * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019)."""
+
+    def tensors(self, width: int) -> Tensors:
+        return {"scale": Tensor((width,), ("embed",), Ones)}
+
+    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
+        x = inputs.astype(jnp.float32)
+        square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        normal = (x * jax.lax.rsqrt(square + self.epsilon)).astype(inputs.dtype)
+        return normal * _row(params["scale"], normal)
+
+
+def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
+    return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
+
+
+def declare_small(norm: Norm, size: int) -> Tensors:
+    """The tensors of a normalisation of vectors smaller than the stream (a head, a latent), which is never sharded."""
+    return {name: dataclasses.replace(tensor, axes=(None,)) for name, tensor in norm.tensors(size).items()}

@@ -1,0 +1,181 @@
+"""Frozen dataclasses to JSON and back; what is unknown, missing or of the wrong type is an error naming its path.
+
+A field typed as an abstract base class holds one of its registered kinds, told apart in JSON by the key `kind`. A tuple
+of dataclasses is written run by run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import itertools
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headjax.core.errors import ConfigError, require
+
+T = TypeVar("T")
+
+_KINDS: dict[str, type] = {}
+
+
+def kind(name: str) -> Callable[[type[T]], type[T]]:
+    """Class decorator: registers a dataclass under the name it carries in JSON."""
+
+    def register(cls: type[T]) -> type[T]:
+        if name in _KINDS:
+            raise RuntimeError(f"kind {name!r} is registered twice")
+        _KINDS[name] = cls
+        cls._kind = name  # type: ignore[attr-defined]
+        return cls
+
+    return register
+
+
+def kind_of(value: object) -> str:
+    """The registered name of a dataclass instance."""
+    return str(type(value)._kind)  # type: ignore[attr-defined]
+
+
+def kinds_of(base: type) -> list[str]:
+    """Names of the registered kinds that are subclasses of `base`, sorted."""
+    return sorted(name for name, cls in _KINDS.items() if issubclass(cls, base))
+
+
+def to_data(value: Any) -> Any:
+    """The value as JSON data, every field written out, so that a later change of a default changes no saved model."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        data: dict[str, Any] = {"kind": kind_of(value)} if hasattr(type(value), "_kind") else {}
+        for field in dataclasses.fields(value):
+            if field.init:
+                data[field.name] = to_data(getattr(value, field.name))
+        return data
+    if isinstance(value, tuple | list):
+        if any(dataclasses.is_dataclass(item) for item in value):
+            runs = ((item, len(list(group))) for item, group in itertools.groupby(value))
+            return [{"repeat": count, "item": to_data(item)} for item, count in runs]
+        return [to_data(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_data(entry) for key, entry in value.items()}
+    return value
+
+
+def from_data(cls: type[T], data: Any, path: str = "config") -> T:
+    """Builds a `cls` from JSON data.
+
+    Raises:
+        ConfigError: an unknown or missing field, a value of the wrong type, or whatever the dataclass itself refuses.
+    """
+    return typing.cast(T, _build(cls, data, path))
+
+
+def dumps(value: Any) -> str:
+    """The value as indented JSON text."""
+    return json.dumps(to_data(value), indent=2) + "\n"
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """One line for an unknown name, with the nearest known one or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    return f"unknown {what} {name!r}; {hint}"
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _build(expected: Any, data: Any, path: str) -> Any:
+    origin = typing.get_origin(expected)
+    if expected is Any:
+        return data
+    if origin in (types.UnionType, typing.Union):
+        options = [option for option in typing.get_args(expected) if option is not type(None)]
+        if data is None and len(options) < len(typing.get_args(expected)):
+            return None
+        if len(options) == 1:
+            return _build(options[0], data, path)
+        raise TypeError(f"{path}: ambiguous union {expected}")
+    if origin is tuple:
+        return _build_tuple(typing.get_args(expected), data, path)
+    if origin is typing.Literal:
+        if data not in typing.get_args(expected):
+            raise ConfigError(f"{path}: {unknown_name('choice', str(data), map(str, typing.get_args(expected)))}")
+        return data
+    if origin in (dict, Mapping) or origin is getattr(typing, "Mapping", None):
+        value_type = typing.get_args(expected)[1]
+        return {str(key): _build(value_type, entry, f"{path}.{key}") for key, entry in _mapping(data, path).items()}
+    if isinstance(expected, type) and (dataclasses.is_dataclass(expected) or kinds_of(expected)):
+        return _build_dataclass(expected, data, path)
+    return _build_scalar(expected, data, path)
+
+
+def _build_tuple(item_types: Sequence[Any], data: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(data, list | tuple):
+        raise ConfigError(f"{path}: expected a list, got {data!r}")
+    if len(item_types) == 2 and item_types[1] is Ellipsis:
+        items: list[Any] = []
+        for entry in data:
+            if isinstance(entry, Mapping) and set(entry) == {"repeat", "item"}:
+                item = _build(item_types[0], entry["item"], f"{path}[{len(items)}]")
+                count = _build_scalar(int, entry["repeat"], f"{path}[{len(items)}].repeat")
+                require(count >= 1, f"{path}[{len(items)}].repeat", f"must be at least 1, got {count}")
+                items.extend([item] * count)
+            else:
+                items.append(_build(item_types[0], entry, f"{path}[{len(items)}]"))
+        return tuple(items)
+    if len(item_types) != len(data):
+        raise ConfigError(f"{path}: expected {len(item_types)} items, got {len(data)}")
+    return tuple(
+        _build(item, entry, f"{path}[{i}]") for i, (item, entry) in enumerate(zip(item_types, data, strict=True))
+    )
+
+
+def _build_dataclass(expected: type, data: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(data) and isinstance(data, expected):
+        return data
+    data = dict(_mapping(data, path))
+    cls = expected
+    if "kind" in data:
+        name = data.pop("kind")
+        if name not in kinds_of(expected):
+            raise ConfigError(f"{path}.kind: {unknown_name('kind', str(name), kinds_of(expected))}")
+        cls = _KINDS[name]
+    elif not dataclasses.is_dataclass(expected) or getattr(expected, "__abstractmethods__", None):
+        raise ConfigError(f"{path}.kind: missing; known: {', '.join(kinds_of(expected))}")
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    for name in data:
+        if name not in fields:
+            raise ConfigError(f"{path}.{name}: {unknown_name('field', name, fields)}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise ConfigError(f"{path}.{name}: missing")
+    hints = _hints(cls)
+    values = {name: _build(hints[name], entry, f"{path}.{name}") for name, entry in data.items()}
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}.{error}") from None
+
+
+def _build_scalar(expected: Any, data: Any, path: str) -> Any:
+    if expected is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if not isinstance(data, expected) or (expected is not bool and isinstance(data, bool)):
+        raise ConfigError(f"{path}: expected {expected.__name__}, got {data!r}")
+    require(not isinstance(data, float) or math.isfinite(data), path, f"must be finite, got {data!r}")
+    return data
+
+
+def _mapping(data: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path}: expected a group of fields, got {data!r}")
+    return data

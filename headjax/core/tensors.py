@@ -1,0 +1,266 @@
+"""The declaration table: each parameter is declared once, and everything else derives from the declaration.
+
+Initialisation, sharding, restore targets, counting and the slicing of heads all read the same `Tensor`s, nested in
+dicts exactly as the parameters are. Initialisers are values: they serialise with the config and read fans off the
+declared tensor.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from headjax.core.errors import ParameterError, require_positive
+from headjax.core.serialize import kind
+
+Params = dict[str, Any]
+"""Nested dict of arrays."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """One declared parameter.
+
+    Attributes:
+        shape: its shape.
+        axes: one logical name per dimension (`embed`, `heads`, `head_dim`, `feed_forward`, `vocabulary`, ...), which
+            the sharding rules map to mesh axes; None is never sharded.
+        init: its initialiser; None takes the model's.
+        inputs: the dimensions summed over when the tensor is applied; their product is the fan-in.
+        head_axis: the dimension that counts heads, or None. Removing a head is taking its slice out along this axis.
+        stacked: how many leading dimensions count layers of a run. They belong to no fan.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    init: Initializer | None = None
+    inputs: tuple[int, ...] = (0,)
+    head_axis: int | None = None
+    stacked: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.axes):
+            raise ParameterError(f"tensor of shape {self.shape} declares {len(self.axes)} axes {self.axes}")
+
+    @property
+    def size(self) -> int:
+        """Number of scalars."""
+        return math.prod(self.shape)
+
+    @property
+    def fan_in(self) -> int:
+        """Number of inputs summed into one output."""
+        return math.prod(self.shape[i] for i in self.inputs)
+
+    @property
+    def fan_out(self) -> int:
+        """Number of outputs that one input feeds."""
+        return self.size // max(self.fan_in, 1) // max(math.prod(self.shape[: self.stacked]), 1)
+
+    def stack(self, count: int) -> Tensor:
+        """The same tensor once per layer of a run of `count` layers, along a new leading axis `layers`."""
+        return dataclasses.replace(
+            self,
+            shape=(count, *self.shape),
+            axes=("layers", *self.axes),
+            inputs=tuple(i + 1 for i in self.inputs),
+            head_axis=None if self.head_axis is None else self.head_axis + 1,
+            stacked=self.stacked + 1,
+        )
+
+
+class Initializer(abc.ABC):
+    """Draws the first value of a declared tensor."""
+
+    @abc.abstractmethod
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        """An array of the tensor's shape."""
+
+
+@kind("zeros")
+@dataclasses.dataclass(frozen=True)
+class Zeros(Initializer):
+    """All zeros."""
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        return jnp.zeros(tensor.shape, dtype)
+
+
+@kind("constant")
+@dataclasses.dataclass(frozen=True)
+class Constant(Initializer):
+    """One value everywhere."""
+
+    value: float
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        return jnp.full(tensor.shape, self.value, dtype)
+
+
+Ones = Constant(1.0)
+
+
+@kind("normal")
+@dataclasses.dataclass(frozen=True)
+class Normal(Initializer):
+    """Gaussian of mean zero."""
+
+    stddev: float = 0.02
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        return self.stddev * jax.random.normal(key, tensor.shape, dtype)
+
+
+@kind("truncated_normal")
+@dataclasses.dataclass(frozen=True)
+class TruncatedNormal(Initializer):
+    """Gaussian cut at two standard deviations: BERT's initialiser. `stddev` is that of the Gaussian before the cut."""
+
+    stddev: float = 0.02
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        return self.stddev * jax.random.truncated_normal(key, -2.0, 2.0, tensor.shape, dtype)
+
+
+@kind("xavier")
+@dataclasses.dataclass(frozen=True)
+class Xavier(Initializer):
+    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
+
+    gain: float = 1.0
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        limit = self.gain * math.sqrt(6.0 / max(tensor.fan_in + tensor.fan_out, 1))
+        return jax.random.uniform(key, tensor.shape, dtype, -limit, limit)
+
+
+@kind("sliced_xavier")
+@dataclasses.dataclass(frozen=True)
+class SlicedXavier(Xavier):
+    """Xavier as if heads and feed-forward units were a slice of a layer with `slices` times as many.
+
+    A layer taken apart into single-head layers can start like a part of itself. `xavier` sees the small matrices
+    alone, whose fans are smaller, and draws larger weights: by sqrt(2 H / (H + 1)) for one of H heads that together
+    are as wide as the stream.
+
+    Attributes:
+        slices: how many such layers the large one was taken apart into.
+    """
+
+    slices: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "slices")
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        cut = next((i for i, axis in enumerate(tensor.axes) if axis in ("heads", "feed_forward")), None)
+        if cut is None:
+            return super().__call__(key, tensor, dtype)
+        shape = tuple(size * self.slices if i == cut else size for i, size in enumerate(tensor.shape))
+        whole = dataclasses.replace(tensor, shape=shape)
+        limit = self.gain * math.sqrt(6.0 / (whole.fan_in + whole.fan_out))
+        return jax.random.uniform(key, tensor.shape, dtype, -limit, limit)
+
+
+@kind("fan_in")
+@dataclasses.dataclass(frozen=True)
+class FanIn(Initializer):
+    """Gaussian of standard deviation gain / sqrt(fan_in): keeps the variance of a unit-variance input."""
+
+    gain: float = 1.0
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        return self.gain / math.sqrt(max(tensor.fan_in, 1)) * jax.random.normal(key, tensor.shape, dtype)
+
+
+Tensors = dict[str, Any]
+"""Nested dict of `Tensor`s, shaped like the `Params` it declares."""
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested dict as one dict from `a/b/c` paths to leaves, in the nesting's own order."""
+    flat: dict[str, Any] = {}
+    for name, entry in tree.items():
+        path = f"{prefix}{name}"
+        flat.update(flatten(entry, f"{path}/") if isinstance(entry, Mapping) else {path: entry})
+    return flat
+
+
+def map_tensors(function: Callable[[str, Tensor], Any], tensors: Tensors, prefix: str = "") -> dict[str, Any]:
+    """`function(path, tensor)` for every declared tensor, in the same nesting (groups without tensors included)."""
+    return {
+        name: map_tensors(function, entry, f"{prefix}{name}/")
+        if isinstance(entry, dict)
+        else function(f"{prefix}{name}", entry)
+        for name, entry in tensors.items()
+    }
+
+
+def stack_tensors(tensors: Tensors, count: int) -> Tensors:
+    """The declarations of a run of `count` layers, each declared as here."""
+    return map_tensors(lambda _, tensor: tensor.stack(count), tensors)
+
+
+def count(tensors: Tensors) -> int:
+    """Number of parameters declared."""
+    return sum(tensor.size for tensor in flatten(tensors).values())
+
+
+def abstract(tensors: Tensors, dtype: Any = jnp.float32) -> dict[str, Any]:
+    """The parameters as shapes and types only."""
+    return map_tensors(lambda _, tensor: jax.ShapeDtypeStruct(tensor.shape, dtype), tensors)
+
+
+def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: Any = jnp.float32) -> Params:
+    """Draws every declared parameter.
+
+    Each takes its randomness from its own path, so that declaring one more tensor changes no other.
+
+    Args:
+        tensors: the declarations.
+        key: a PRNG key.
+        default: the initialiser of tensors that name none.
+        dtype: type of the arrays.
+    """
+
+    def draw(path: str, tensor: Tensor) -> jax.Array:
+        return (tensor.init or default)(jax.random.fold_in(key, zlib.crc32(path.encode())), tensor, dtype)
+
+    return map_tensors(draw, tensors)
+
+
+def check(tensors: Tensors, params: Mapping[str, Any]) -> None:
+    """Compares arrays with their declarations.
+
+    Raises:
+        ParameterError: an array is missing, extra or wrongly shaped; the message names its path.
+    """
+    declared, given = flatten(tensors), flatten(params)
+    for path, tensor in declared.items():
+        if path not in given:
+            raise ParameterError(f"{path}: missing; the config declares shape {list(tensor.shape)}")
+        shape = tuple(given[path].shape)
+        if shape != tensor.shape:
+            raise ParameterError(f"{path}: has shape {list(shape)}, the config declares {list(tensor.shape)}")
+    for path in given:
+        if path not in declared:
+            raise ParameterError(f"{path}: not declared by the config")
+
+
+def take_heads(tensors: Tensors, params: Params, heads: Sequence[int]) -> Params:
+    """Keeps the given heads, in the given order, of every tensor that has a head axis; the others stay as they are."""
+    index = jnp.asarray(heads, dtype=jnp.int32)
+
+    def take(path: str, tensor: Tensor) -> Any:
+        array = given[path]
+        return array if tensor.head_axis is None else jnp.take(array, index, axis=tensor.head_axis)
+
+    given = flatten(params)
+    return map_tensors(take, tensors)

@@ -1,0 +1,161 @@
+"""Several processes, one program: how they find each other, and what each has of what all share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from headjax.core.errors import HeadjaxError, require
+from headjax.data.records import Shard
+from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
+
+
+def initialize(spec: str) -> None:
+    """Connects this process to the others; to be called before anything looks at the devices.
+
+    Args:
+        spec: `auto`, which asks the environment (Cloud TPU, GKE, Slurm), or `COORDINATOR,N,I`: process I of N,
+            meeting at the address `host:port` of process 0.
+
+    Raises:
+        HeadjaxError: the spec cannot be read, or the processes do not find each other.
+    """
+    if spec == "auto":
+        options: dict[str, Any] = {}
+    else:
+        address, _, numbers = spec.partition(",")
+        count, _, index = numbers.partition(",")
+        if ":" not in address or not count.isdigit() or not index.isdigit() or int(index) >= int(count):
+            raise HeadjaxError(f"--distributed: expected auto or HOST:PORT,N,I with I < N, got {spec!r}")
+        options = {"coordinator_address": address, "num_processes": int(count), "process_id": int(index)}
+    try:
+        jax.distributed.initialize(**options)
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise HeadjaxError(f"--distributed: {spec}: {reason}") from None
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes what is written once."""
+    return jax.process_index() == 0
+
+
+def on_first(action: Callable[[], Any]) -> None:
+    """Does what is done once, on the first process; an error there is one on all. All processes call it together.
+
+    Raises:
+        HeadjaxError: what the action raises; on the other processes, that it did.
+    """
+    failure: HeadjaxError | None = None
+    if is_first():
+        try:
+            action()
+        except HeadjaxError as error:
+            failure = error
+    failed = failure is not None
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        failed = bool(multihost_utils.broadcast_one_to_all(np.array(failed)))
+    if failed:
+        raise failure or HeadjaxError("process 0 cannot go on; its log says why")
+
+
+def process_shard(mesh: Mesh) -> Shard:
+    """The part of every global batch that this process's devices hold.
+
+    Processes whose devices hold the same examples (a model axis over hosts) have the same part.
+
+    Raises:
+        ConfigError: processes hold examples in part the same, so that the batch has no division into their parts.
+    """
+    parts = batch_parts(mesh)
+    held: dict[int, set[int]] = {}
+    place: Any = batch_sharding(mesh)
+    for device, (rows,) in place.devices_indices_map((parts,)).items():
+        held.setdefault(device.process_index, set()).update(range(parts)[rows])
+    shards = sorted({frozenset(rows) for rows in held.values()}, key=min)
+    divides = len({len(rows) for rows in shards}) == 1 and sum(len(rows) for rows in shards) == parts
+    require(divides, "mesh", "its data and fsdp axes do not divide evenly over the processes")
+    return Shard(shards.index(frozenset(held[jax.process_index()])), len(shards))
+
+
+def on_this_process(tree: Any, mesh: Mesh) -> Any:
+    """Arrays spread over a mesh as whole arrays on one of this process's devices. All processes call it together."""
+    if mesh.size == 1:
+        return tree
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        tree = multihost_utils.process_allgather(tree, tiled=True)
+    return jax.device_put(tree, jax.local_devices()[0])
+
+
+def fetch(tree: Any) -> Any:
+    """Arrays as whole NumPy arrays, wherever they lie. All processes call it together where they hold parts."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        tree = jax.tree.map(
+            lambda array: array if array.is_fully_replicated else multihost_utils.process_allgather(array, tiled=True),
+            tree,
+        )
+    return jax.device_get(tree)
+
+
+def place_copies(tree: Any, places: Any) -> Any:
+    """Copies of arrays at their places on a mesh. All processes call it together.
+
+    Args:
+        tree: arrays that each process has whole, or that lie on the mesh already.
+        places: their shardings, in the same nesting.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(jax.tree.map(jnp.copy, tree), places)
+
+    def place(array: jax.Array, sharding: NamedSharding) -> jax.Array:
+        if not array.is_fully_addressable:
+            return jax.jit(jnp.copy, out_shardings=sharding)(array)
+        whole = np.asarray(array)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
+    return jax.tree.map(place, tree, places)
+
+
+def wait_for_all(name: str) -> None:
+    """Returns once every process has come here.
+
+    Args:
+        name: of this place in the program.
+    """
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(name)
+
+
+class Vote:
+    """Whether any process wants something, the same answer on all.
+
+    Among several processes an answer is that to the call before, which the devices have computed meanwhile, so that
+    asking at every step holds no step up.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._place = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+        self._any = jax.jit(lambda wishes: wishes.any(), out_shardings=replicated(mesh))
+        self._size = mesh.size
+        self._pending: jax.Array | None = None
+
+    def __call__(self, wish: bool) -> bool:
+        """Casts this process's vote and returns the answer."""
+        if jax.process_count() == 1:
+            return wish
+        wishes = jax.make_array_from_callback((self._size,), self._place, lambda _: np.array([wish]))
+        before, self._pending = self._pending, self._any(wishes)
+        return before is not None and bool(before)

@@ -1,0 +1,99 @@
+"""The device mesh: axes `data`, `fsdp` and `model`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from headjax.core.errors import ConfigError, require
+
+AXES = ("data", "fsdp", "model")
+BATCH_AXES = ("data", "fsdp")
+"""Mesh axes over which the examples of a batch are spread."""
+
+MODEL_AXIS = "model"
+"""Mesh axis over which heads, feed-forward and vocabulary are spread."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Sizes of the mesh axes; one of them may be -1 and takes the devices that remain.
+
+    Attributes:
+        data: copies of the model that each see a part of the batch.
+        fsdp: devices over which each copy's parameters are also spread, gathered where used; they split the batch too.
+        model: devices that split heads, feed-forward and vocabulary.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    model: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = (self.data, self.fsdp, self.model)
+        require(sum(size == -1 for size in sizes) <= 1, "data", "only one of data, fsdp and model may be -1")
+        for name, size in zip(AXES, sizes, strict=True):
+            require(size == -1 or size >= 1, name, f"must be -1 or at least 1, got {size}")
+
+    def build(self, devices: Sequence[jax.Device] | None = None) -> Mesh:
+        """The mesh over these devices, by default all there are.
+
+        Raises:
+            ConfigError: the sizes do not multiply to the number of devices.
+        """
+        devices = jax.devices() if devices is None else devices
+        sizes = [self.data, self.fsdp, self.model]
+        fixed = math.prod(size for size in sizes if size != -1)
+        if -1 in sizes and len(devices) % fixed == 0:
+            sizes[sizes.index(-1)] = len(devices) // fixed
+        if math.prod(sizes) != len(devices):
+            named = ", ".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=True))
+            raise ConfigError(f"mesh: {named} does not fill {len(devices)} devices")
+        return Mesh(np.asarray(devices).reshape(sizes), AXES)
+
+
+def current_mesh() -> Any | None:
+    """The mesh set with `jax.set_mesh`; None without one, on one device, and within `jax.shard_map`."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or mesh.manual_axes:
+        return None
+    return mesh
+
+
+def spreading_mesh() -> Any | None:
+    """The current mesh if it has the batch axes; None where there is nothing to spread examples over."""
+    mesh = current_mesh()
+    return None if mesh is None or any(axis not in mesh.shape for axis in BATCH_AXES) else mesh
+
+
+def batch_parts(mesh: Any) -> int:
+    """The number of parts that a mesh splits a batch into."""
+    return parts_along(mesh, BATCH_AXES)
+
+
+def parts_along(mesh: Any, axes: Sequence[str]) -> int:
+    """The number of parts that these axes split a dimension into; one that the mesh does not have splits nothing."""
+    return math.prod(mesh.shape.get(axis, 1) for axis in axes)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Examples along the first dimension, spread over all batch axes."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The same value on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def check_batch_size(batch_size: int, mesh: Mesh, accumulate: int = 1) -> None:
+    """Raises `ConfigError` unless the batch divides evenly over the mesh's batch axes, in so many parts one by one."""
+    parts = batch_parts(mesh)
+    over = f"{parts} devices (data x fsdp)" + (f" in {accumulate} parts (accumulate)" if accumulate > 1 else "")
+    require(batch_size % (parts * accumulate) == 0, "batch_size", f"{batch_size} does not divide over {over}")

@@ -1,0 +1,119 @@
+"""One table from logical axes to mesh axes; every array's sharding follows from it and the tensor's declaration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Tensor, Tensors, map_tensors
+from headjax.mesh.mesh import MODEL_AXIS
+
+RULES: Mapping[str, str | None] = {
+    "layers": None,
+    "embed": "fsdp",
+    "heads": MODEL_AXIS,
+    "head_dim": None,
+    "kv_heads": None,
+    "logit_heads": None,
+    "latent": None,
+    "shared_dim": None,
+    "feed_forward": MODEL_AXIS,
+    "vocabulary": MODEL_AXIS,
+}
+"""Mesh axis of every logical axis; None is replicated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingConfig:
+    """How a run departs from the table.
+
+    Attributes:
+        misfits: what becomes of a dimension that does not divide over its mesh axis, or whose axis another dimension
+            of the tensor has: an `error`, or it is left whole (`replicate`).
+        optimizer: where the optimizer's moments lie: with their `params`, or also spread over the mesh axis `data`,
+            which the parameters are not (ZeRO stage 1, Rajbhandari et al. 2020).
+    """
+
+    misfits: Literal["error", "replicate"] = "error"
+    optimizer: Literal["params", "data"] = "params"
+
+
+def partition_spec(
+    path: str,
+    tensor: Tensor,
+    mesh: Mesh,
+    rules: Mapping[str, str | None] = RULES,
+    sharding: ShardingConfig = ShardingConfig(),
+) -> PartitionSpec:
+    """The tensor's placement on the mesh.
+
+    An axis of a mesh of size one shards nothing, so on a single device every spec is empty.
+
+    Raises:
+        ConfigError: a logical axis without a rule; two dimensions on one mesh axis, or a size that does not divide,
+            unless these are replicated.
+    """
+    spec: list[str | None] = []
+    for size, axis in zip(tensor.shape, tensor.axes, strict=True):
+        if axis is not None and axis not in rules:
+            raise ConfigError(f"{path}: no sharding rule for logical axis {axis!r}")
+        target = None if axis is None else rules[axis]
+        if target is None or mesh.shape[target] == 1:
+            spec.append(None)
+            continue
+        misfit = None
+        if target in spec:
+            misfit = f"two dimensions map to mesh axis {target!r}"
+        elif size % mesh.shape[target]:
+            misfit = f"{axis} of size {size} does not divide over mesh axis {target}={mesh.shape[target]}"
+        if misfit is not None and sharding.misfits == "error":
+            raise ConfigError(f"{path}: {misfit}")
+        spec.append(target if misfit is None else None)
+    return _shortened(spec)
+
+
+def moment_spec(tensor: Tensor, placed: PartitionSpec, mesh: Mesh) -> PartitionSpec:
+    """The placement of a tensor's moments under ZeRO stage 1: the tensor's own, and `data` on one dimension more.
+
+    That is the largest that is whole and divides over `data`; where there is none, the moments lie as the tensor does.
+    """
+    spec = [*placed, *[None] * (len(tensor.shape) - len(placed))]
+    copies = mesh.shape["data"]
+    free = [(size, place) for place, size in enumerate(tensor.shape) if spec[place] is None and size % copies == 0]
+    if copies > 1 and free:
+        spec[max(free, key=lambda entry: entry[0])[1]] = "data"
+    return _shortened(spec)
+
+
+def shardings(
+    tensors: Tensors,
+    mesh: Mesh,
+    rules: Mapping[str, str | None] = RULES,
+    sharding: ShardingConfig = ShardingConfig(),
+) -> dict[str, Any]:
+    """A `NamedSharding` for every declared tensor, in the same nesting."""
+    return map_tensors(
+        lambda path, tensor: NamedSharding(mesh, partition_spec(path, tensor, mesh, rules, sharding)), tensors
+    )
+
+
+def moment_shardings(tensors: Tensors, mesh: Mesh, sharding: ShardingConfig = ShardingConfig()) -> dict[str, Any]:
+    """A `NamedSharding` for what the optimizer keeps of every declared tensor, in the same nesting."""
+    if sharding.optimizer == "params":
+        return shardings(tensors, mesh, sharding=sharding)
+
+    def place(path: str, tensor: Tensor) -> NamedSharding:
+        own = partition_spec(path, tensor, mesh, sharding=sharding)
+        return NamedSharding(mesh, moment_spec(tensor, own, mesh))
+
+    return map_tensors(place, tensors)
+
+
+def _shortened(spec: list[Any]) -> PartitionSpec:
+    while spec and spec[-1] is None:
+        spec.pop()
+    return PartitionSpec(*spec)

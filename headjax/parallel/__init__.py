@@ -1,1 +1,0 @@
-"""Meshes and the rules that map tensors onto them."""

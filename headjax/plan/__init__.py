@@ -1,0 +1,1 @@
+"""Ahead-of-time compilation of a training step for a TPU slice."""

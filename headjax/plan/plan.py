@@ -1,0 +1,225 @@
+"""What a training step needs on a TPU slice: the real step, compiled for it on a machine without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from headjax.attention.kernels import target
+from headjax.core.errors import ConfigError, require_positive
+from headjax.core.serialize import from_data
+from headjax.initialization import Initialization
+from headjax.mesh.mesh import MeshConfig, check_batch_size
+from headjax.mesh.random_bits import Prng
+from headjax.mesh.rules import ShardingConfig, shardings
+from headjax.models.base import ModelConfig
+from headjax.models.compute import Compute
+from headjax.models.kernels import check_kernels
+from headjax.models.recipes import Recipe
+from headjax.plan.collectives import Collective, collectives
+from headjax.plan.roofline import Roofline, roofline
+from headjax.plan.tpu import GIB, Slice
+from headjax.training.optimizer import Optimizer
+from headjax.training.state import abstract_state
+from headjax.training.step import train_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """What of a training run its compiled step depends on, see `headjax.training.config.TrainConfig`.
+
+    Attributes:
+        model: recipe of the model.
+        optimizer: optimizer and learning-rate schedule.
+        batch_size: examples per step, over all devices.
+        length: tokens of an example; of each side in encoder-decoders.
+        compute: type, attention kernel and rematerialisation.
+        mesh: how devices are arranged.
+        initialization: how a fresh model starts; it may change the architecture.
+        sharding: what of the state lies where on them, beyond the rules.
+        accumulate: parts of each batch that are computed one after another.
+        prng: where dropout takes its random bits from.
+    """
+
+    model: Recipe
+    optimizer: Optimizer
+    batch_size: int
+    length: int
+    compute: Compute = Compute()
+    mesh: MeshConfig = MeshConfig()
+    initialization: Initialization | None = None
+    sharding: ShardingConfig = ShardingConfig()
+    accumulate: int = 1
+    prng: Prng = "threefry2x32"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "batch_size", "length", "accumulate")
+
+
+class Plan(NamedTuple):
+    """What the compiler says of a training step on a slice.
+
+    Attributes:
+        topology: name of the slice.
+        devices: number of JAX devices.
+        batch_size: examples per step, over all devices.
+        length: tokens of an example.
+        remat: what the backward pass recomputes, see `headjax.models.compute.Compute`.
+        accumulate: parts of the batch that are computed one after another.
+        prng: where dropout takes its random bits from.
+        fits: whether the step fits into memory.
+        peak_bytes_per_device: memory that it needs at its peak; where it does not fit, as far as the compiler says.
+        hbm_bytes_per_device: memory that there is.
+        flops_per_device: operations of the matrix products of one step, forward and backward, nothing counted twice.
+        collectives: by kind, what one step sends; empty where it does not fit.
+        compile_seconds: time that tracing and compiling took.
+        estimate: the shortest time of a step; None where it does not fit.
+    """
+
+    topology: str
+    devices: int
+    batch_size: int
+    length: int
+    remat: str
+    accumulate: int
+    prng: Prng
+    fits: bool
+    peak_bytes_per_device: int
+    hbm_bytes_per_device: int
+    flops_per_device: float
+    collectives: Mapping[str, Collective]
+    compile_seconds: float
+    estimate: Roofline | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON data."""
+        sent = {kind: dataclasses.asdict(entry) for kind, entry in self.collectives.items()}
+        estimate = None if self.estimate is None else self.estimate._asdict() | {"bound": self.estimate.bound}
+        return self._asdict() | {"collectives": sent, "estimate": estimate}
+
+
+def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
+    """Reads what a plan needs of a training config; how data are read matters only for their length.
+
+    Args:
+        data: the training config as plain data.
+        length: tokens of an example; None takes `data.length`, else the longest the recipe names, else the model's own.
+
+    Raises:
+        ConfigError: a missing or unusable field; the message starts with the field's path.
+    """
+    needed = {field.name for field in dataclasses.fields(PlanConfig)} - {"length"}
+    given = {name: entry for name, entry in data.items() if name in needed}
+    if "model" not in data:
+        raise ConfigError("config.model: missing")
+    recipe = from_data(Recipe, data["model"], "config.model")  # type: ignore[type-abstract]
+    found = length or dict(data.get("data", {})).get("length") or getattr(recipe, "max_length", None)
+    if found is None:
+        model = recipe.build()
+        found = max(model.attention_lengths(next(iter(model.attentions())), 0)) or None
+    if found is None:
+        raise ConfigError("config.data.length: missing, and the model has no length of its own; give one")
+    return from_data(PlanConfig, {**given, "model": recipe, "length": found})
+
+
+def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
+    """The model and the mesh of a plan, for which nothing is compiled yet.
+
+    Raises:
+        ConfigError: a mesh that does not fill the slice, a batch or a tensor that does not divide over it, a kernel
+            that the model cannot use, an initialisation that is none for it.
+        HeadjaxError: the TPU compiler is not installed.
+    """
+    mesh = config.mesh.build(where.devices())
+    check_batch_size(config.batch_size, mesh, config.accumulate)
+    model = config.model.build()
+    if config.initialization is not None:
+        model = config.initialization.configure(model)
+    shardings(model.tensors(), mesh, sharding=config.sharding)
+    check_kernels(model, config.compute, training=True)
+    return model, mesh
+
+
+def plan(config: PlanConfig, where: Slice) -> Plan:
+    """Compiles the training step for a slice.
+
+    Raises:
+        HeadjaxError: as `check_plan`, before anything is compiled.
+    """
+    return _compile(config, *check_plan(config, where), where)
+
+
+def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -> Plan:
+    optimizer = config.optimizer.build(model.tensors(), 1)
+    step = train_step(
+        model,
+        optimizer,
+        mesh,
+        compute=config.compute,
+        seed=0,
+        accumulate=config.accumulate,
+        sharding=config.sharding,
+        prng=config.prng,
+    )
+    batch = model.example_batch(config.batch_size, config.length)
+    forward = model.flops(config.length) * config.batch_size / where.num_devices
+    start = time.perf_counter()
+    with target("tpu", where.num_devices, int(where.chip.name[1])):
+        lowered = step.lower(abstract_state(model, optimizer, mesh, config.sharding), batch)  # type: ignore[attr-defined]
+    result = Plan(
+        topology=where.name,
+        devices=where.num_devices,
+        batch_size=config.batch_size,
+        length=config.length,
+        remat=config.compute.remat,
+        accumulate=config.accumulate,
+        prng=config.prng,
+        fits=False,
+        peak_bytes_per_device=0,
+        hbm_bytes_per_device=where.chip.hbm_bytes,
+        flops_per_device=3.0 * forward,
+        collectives={},
+        compile_seconds=0.0,
+        estimate=None,
+    )
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        seconds = time.perf_counter() - start
+        return result._replace(peak_bytes_per_device=_needed(str(error)), compile_seconds=seconds)
+    seconds = time.perf_counter() - start
+    memory = compiled.memory_analysis()
+    sent = collectives(compiled.as_text())
+    estimate = roofline(
+        where.chip,
+        flops=3.0 * forward,
+        recomputed=forward if config.compute.remat == "full" else 0.0,
+        traffic=memory.argument_size_in_bytes + memory.output_size_in_bytes + 2 * memory.temp_size_in_bytes,
+        collectives=sent,
+    )
+    return result._replace(
+        fits=True,
+        peak_bytes_per_device=memory.peak_memory_in_bytes,
+        collectives=sent,
+        compile_seconds=seconds,
+        estimate=estimate,
+    )
+
+
+def _needed(message: str) -> int:
+    """The memory that a program needs, from the compiler's complaint that there is less.
+
+    Raises:
+        ConfigError: the message is about something else.
+    """
+    found = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm|memory required .*?\(([\d.]+)([KMGT])\)", message)
+    if found is None:
+        raise ConfigError(f"the step cannot be compiled for this slice: {' '.join(message.split())[:300]}")
+    number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
+    return int(float(number) * GIB * {"K": 2**-20, "M": 2**-10, "G": 1, "T": 2**10}[unit])

@@ -1,0 +1,177 @@
+"""TPU slices by their Cloud names: their chips, shapes and memory, and devices to compile for without having one."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from headjax.core.errors import ConfigError, HeadjaxError
+
+GIB = 2**30
+
+
+class Chip(NamedTuple):
+    """A TPU generation; figures are those of one chip unless they say otherwise.
+
+    Attributes:
+        name: its name in Cloud (`v3`), which starts that of a slice.
+        counted: how many of the units that slice names count (`v3-8`: 8 cores) a chip has.
+        devices: JAX devices a chip has.
+        dimensions: of the network, 2 or 3.
+        max_chips: chips of the largest slice.
+        peak_flops: bfloat16 floating-point operations per second.
+        hbm_bandwidth: bytes per second.
+        link_bandwidth: bytes per second that a chip can send to its neighbours, all links together.
+        hbm_bytes: memory of one *device* that a program can use, as the TPU compiler states it.
+        compiler: options of the compiler's topology.
+    """
+
+    name: str
+    counted: int
+    devices: int
+    dimensions: int
+    max_chips: int
+    peak_flops: float
+    hbm_bandwidth: float
+    link_bandwidth: float
+    hbm_bytes: int
+    compiler: Mapping[str, Any]
+
+
+# Peak operations and bandwidths: Google Cloud's documentation of each generation, as of November 2026, where links are
+# given in both directions together, and for v2 and v3 links Jouppi et al. 2020, "A domain-specific supercomputer for
+# training deep neural networks" (4 links of 496 and 656 Gbit/s), for v4 links Jouppi et al. 2023, "TPU v4" (6 of
+# 50 GB/s). Usable memory: libtpu 0.0.42, November 2026.
+CHIPS: Mapping[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        Chip("v2", 2, 2, 2, 256, 46e12, 700e9, 248e9, int(7.48 * GIB), {}),
+        Chip("v3", 2, 2, 2, 1024, 123e12, 900e9, 328e9, int(15.48 * GIB), {}),
+        Chip("v4", 2, 1, 3, 4096, 275e12, 1200e9, 300e9, int(30.75 * GIB), {"chip_config_name": "megacore"}),
+        Chip("v5e", 1, 1, 2, 256, 197e12, 819e9, 200e9, int(15.75 * GIB), {}),
+        Chip("v5p", 2, 1, 3, 4096, 459e12, 2765e9, 600e9, int(95.74 * GIB), {}),
+        Chip("v6e", 1, 1, 2, 256, 918e12, 1638e9, 400e9, int(31.25 * GIB), {}),
+    )
+}
+"""The generations that a slice can be planned for, with the facts that plans rest on."""
+
+ALIASES = {"v5litepod": "v5e"}
+"""Other names that Cloud uses."""
+
+SINGLE_CHIP = frozenset({"v5e", "v6e"})
+"""Generations with slices of one chip."""
+
+ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+}
+"""What lets libtpu compile on a machine that is no TPU host; of the type it only wants to know that there is one."""
+
+
+class Slice(NamedTuple):
+    """A TPU slice.
+
+    Attributes:
+        name: as the user gave it.
+        chip: its generation.
+        shape: chips along each dimension of the network.
+    """
+
+    name: str
+    chip: Chip
+    shape: tuple[int, ...]
+
+    @property
+    def num_chips(self) -> int:
+        """Number of chips."""
+        return math.prod(self.shape)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of JAX devices."""
+        return self.num_chips * self.chip.devices
+
+    @property
+    def topology(self) -> str:
+        """The compiler's name of the slice."""
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+    def resized(self, size: int) -> Slice:
+        """The slice of the same generation with this number in its Cloud name."""
+        return find_slice(f"{self.chip.name}-{size}")
+
+    def devices(self) -> list[jax.Device]:
+        """Devices that programs can be compiled for, not run on.
+
+        Raises:
+            HeadjaxError: libtpu, which holds the compiler, is not installed, or refuses the topology.
+        """
+        if importlib.util.find_spec("libtpu") is None:
+            raise HeadjaxError("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from jax.experimental import topologies
+
+        options = dict(self.chip.compiler)
+        if self.num_chips == 1:
+            options["chips_per_host_bounds"] = (1, 1, 1)
+        try:
+            found = topologies.get_topology_desc(platform="tpu", topology_name=self.topology, **options)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(f"topology: the compiler refuses {self.name} ({self.topology}): {reason}") from None
+        return list(found.devices)
+
+
+def find_slice(name: str) -> Slice:
+    """The slice of a Cloud name (`v3-32`, `v5e-16`) or of a compiler's topology string (`v3:4x4`).
+
+    A Cloud name counts cores up to v4 and for v5p, chips for v5e and v6e. Of that many chips, a power of two, the shape
+    is the one nearest to a square or a cube.
+
+    Raises:
+        ConfigError: there is no such slice; the message lists the known ones.
+    """
+    match = re.fullmatch(r"(v\d\w*?)(?:-(\d+)|:(\d+(?:x\d+)*))", name)
+    chip = None if match is None else CHIPS.get(ALIASES.get(match[1], match[1]))
+    if match is None or chip is None:
+        raise ConfigError(f"topology: unknown TPU slice {name!r}; known: {_known(*CHIPS.values())}")
+    if match[3] is not None:
+        shape = tuple(map(int, match[3].split("x")))
+        if len(shape) != chip.dimensions:
+            raise ConfigError(f"topology: {name}: a {chip.name} slice has {chip.dimensions} dimensions")
+        return Slice(name, chip, shape)
+    size = int(match[2])
+    if size not in _sizes(chip):
+        raise ConfigError(f"topology: there is no {name}; known: {_known(chip)}")
+    return Slice(name, chip, _shape(size // chip.counted, chip.dimensions))
+
+
+def _sizes(chip: Chip) -> list[int]:
+    """Numbers in the names of a generation's slices."""
+    chips = [2**power for power in range(2, chip.max_chips.bit_length())]
+    return [count * chip.counted for count in ([1] if chip.name in SINGLE_CHIP else []) + chips]
+
+
+def _shape(chips: int, dimensions: int) -> tuple[int, ...]:
+    """Powers of two as equal as can be, ascending; four chips, those of one host, always lie in a plane."""
+    power = chips.bit_length() - 1
+    if dimensions == 3 and chips == 4:
+        return (2, 2, 1)
+    low, more = divmod(power, dimensions)
+    return tuple(2**low for _ in range(dimensions - more)) + tuple(2 ** (low + 1) for _ in range(more))
+
+
+def _known(*chips: Chip) -> str:
+    names = [f"{chip.name}-{size}" for chip in chips for size in _sizes(chip)]
+    if len(chips) == 1:
+        return ", ".join(names)
+    return ", ".join(f"{chip.name}-{_sizes(chip)[0]} to {chip.name}-{_sizes(chip)[-1]}" for chip in chips)

@@ -1,0 +1,157 @@
+"""What derives from declared tensors: stacking, counting, drawing, strict checks and taking heads."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headjax.core.errors import ParameterError
+from headjax.core.tensors import (
+    Constant,
+    Normal,
+    Tensor,
+    Zeros,
+    abstract,
+    check,
+    count,
+    flatten,
+    initialize,
+    map_tensors,
+    stack_tensors,
+    take_heads,
+)
+
+TENSORS = {
+    "attention": {
+        "query": Tensor((6, 4, 3), ("embed", "heads", "head_dim"), head_axis=1),
+        "output": Tensor((4, 3, 6), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0),
+        "bias": Tensor((6,), ("embed",), Zeros()),
+    },
+    "empty": {},
+    "scale": Tensor((), (), Constant(2.0), inputs=()),
+}
+DRAWN = initialize(TENSORS, jax.random.key(0), Normal(1.0))
+
+names = st.text("abc", min_size=1, max_size=3)
+trees = st.recursive(st.integers(), lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3), max_leaves=8)
+
+
+@given(st.dictionaries(names, trees, max_size=3))
+def test_flattened_paths_lead_to_their_leaves(tree):
+    flat = flatten(tree)
+    for path, leaf in flat.items():
+        found = tree
+        for name in path.split("/"):
+            found = found[name]
+        assert found == leaf
+    assert len(flat) == len(jax.tree.leaves(tree))
+
+
+def test_map_keeps_the_nesting_and_names_the_path():
+    mapped = map_tensors(lambda path, tensor: (path, tensor.shape), TENSORS, "model/")
+    assert mapped == {
+        "attention": {
+            "query": ("model/attention/query", (6, 4, 3)),
+            "output": ("model/attention/output", (4, 3, 6)),
+            "bias": ("model/attention/bias", (6,)),
+        },
+        "empty": {},
+        "scale": ("model/scale", ()),
+    }
+
+
+def test_axes_are_as_many_as_dimensions():
+    with pytest.raises(ParameterError, match=r"^tensor of shape \(2, 3\) declares 1 axes \('embed',\)$"):
+        Tensor((2, 3), ("embed",))
+
+
+def test_fans_are_what_one_output_sums_and_one_input_feeds():
+    query, output = TENSORS["attention"]["query"], TENSORS["attention"]["output"]
+    assert (query.fan_in, query.fan_out) == (6, 12)
+    assert (output.fan_in, output.fan_out) == (12, 6)
+    assert (TENSORS["scale"].fan_in, TENSORS["scale"].fan_out) == (1, 1)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_stacking_adds_layers_and_moves_everything_else_along(times):
+    for tensor in flatten(TENSORS).values():
+        stacked = tensor
+        for _ in range(times):
+            stacked = stacked.stack(5)
+        assert stacked.shape == (5,) * times + tensor.shape
+        assert stacked.axes == ("layers",) * times + tensor.axes
+        assert (stacked.fan_in, stacked.fan_out) == (tensor.fan_in, tensor.fan_out)
+        if tensor.head_axis is not None:
+            assert stacked.axes[stacked.head_axis] == "heads"
+
+
+def test_count_and_abstract_agree_with_what_is_drawn():
+    sizes = {path: array.size for path, array in flatten(DRAWN).items()}
+    assert count(TENSORS) == sum(sizes.values()) == 72 + 72 + 6 + 1
+    assert count(stack_tensors(TENSORS, 3)) == 3 * count(TENSORS)
+    shapes = abstract(TENSORS, jnp.bfloat16)
+    assert {path: array.shape for path, array in flatten(shapes).items()} == {
+        path: array.shape for path, array in flatten(DRAWN).items()
+    }
+    assert {array.dtype for array in flatten(shapes).values()} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_each_tensor_takes_its_own_initialiser_and_randomness():
+    np.testing.assert_array_equal(DRAWN["attention"]["bias"], np.zeros(6))
+    assert float(DRAWN["scale"]) == 2.0
+    query, output = DRAWN["attention"]["query"], DRAWN["attention"]["output"]
+    assert abs(np.corrcoef(query.ravel(), output.ravel())[0, 1]) < 0.4
+    other = initialize(TENSORS, jax.random.key(1), Normal(1.0))["attention"]["query"]
+    assert not np.allclose(other, query)
+
+
+def test_declaring_one_more_tensor_changes_no_other():
+    more = {"before": Tensor((2,), ("embed",)), **TENSORS}
+    drawn = initialize(more, jax.random.key(0), Normal(1.0))
+    for path, array in flatten(DRAWN).items():
+        np.testing.assert_array_equal(flatten(drawn)[path], array, err_msg=path)
+
+
+def replaced(path: str, array: object) -> dict[str, object]:
+    """The drawn parameters with one array replaced, or removed by None."""
+    params = {"attention": dict(DRAWN["attention"]), "empty": {}, "scale": DRAWN["scale"]}
+    group, name = (params["attention"], path.split("/")[1]) if "/" in path else (params, path)
+    if array is None:
+        del group[name]
+    else:
+        group[name] = array
+    return params
+
+
+@pytest.mark.parametrize(
+    "path, array, message",
+    [
+        ("attention/bias", None, "attention/bias: missing; the config declares shape [6]"),
+        ("scale", None, "scale: missing; the config declares shape []"),
+        ("attention/bias", np.zeros(7), "attention/bias: has shape [7], the config declares [6]"),
+        ("attention/bias", np.zeros((6, 1)), "attention/bias: has shape [6, 1], the config declares [6]"),
+        ("attention/extra", np.zeros(1), "attention/extra: not declared by the config"),
+        ("attention", np.zeros(1), "attention/query: missing; the config declares shape [6, 4, 3]"),
+    ],
+)
+def test_check_names_the_array_that_does_not_fit(path, array, message):
+    check(TENSORS, DRAWN)
+    with pytest.raises(ParameterError) as error:
+        check(TENSORS, replaced(path, array))
+    assert str(error.value) == message
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True), st.booleans())
+def test_taking_heads_slices_head_axes_alone(heads, stacked):
+    tensors = stack_tensors(TENSORS, 2) if stacked else TENSORS
+    params = map_tensors(lambda _, t: np.random.default_rng(0).standard_normal(t.shape), tensors)
+    kept = take_heads(tensors, params, heads)
+    lead = (slice(None),) * stacked
+    np.testing.assert_allclose(kept["attention"]["query"], params["attention"]["query"][(*lead, slice(None), heads)])
+    np.testing.assert_allclose(kept["attention"]["output"], params["attention"]["output"][(*lead, heads)])
+    assert kept["attention"]["bias"] is params["attention"]["bias"]
+    assert kept["scale"] is params["scale"]

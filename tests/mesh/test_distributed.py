@@ -1,0 +1,194 @@
+"""Real processes train together, are killed and terminated, and go on as others; what each reads of a batch."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.core.configuration import load_config
+from headjax.core.errors import HeadjaxError
+from headjax.core.serialize import from_data
+from headjax.core.tensors import flatten
+from headjax.data.records import Shard
+from headjax.mesh.distributed import Vote, initialize, process_shard
+from headjax.mesh.mesh import MeshConfig
+from headjax.models.recipes import Recipe
+from headjax.training.config import train_config
+from headjax.training.loop import train
+from headjax.training.metrics import read_metrics
+from tests import tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS, EVERY = 200, 10
+
+CONFIG = f"""
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({{
+        "model": {{"kind": "directory", "path": "FOLDER/model"}},
+        "data": {{"kind": "language", "path": "FOLDER/text.txt", "length": 16, "tokenizer": "bytes"}},
+        "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 1,
+        "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
+        "tensorboard": False,
+    }})
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A config that goes on from a model directory."""
+    folder = tmp_path_factory.mktemp("distributed")
+    text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(200))
+    (folder / "text.txt").write_text(text)
+    attention = {"kind": "multi_head", "num_heads": 2, "head_dim": 8, "projection_bias": False}
+    fields = {"vocab_size": 257, "max_length": 16, "width": 16, "num_layers": 1, "attention": attention}
+    recipe = {"kind": "language_model", **fields, "feed_forward": {"kind": "dense", "hidden": 16}}
+    tiny.model(from_data(Recipe, recipe).build()).save(folder / "model")
+    path = folder / "config.py"
+    path.write_text(CONFIG.replace("FOLDER", str(folder)))
+    return path
+
+
+def start(config, workdir, logs, *arguments, devices):
+    """As many training processes as logs, which meet; their output goes to files, since a full pipe would stop them."""
+    options = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "headjax.cli", "train", "--config", str(config), "--workdir", str(workdir)]
+    place, started = f"127.0.0.1:{free_port()},{len(logs)}", []
+    for index, log in enumerate(logs):
+        who = ["--distributed", f"{place},{index}"]
+        with log.open("wb") as stream:
+            started.append(
+                subprocess.Popen(
+                    [*command, *who, *arguments], env=os.environ | options, cwd=ROOT, stdout=stream, stderr=stream
+                )
+            )
+    return started
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition, processes, logs, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        ended = [p.poll() for p in processes if p.poll() is not None]
+        assert not ended, "\n".join(log.read_text()[-2000:] for log in logs)
+        assert time.monotonic() < end, "\n".join(log.read_text()[-2000:] for log in logs)
+        time.sleep(0.05)
+
+
+@pytest.mark.processes
+def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(config, tmp_path):
+    """Four processes, one of them killed; two on another mesh, one terminated; one ends what none disturbed ends with.
+
+    A kill loses the steps since the last checkpoint. A SIGTERM of one process is a checkpoint and a clean end of all.
+    """
+    workdir = tmp_path / "run"
+
+    def trained():
+        return max((record["step"] for record in read_metrics(workdir / "metrics.jsonl")), default=0)
+
+    logs = [tmp_path / f"four-{index}.log" for index in range(4)]
+    four = start(config, workdir, logs, devices=1)
+    try:
+        wait_until(lambda: trained() > 2 * EVERY, four, logs)  # the first checkpoint is complete: the second was begun
+        four[3].kill()
+    finally:
+        for process in four:
+            process.kill()
+            process.wait()
+    killed_at = trained()
+    # One checkpoint is kept: the second may have replaced the first, and not have the record of its sizes yet.
+    saved = [int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
+    assert max(saved) >= EVERY
+
+    logs = [tmp_path / f"two-{index}.log" for index in range(2)]
+    halves = ["--config.mesh.model=2", "--config.sharding.misfits=replicate"]  # 257 tokens do not divide
+    traced = f"{killed_at + 1}:{killed_at + 1}"
+    two = start(config, workdir, logs, *halves, "--profile_steps", traced, devices=2)
+    try:
+        wait_until(lambda: trained() > killed_at, two, logs)
+        two[1].send_signal(signal.SIGTERM)
+        assert [process.wait(timeout=60) for process in two] == [0, 0], "\n".join(log.read_text() for log in logs)
+    finally:
+        for process in two:
+            process.kill()
+    steps = [int(re.search(r"interrupted after step (\d+)", log.read_text())[1]) for log in logs]
+    assert steps[0] == steps[1]
+    assert killed_at < steps[0] < STEPS
+    assert (workdir / "checkpoints" / str(steps[0]) / "sizes.json").exists()
+    assert list((workdir / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
+
+    fsdp = load_config(str(config), ["--config.mesh.data=2", "--config.mesh.fsdp=4"])
+    continued = train(train_config(fsdp), workdir)
+    whole = train(train_config(load_config(str(config))), tmp_path / "whole")
+    assert continued.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
+    ours = flatten(continued.model.params)
+    for name, array in flatten(whole.model.params).items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+    recorded = [record["step"] for record in read_metrics(workdir / "metrics.jsonl") if "train/loss" in record]
+    assert recorded == list(range(1, STEPS + 1))
+
+
+def test_a_lone_process_reads_every_row():
+    assert process_shard(MeshConfig(data=2, fsdp=2, model=2).build()) == Shard(0, 1)
+
+
+class Device:
+    def __init__(self, process_index):
+        self.process_index = process_index
+
+
+class Place:
+    """A batch sharding over devices of several processes."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def devices_indices_map(self, shape):
+        return {Device(process): (slice(*rows),) for process, rows in self.rows}
+
+
+@pytest.mark.parametrize(
+    "rows, process, expected",
+    [
+        ([(0, (0, 2)), (0, (2, 4)), (1, (4, 6)), (1, (6, 8))], 1, Shard(1, 2)),
+        ([(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))], 1, Shard(1, 2)),  # interleaved, as chips of hosts are
+        ([(0, (0, 8)), (1, (0, 8))], 1, Shard(0, 1)),  # a model axis over the processes
+        ([(0, (0, 4)), (1, (0, 4)), (2, (4, 8)), (3, (4, 8))], 2, Shard(1, 2)),
+    ],
+)
+def test_processes_read_what_their_devices_hold(rows, process, expected, monkeypatch):
+    monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    assert process_shard(MeshConfig(data=8).build()) == expected
+
+
+def test_parts_that_overlap_are_refused(monkeypatch):
+    rows = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
+    monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
+    with pytest.raises(HeadjaxError, match=r"^mesh: its data and fsdp axes do not divide evenly over the processes$"):
+        process_shard(MeshConfig(data=8).build())
+
+
+def test_a_lone_vote_is_its_own_answer():
+    vote = Vote(MeshConfig().build())
+    assert [vote(wish) for wish in (False, True, False)] == [False, True, False]
+
+
+@pytest.mark.parametrize("spec", ["", "host", "host,2,0", "host:1,2,2", "host:1,two,0"])
+def test_an_unreadable_spec_is_an_error(spec):
+    with pytest.raises(HeadjaxError, match=r"^--distributed: expected auto or HOST:PORT,N,I with I < N, got "):
+        initialize(spec)

@@ -1,0 +1,53 @@
+"""Where every parameter of the papers' models and its moments lie on a mesh, as listed in `shardings/`.
+
+After a change that is meant, `HEADJAX_UPDATE_LISTINGS=1 pytest tests/mesh/test_golden_shardings.py` writes the
+listings anew; read their difference.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headjax.core.configuration import load_config
+from headjax.core.tensors import flatten
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
+from headjax.plan.plan import plan_config
+
+LISTINGS = Path(__file__).with_name("shardings")
+PAPERS = Path(__file__).resolve().parents[2] / "configs" / "papers"
+ARGUMENTS = {"bert": "size=base,deep", "collaborative_nmt": "collaborative", "collaborative_deit": "collaborative"}
+NAMES = sorted(path.stem for path in PAPERS.glob("*.py"))
+
+
+def listing(name):
+    """One line a tensor: its shape, its placement, and that of its moments where they lie elsewhere (ZeRO)."""
+    config = load_config(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
+    tensors = plan_config(config.to_dict()).model.build().tensors()
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    options = ShardingConfig(misfits="replicate", optimizer="data")
+    placed = flatten(shardings(tensors, mesh, sharding=options))
+    moments = flatten(moment_shardings(tensors, mesh, options))
+    lines = []
+    for path, tensor in flatten(tensors).items():
+        spec, moment = (tuple(places[path].spec) for places in (placed, moments))
+        lines.append(f"{path} {list(tensor.shape)} {show(spec)}" + (f", moments {show(moment)}" * (moment != spec)))
+    return "\n".join(lines) + "\n"
+
+
+def show(spec):
+    return "(" + ", ".join("-" if axis is None else axis for axis in spec) + ")"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_lie_where_the_listing_says(name):
+    file, found = LISTINGS / f"{name}.txt", listing(name)
+    if os.environ.get("HEADJAX_UPDATE_LISTINGS"):
+        file.write_text(found)
+    listed = file.read_text() if file.exists() else ""
+    assert found == listed, f"{file.name} differs; if that is meant, run this file with HEADJAX_UPDATE_LISTINGS=1"
+
+
+def test_no_listing_is_left_over():
+    assert sorted(path.stem for path in LISTINGS.glob("*.txt")) == NAMES

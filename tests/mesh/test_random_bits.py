@@ -1,0 +1,123 @@
+"""What dropout keeps: the rate, on every device its own, and where each generator draws."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, MeshConfig, batch_sharding
+from headjax.mesh.random_bits import kept
+from headjax.plan.collectives import collectives
+
+SHAPE = (8, 64, 32)
+RATE = 0.25
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return MeshConfig(data=2, fsdp=2, model=2).build(jax.devices()[:8])
+
+
+def drawing(mesh, prng, shape=SHAPE, split=None):
+    """The jitted mask on a mesh, spread by example and head."""
+    places = PartitionSpec(BATCH_AXES, *(MODEL_AXIS if index == split else None for index in range(1, len(shape))))
+
+    def draw(key, rate):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return kept(key, rate, shape, split)
+
+    return jax.jit(draw, out_shardings=NamedSharding(mesh, places)), jax.random.key(3, impl=prng)
+
+
+@pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
+def test_entries_are_kept_at_the_rate_and_independently(prng, mesh):
+    draw, key = drawing(mesh, prng)
+    mask = np.asarray(draw(key, RATE))
+    # Five standard deviations of a mean of 16,384 draws are 0.017.
+    assert mask.mean() == pytest.approx(1 - RATE, abs=0.017)
+    for first in range(SHAPE[0]):
+        for second in range(first):
+            assert np.mean(mask[first] == mask[second]) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.06)
+    np.testing.assert_array_equal(draw(key, RATE), mask)
+    assert not np.array_equal(draw(jax.random.fold_in(key, 1), RATE), mask)
+
+
+def test_threefry_drops_the_same_on_every_mesh(mesh):
+    draw, key = drawing(mesh, "threefry2x32")
+    np.testing.assert_array_equal(draw(key, RATE), jax.random.bernoulli(key, 1 - RATE, SHAPE))
+
+
+def test_devices_that_hold_the_same_examples_drop_the_same(mesh):
+    """Along the mesh axis `model` activations are copies, and so their masks must be."""
+    draw, key = drawing(mesh, "rbg")
+    shards = {}
+    for shard in draw(key, RATE).addressable_shards:
+        shards.setdefault(shard.index[0].start, []).append(np.asarray(shard.data))
+    assert [len(copies) for copies in shards.values()] == [2, 2, 2, 2]
+    for first, second in shards.values():
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("split, own", [(None, "2x64x32"), (1, "2x32x32"), (2, "2x64x16")])
+def test_a_device_draws_for_its_own_examples_and_heads_alone(split, own, mesh):
+    draw, key = drawing(mesh, "rbg", split=split)
+    lowered = draw.lower(key, RATE)
+    drawn = re.findall(r"rng_bit_generator.*-> \(tensor<[^>]*>, tensor<([\dx]+)xui16>\)", lowered.as_text())
+    assert drawn == [own]
+    assert collectives(lowered.compile().as_text()) == {}
+
+
+def test_heads_on_different_devices_are_dropped_independently(mesh):
+    draw, key = drawing(mesh, "rbg", split=1)
+    first, second = np.split(np.asarray(draw(key, RATE)), 2, axis=1)
+    assert first.mean() == pytest.approx(1 - RATE, abs=0.025)
+    assert np.mean(first == second) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.03)
+
+
+def test_a_mesh_without_an_axis_for_heads_splits_examples_alone():
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), BATCH_AXES)
+    draw, key = drawing(mesh, "rbg")
+
+    def of_heads(key):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return kept(key, RATE, SHAPE, split=1)
+
+    found = jax.jit(of_heads, out_shardings=NamedSharding(mesh, PartitionSpec(BATCH_AXES)))(key)
+    np.testing.assert_array_equal(found, draw(key, RATE))
+
+
+@pytest.mark.parametrize("shape, own", [((8, 3, 32), "2x3x32"), ((3, 64, 32), "3x32x32")])
+def test_a_dimension_that_does_not_divide_is_drawn_whole(shape, own, mesh):
+    def draw(key):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return kept(key, RATE, shape, split=1)
+
+    lowered = jax.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec())).lower(jax.random.key(3, impl="rbg"))
+    assert f"tensor<{own}xui16>" in lowered.as_text()
+
+
+def test_a_number_of_examples_that_does_not_divide_is_drawn_whole(mesh):
+    draw, key = drawing(mesh, "rbg", (3, 64))
+    whole = jax.jit(lambda key: kept(key, RATE, (3, 64)))
+    np.testing.assert_array_equal(
+        jax.jit(draw.__wrapped__, out_shardings=NamedSharding(mesh, PartitionSpec()))(key, RATE), whole(key)
+    )
+
+
+@pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
+def test_a_forward_and_its_repetition_in_the_backward_pass_drop_the_same(prng, mesh):
+    """d/dx sum(mask * x^2) = 2 mask x, with the mask recomputed: any other would leave a wrong entry."""
+    x = jnp.linspace(1.0, 2.0, int(np.prod(SHAPE))).reshape(SHAPE)
+
+    @jax.jit
+    def masked(x):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            mask = kept(jax.random.key(5, impl=prng), RATE, SHAPE)
+            return jnp.where(mask, x**2, 0.0)
+
+    x = jax.device_put(x, batch_sharding(mesh))
+    slope = jax.jit(jax.grad(lambda x: jax.checkpoint(masked)(x).sum()))(x)
+    np.testing.assert_allclose(slope, jnp.where(masked(x) > 0, 2 * x, 0.0), rtol=1e-6)

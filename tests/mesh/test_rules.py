@@ -1,0 +1,78 @@
+"""The rules table: golden placements, and rules that do not fit."""
+
+import pytest
+from jax.sharding import PartitionSpec
+
+from headjax.attention import Collaborative, MultiHead
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import Tensor, flatten
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import ShardingConfig, moment_spec, partition_spec, shardings
+
+
+def specs(tensors, mesh):
+    return {path: tuple(sharding.spec) for path, sharding in flatten(shardings(tensors, mesh)).items()}
+
+
+def test_placements_of_the_formulations_are_as_listed():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    assert specs(MultiHead(num_heads=2, head_dim=3).tensors(4, 4), mesh) == {
+        "query": ("fsdp", "model"),
+        "key": ("fsdp", "model"),
+        "value": ("fsdp", "model"),
+        "output": ("model", None, "fsdp"),
+        "query_bias": ("model",),
+        "key_bias": ("model",),
+        "value_bias": ("model",),
+        "output_bias": ("fsdp",),
+    }
+    collaborative = Collaborative(num_heads=2, shared_dim=3, value_dim=3, head_dim=3, content_bias=True)
+    assert specs(collaborative.tensors(4, 4), mesh) == {
+        "query": ("fsdp",),
+        "key": ("fsdp",),
+        "mixing": ("model",),
+        "value": ("fsdp", "model"),
+        "output": ("model", None, "fsdp"),
+        "content_bias": ("fsdp", "model"),
+        "value_bias": ("model",),
+        "output_bias": ("fsdp",),
+    }
+
+
+def test_axes_of_size_one_shard_nothing():
+    mesh = MeshConfig(data=8).build()
+    assert set(specs(MultiHead(num_heads=3, head_dim=5).tensors(7, 7), mesh).values()) == {()}
+
+
+def test_rules_that_do_not_fit_name_the_tensor_and_the_axis():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    with pytest.raises(ConfigError, match=r"^a/b: heads of size 3 does not divide over mesh axis model=2$"):
+        partition_spec("a/b", Tensor((4, 3), ("embed", "heads")), mesh)
+    with pytest.raises(ConfigError, match=r"^a/b: two dimensions map to mesh axis 'model'$"):
+        partition_spec("a/b", Tensor((4, 4), ("heads", "feed_forward")), mesh)
+    with pytest.raises(ConfigError, match=r"^a/b: no sharding rule for logical axis 'colour'$"):
+        partition_spec("a/b", Tensor((4,), ("colour",)), mesh)
+
+
+def test_a_dimension_that_does_not_fit_is_left_whole_on_request():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    replicating = ShardingConfig(misfits="replicate")
+    placed = [
+        partition_spec("p", Tensor(shape, axes), mesh, sharding=replicating)
+        for shape, axes in [((4, 3), ("embed", "heads")), ((4, 4), ("heads", "feed_forward"))]
+    ]
+    assert placed == [PartitionSpec("fsdp"), PartitionSpec("model")]
+    with pytest.raises(ConfigError, match=r"^a/b: no sharding rule for logical axis 'colour'$"):
+        partition_spec("a/b", Tensor((4,), ("colour",)), mesh, sharding=replicating)
+
+
+def test_moments_take_the_data_axis_where_the_largest_whole_dimension_divides():
+    mesh = MeshConfig(data=4, model=2).build()
+    cases = [((3, 8, 12), PartitionSpec()), ((8, 12), PartitionSpec(None, "model")), ((3,), PartitionSpec())]
+    placed = [moment_spec(Tensor(shape, (None,) * len(shape)), spec, mesh) for shape, spec in cases]
+    assert placed == [PartitionSpec(None, None, "data"), PartitionSpec("data", "model"), PartitionSpec()]
+
+
+def test_none_axes_are_never_sharded():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    assert partition_spec("p", Tensor((5, 4), (None, "embed")), mesh) == PartitionSpec(None, "fsdp")

@@ -1,0 +1,194 @@
+"""Plans: what is refused before anything compiles, and, where libtpu is installed, real compilations."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from headjax.cli import main
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import abstract, count
+from headjax.models.base import Options
+from headjax.plan.collectives import Collective
+from headjax.plan.plan import Plan, _needed, check_plan, plan, plan_config
+from headjax.plan.roofline import Roofline, roofline
+from headjax.plan.tpu import CHIPS, GIB, Slice
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = sorted(path.stem for path in (ROOT / "configs" / "papers").glob("*.py"))
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({
+        "model": {
+            "kind": "language_model", "vocab_size": 256, "max_length": 16, "width": 32, "num_layers": 3,
+            "attention": {"kind": "multi_head", "num_heads": 4, "head_dim": 8},
+            "feed_forward": {"kind": "dense", "hidden": 64}, "output": {"kind": "untied"},
+        },
+        "data": {"kind": "task", "task": "anything", "length": 16},
+        "batch_size": 32, "steps": 2,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
+    })
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.py"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def data(**changes):
+    scope = {}
+    exec(CONFIG, scope)
+    return scope["get_config"]().to_dict() | changes
+
+
+def test_what_does_not_fit_is_refused_before_anything_compiles(eight_devices, monkeypatch):
+    monkeypatch.setattr("headjax.plan.plan._compile", None)
+    with pytest.raises(ConfigError, match=r"^batch_size: 12 does not divide over 8 devices"):
+        plan(plan_config(data(batch_size=12)), eight_devices)
+    for sizes in ({"data": 16}, {"data": 4}):
+        with pytest.raises(ConfigError, match=r"^mesh: data=\d+, fsdp=1, model=1 does not fill 8 devices$"):
+            plan(plan_config(data(mesh=sizes)), eight_devices)
+    with pytest.raises(ConfigError, match=r"^batch_size: 32 does not divide over 8 devices .* in 8 parts \("):
+        plan(plan_config(data(accumulate=8)), eight_devices)
+    with pytest.raises(ConfigError, match=r"heads of size 4 does not divide over mesh axis model=8$"):
+        plan(plan_config(data(mesh={"data": 1, "model": 8})), eight_devices)
+    kernel = {"attention": "splash"}
+    dropping = data(compute=kernel)["model"] | {"attention_dropout": 0.1}
+    with pytest.raises(ConfigError, match=r"^compute\.attention: splash cannot compute decoder\.layers\[0\]"):
+        plan(plan_config(data(compute=kernel, model=dropping)), eight_devices)
+
+
+def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
+    assert plan_config(data()).length == 16
+    assert plan_config(data(data={"kind": "task"})).length == 16
+    assert plan_config(data(), length=8).length == 8
+    with pytest.raises(ConfigError, match=r"^config\.optimizer: missing$"):
+        plan_config({name: entry for name, entry in data().items() if name != "optimizer"})
+
+
+def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_devices):
+    post_norm = data()["model"] | {"residual": {"kind": "post_norm"}}
+    plain, _ = check_plan(plan_config(data(model=post_norm)), eight_devices)
+    admin, _ = check_plan(plan_config(data(model=post_norm, initialization={"kind": "admin"})), eight_devices)
+    assert count(admin.tensors()) == count(plain.tensors()) + 3 * 2 * 32  # a vector for every sub-layer
+    with pytest.raises(ConfigError, match=r"^decoder\.layers\[0\]\.residual: is pre_norm"):
+        check_plan(plan_config(data(initialization={"kind": "admin"})), eight_devices)
+
+
+def test_every_slice_is_checked_before_the_first_compiles(eight_devices, config, monkeypatch, capsys):
+    monkeypatch.setattr("headjax.plan.plan._compile", None)
+    monkeypatch.setattr(Slice, "devices", lambda self: jax.devices() * (self.num_devices // 8))
+    arguments = ["--config", config, "--topology", "v5e-8", "--scale", "64"]
+    assert main(["plan", *arguments]) == 2
+    assert "batch_size: 32 does not divide over 64 devices" in capsys.readouterr().err
+
+
+def test_a_crash_of_the_compiler_is_one_line(eight_devices, config, monkeypatch, capsys):
+    monkeypatch.setattr("headjax.plan.plan.plan", crash)
+    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("headjax: error: v5e-8: the TPU's compiler crashed on the step with a batch of 32 (SIGSEGV ")
+    assert "another compute.remat" in said
+
+
+def crash(config, where):
+    os.write(2, b"*** SIGSEGV STACK OVERFLOW received by PID 7 on cpu 0 ***\n")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_an_unknown_slice_is_one_line(config, capsys):
+    assert main(["plan", "--config", config, "--topology", "v9-8"]) == 2
+    assert capsys.readouterr().err.startswith("headjax: error: topology: unknown TPU slice 'v9-8'; known: v2-8 to ")
+
+
+def test_the_command_prints_what_the_compiler_said(eight_devices, config, monkeypatch, capsys):
+    estimate = Roofline(0.25, 0.5, 0.125, 0.5, 0.4375, 321.0)
+    sent = {"all-reduce": Collective(3, 2_500_000)}
+    fits = Plan("v5e-8", 8, 32, 16, "full", 1, "rbg", True, 10**9, 2 * 10**9, 7e12, sent, 1.0, estimate)
+    monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: fits)
+    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
+    printed = capsys.readouterr().out
+    for expected in ("7.00 TFLOP", "500 ms", "memory", "43.8%", "321", "2.50 MB", "full", "bfloat16"):
+        assert expected in printed, expected
+    assert "fits on v5e-8: 1.00 GB of 2.00 GB per device" in printed
+    refused = fits._replace(fits=False, collectives={}, estimate=None, peak_bytes_per_device=4 * 10**9)
+    monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: refused)
+    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
+    assert "does not fit on v5e-8: at least 4.00 GB wanted, 2.00 GB there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_paper_config_says_which_batch_it_takes(name):
+    from headjax.core.configuration import load_config
+
+    planned = plan_config(load_config(str(ROOT / "configs" / "papers" / f"{name}.py")).to_dict())
+    model = planned.model.build()
+    batch = model.example_batch(2, planned.length)
+
+    def loss(params, batch):
+        return model.loss(model.apply(params, batch, Options()), batch)
+
+    losses = jax.eval_shape(loss, abstract(model.tensors()), batch)
+    assert losses.total.shape == (2,)
+
+
+def test_the_roofline_is_its_highest_resource():
+    chip = CHIPS["v3"]
+    sent = {"all-reduce": Collective(1, 10**9), "all-gather": Collective(3, 10**9)}
+    found = roofline(chip, flops=123e12 / 2, recomputed=123e12 / 4, traffic=450e9, collectives=sent)
+    assert found.compute_seconds == pytest.approx(1.5)
+    assert found.memory_seconds == pytest.approx(1.0)
+    assert found.collective_seconds == pytest.approx(3e9 / 164e9)
+    assert found.bound == "compute"
+    assert found.mfu == pytest.approx(1 / 1.5)
+
+
+def test_the_compilers_complaint_says_how_much_is_wanted():
+    temporaries = "total memory required for HLO temporaries (4.50T) exceeds available HBM (15.75G)."
+    assert _needed(f"RESOURCE_EXHAUSTED: Ran out of memory on HBM, the {temporaries}") == int(4.5 * 1024 * GIB)
+    used = "Ran out of memory in memory space hbm. Used 19.22G of 15.75G hbm. Exceeded hbm capacity by 3.47G."
+    assert _needed(used) == int(19.22 * GIB)
+    with pytest.raises(ConfigError, match=r"cannot be compiled for this slice: INTERNAL: oops"):
+        _needed("INTERNAL:\n oops")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Plans for v5e-8, and v5e-4 beside it."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "config.py").write_text(CONFIG)
+    arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--scale", "4", "--json", "-"]
+    command = [sys.executable, "-m", "headjax.cli", "plan", *arguments]
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_a_plan_for_a_tpu(planned):
+    model = plan_config(data()).model.build()
+    gradient = 4 * count(model.tensors())
+    assert planned["fits"]
+    state = 3 * gradient
+    assert state < planned["peak_bytes_per_device"] < planned["hbm_bytes_per_device"]
+    assert planned["flops_per_device"] == pytest.approx(3 * model.flops(16) * 32 / 8)
+    assert planned["collectives"].keys() == {"all-reduce"}
+    # One gradient and three scalars: summed loss, targets and their part in the loss.
+    assert gradient < planned["collectives"]["all-reduce"]["bytes"] <= gradient + 3 * 4
+    (smaller,) = planned["scale"]
+    assert smaller["flops_per_device"] == 2 * planned["flops_per_device"]
+    assert 0 < planned["estimate"]["mfu"] < 1

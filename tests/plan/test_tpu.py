@@ -1,0 +1,67 @@
+"""Slices by name: their shapes follow the documentation, and what does not exist is refused with what does."""
+
+import importlib.util
+
+import pytest
+
+from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.plan.tpu import CHIPS, find_slice
+
+DOCUMENTED = {
+    "v2-8": ("v2:2x2", 8),
+    "v3-32": ("v3:4x4", 32),
+    "v3-64": ("v3:4x8", 64),
+    "v3-128": ("v3:8x8", 128),
+    "v3-512": ("v3:16x16", 512),
+    "v4-8": ("v4:2x2x1", 4),
+    "v4-128": ("v4:4x4x4", 64),
+    "v5e-1": ("v5e:1x1", 1),
+    "v5e-8": ("v5e:2x4", 8),
+    "v5e-16": ("v5e:4x4", 16),
+    "v5litepod-16": ("v5e:4x4", 16),
+    "v5e-256": ("v5e:16x16", 256),
+    "v5p-8": ("v5p:2x2x1", 4),
+    "v5p-16": ("v5p:2x2x2", 8),
+    "v5p-64": ("v5p:2x4x4", 32),
+    "v5p-256": ("v5p:4x4x8", 128),
+    "v6e-8": ("v6e:2x4", 8),
+}
+
+
+@pytest.mark.parametrize("name", list(DOCUMENTED))
+def test_shapes_and_devices_are_those_of_the_documentation(name):
+    assert (find_slice(name).topology, find_slice(name).num_devices) == DOCUMENTED[name]
+
+
+def test_a_compiler_string_is_a_slice_too():
+    assert find_slice("v3:4x8")[1:] == find_slice("v3-64")[1:]
+    assert find_slice("v3-32").resized(128).topology == "v3:8x8"
+
+
+@pytest.mark.parametrize("name", ["", "v9-8", "v3", "v3_32", "tpu"])
+def test_an_unknown_generation_lists_the_known(name):
+    with pytest.raises(
+        ConfigError, match=r"^topology: unknown TPU slice '.*'; known: v2-8 to v2-512, v3-8 to v3-2048, "
+    ):
+        find_slice(name)
+
+
+@pytest.mark.parametrize("name", ["v5e-2", "v5e-512", "v3-24", "v5p-4"])
+def test_an_impossible_size_lists_the_possible(name):
+    chip = name.split("-")[0]
+    with pytest.raises(ConfigError, match=f"^topology: there is no {name}; known: .*{chip}-8, {chip}-16, "):
+        find_slice(name)
+    with pytest.raises(ConfigError, match=r"v5e:2x2x1: a v5e slice has 2 dimensions"):
+        find_slice("v5e:2x2x1")
+
+
+def test_newer_chips_are_faster_in_every_respect():
+    v2, v3, v5e, v6e = (CHIPS[name] for name in ("v2", "v3", "v5e", "v6e"))
+    assert v2[5:8] < v3[5:8]
+    assert v5e[5:8] < v6e[5:8]
+
+
+def test_without_the_compiler_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(HeadjaxError, match=r"^compiling for a TPU needs libtpu: pip install 'headjax\[tpu\]'$"):
+        find_slice("v5e-8").devices()
