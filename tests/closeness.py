@@ -1,0 +1,88 @@
+"""How far apart two floating-point results of the same mathematics may lie on any processor.
+
+A processor's vector width, its fused multiply-add and the number of threads decide the order in which a sum is taken,
+so results differ in their last bits. The bound follows from the number of terms and from the magnitudes:
+
+    |actual - expected| <= HEADROOM * eps * sqrt(sums) * max|expected|
+
+* `eps`, the machine epsilon: a rounding moves a value by at most eps / 2, by eps / sqrt(12) in the root mean square.
+* `sqrt(sums)`: roundings are as often up as down, so their sum walks at random. A product and an addition per term, on
+  both sides of the comparison, make 4 roundings a term: a deviation of 0.58 eps sqrt(sums).
+* The largest value: a sum's roundings are as large as its partial sums, also where the sum itself comes out small.
+* `HEADROOM`: the largest of 100,000 entries lies 4.5 deviations out, which makes 2.6; functions such as `exp`, `tanh`
+  and `rsqrt` err by more than half a unit in the last place, which rounds it up to 4.
+
+A wrong formula changes results by far more: 4 eps sqrt(300) of float32 is 8e-6 of the largest value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+HEADROOM = 4.0
+
+
+def tolerance(sums: int, dtype: Any = np.float32) -> float:
+    """Return the largest difference of two results, as a share of the largest value.
+
+    Args:
+        sums: Terms added up on the longest way from the inputs to a result: the lengths of all contracted or averaged
+            axes that follow one another, added. 1 for a result of a few operations entry by entry.
+        dtype: Precision of the computation.
+    """
+    return HEADROOM * float(jnp.finfo(dtype).eps) * math.sqrt(sums)
+
+
+def coarsest(*arrays: Any) -> Any:
+    """Return the float type with the largest epsilon among the arrays' and float32.
+
+    JAX computes in float32, also where a test goes on in Python's or NumPy's float64.
+    """
+    types = [np.asarray(array).dtype for array in arrays]
+    floats = [kind for kind in types if jnp.issubdtype(kind, jnp.floating)]
+    return max([*floats, jnp.dtype(jnp.float32)], key=lambda kind: jnp.finfo(kind).eps)
+
+
+def assert_close(
+    actual: Any, expected: Any, *, sums: int, scale: float | None = None, dtype: Any = None, message: str = ""
+) -> None:
+    """Fail unless an array is another up to the rounding errors of the sums that made it.
+
+    Args:
+        actual: Array, or number.
+        expected: Array of the same shape, or number.
+        sums: Terms added up on the longest way to a result; see `tolerance`.
+        scale: Largest value met on the way, where the results are smaller (terms that cancel, an expected zero) or
+            where a result depends on it (the logits of a softmax). By default the largest of `expected`.
+        dtype: Precision of the computation; by default the coarser of the arrays', at least float32's.
+        message: What is compared, for the failure's text.
+    """
+    share = tolerance(sums, dtype or coarsest(actual, expected))
+    actual, expected = (np.asarray(array).astype(np.float64) for array in (actual, expected))
+    largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)) if scale is None else scale
+    explained = f"{message}\n{sums} terms up to {largest:.3g}: a share of {share:.3g} of the largest".strip()
+    np.testing.assert_allclose(actual, expected, rtol=0.0, atol=share * largest, equal_nan=False, err_msg=explained)
+
+
+def assert_trees_close(
+    actual: Mapping[str, Any], expected: Mapping[str, Any], *, sums: int, scale: float | None = None, dtype: Any = None
+) -> None:
+    """Fail unless two flat trees have the same paths and, each relative to its own largest value, the same arrays."""
+    assert actual.keys() == expected.keys()
+    for path, array in expected.items():
+        assert_close(actual[path], array, sums=sums, scale=scale, dtype=dtype, message=path)
+
+
+def close_to(expected: Any, *, sums: int, dtype: Any = np.float32) -> Any:
+    """Return what numbers, or a dictionary of them, equal up to rounding: `assert loss == close_to(other, sums=50)`.
+
+    Each number is compared relative to itself. Losses and metrics of JAX are sums in float32, whatever type holds them;
+    `dtype=np.float64` is for what NumPy or Python computes.
+    """
+    return pytest.approx(expected, rel=tolerance(sums, dtype), abs=0.0)
