@@ -6,7 +6,8 @@ width grows (standard heads) or the number of heads does (fixed head size 32 at 
     standard   width=256, 320, 384, 448, 512                                12.9, 16.6, 20.6, 24.7, 29.0
     fixed      head_dim=32, heads=4, 8, 16, 32, 48, 64, 70 (width 256)      12.1, 12.9, 14.5, 17.6, 20.8, 23.9, 25.1
 
-The figures' perplexities are not printed. Learning rate 0.1 / sqrt(max(step, 10,000)), which peaks at 0.001.
+The figures' perplexities are not printed. Learning rate 0.1, warm-up of 10,000 steps, reciprocal square root: that is
+0.1 * min(1, step / 10,000) / sqrt(max(step, 10,000)), a straight line up to 0.001, then 0.1 / sqrt(step).
 Cost in the paper: a couple of hours for 250,000 steps on 4 TPUv2 chips (v2-8), with a batch of 4096 and no unit. Only
 tokens on each of the 8 cores, Tensor2Tensor's way to count, agree with that cost: 128 packed examples of 256 tokens,
 one hour at the chips' peak. 4096 examples would take 33 there (docs/tpu.md).

@@ -46,17 +46,16 @@ def _from_directory(path: str) -> ModelConfig:
 def _from_file(options: argparse.Namespace) -> ModelConfig:
     from headjax.core.configuration import load_config
     from headjax.core.serialize import from_data
-    from headjax.initialization import Initialization
+    from headjax.initialization import Initialization, architecture
     from headjax.models.recipes import Recipe
 
     config = load_config(options.config, options.overrides).to_dict()
     if "model" not in config:
         raise HeadjaxError("config.model: missing")
-    model = from_data(Recipe, config["model"], "config.model").build()  # type: ignore[type-abstract]
-    if config.get("initialization") is None:
-        return model
-    step = from_data(Initialization, config["initialization"], "config.initialization")  # type: ignore[type-abstract]
-    return step.configure(model)
+    recipe = from_data(Recipe, config["model"], "config.model")  # type: ignore[type-abstract]
+    given = config.get("initialization")
+    step = None if given is None else from_data(Initialization, given, "config.initialization")  # type: ignore[type-abstract]
+    return architecture(recipe, step)
 
 
 def _totals(summary: ModelSummary) -> Table:

@@ -2,6 +2,7 @@
 
 from headjax.initialization.admin import Admin
 from headjax.initialization.admin_constant import AdminConstant, constant_omega
+from headjax.initialization.architecture import architecture
 from headjax.initialization.base import Initialization, Setting
 from headjax.initialization.deep_norm import DeepNorm
 from headjax.initialization.ds_init import DSInit
@@ -20,6 +21,7 @@ __all__ = [
     "ReZero",
     "Setting",
     "TFixup",
+    "architecture",
     "constant_omega",
     "fold_shortcuts",
 ]

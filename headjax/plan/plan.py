@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError, require_positive
 from headjax.core.serialize import from_data
-from headjax.initialization import Initialization
+from headjax.initialization import Initialization, architecture
 from headjax.mesh.mesh import MeshConfig, check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig, shardings
@@ -138,9 +138,7 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
     """
     mesh = config.mesh.build(where.devices())
     check_batch_size(config.batch_size, mesh, config.accumulate)
-    model = config.model.build()
-    if config.initialization is not None:
-        model = config.initialization.configure(model)
+    model = architecture(config.model, config.initialization)
     shardings(model.tensors(), mesh, sharding=config.sharding)
     check_kernels(model, config.compute, training=True)
     return model, mesh

@@ -10,10 +10,11 @@ from ml_collections import ConfigDict
 from headjax.core.errors import require, require_positive
 from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
-from headjax.initialization import Initialization
+from headjax.initialization import Initialization, architecture
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig
+from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
 from headjax.models.recipes import Recipe, Start
 from headjax.training.optimizer import Optimizer
@@ -96,17 +97,21 @@ class TrainConfig:
         require(positive, "diverged_above", f"must be positive, got {self.diverged_above}")
         require(self.seed >= 0, "seed", f"must not be negative, got {self.seed}")
 
+    def architecture(self) -> ModelConfig:
+        """Return the config of the model that the run trains, see `headjax.initialization.architecture`."""
+        return architecture(self.model, self.initialization)
+
     def start(self) -> Start:
-        """The model that training starts from, of the architecture that the initialisation asks for.
+        """Return the model that training starts from: `architecture()`, with the recipe's parameters if it has some.
 
         Raises:
-            ConfigError: the initialisation is none for this model, or the model has parameters already.
+            ConfigError: the initialisation does not fit the model, or the model has parameters already.
         """
         start = self.model.start()
         if self.initialization is None:
             return start
         require(start.params is None, "initialization", "is for fresh models, and this one has trained parameters")
-        return start._replace(config=self.initialization.configure(start.config))
+        return start._replace(config=self.architecture())
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

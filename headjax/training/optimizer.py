@@ -6,6 +6,7 @@ import abc
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 
 from headjax.core.errors import require
@@ -81,7 +82,8 @@ class InverseSquareRoot(Schedule):
         start = max(self.warmup_steps, 1)
 
         def rate(step: Any) -> Any:
-            return self.peak * (start / (start + step)) ** 0.5
+            # Optax evaluates every part of a joined schedule at every step, this one from -warmup_steps on.
+            return self.peak * (start / (start + jnp.maximum(step, 0))) ** 0.5
 
         return rate
 

@@ -31,7 +31,7 @@ def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
     if not (workdir / CONFIG).is_file():
         raise CheckpointError(f"{workdir}: holds no training run ({CONFIG} is missing)")
     config = train_config(json.loads((workdir / CONFIG).read_text()))
-    model = config.model.build()
+    model = config.architecture()
     optimizer = config.optimizer.build(model.tensors(), config.steps)
     target = abstract_state(model, optimizer, MeshConfig(data=1).build(jax.devices()[:1]))
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:

@@ -194,6 +194,14 @@ def test_every_rehearsal_is_the_same_run_in_small(path):
     assert small.compute.dtype == full.get("compute", {}).get("dtype", "float32")
 
 
+def test_lm1b_warms_up_and_then_follows_the_reciprocal_square_root():
+    config = train_config(load_config(f"{PAPERS / 'concise_lm1b'}.py"))
+    rate = config.optimizer.schedule.build(config.steps)
+    for step in (0, 100, 5000, 10_000, 40_000, 250_000):
+        printed = 0.1 * min(1, step / 10_000) / max(step, 10_000) ** 0.5
+        assert float(rate(step)) == pytest.approx(printed, rel=1e-5), step
+
+
 def test_stages_of_bert_share_one_line_of_learning_rates():
     """Devlin et al.'s million steps go down one line, of which the stages here are two parts."""
     stages = [train_config(load_config(f"{PAPERS / 'bert.py'}:stage={stage}")) for stage in (1, 2)]

@@ -15,6 +15,7 @@ import pytest
 
 from headjax.cli import main
 from headjax.core.errors import ConfigError
+from headjax.core.serialize import to_data
 from headjax.core.tensors import flatten
 from headjax.data.records import TokenBlocks
 from headjax.data.task import TaskData
@@ -25,6 +26,7 @@ from headjax.training.config import train_config
 from headjax.training.depth import layer_norms, read_depth
 from headjax.training.loop import train
 from headjax.training.metrics import read_metrics
+from headjax.training.snapshots import snapshots
 from headjax.training.start import read_initialization
 from headjax.training.state import abstract_state
 
@@ -100,6 +102,35 @@ def test_the_model_directory_holds_the_omegas_and_how_they_were_found(run):
     learned = np.stack([weights[slot]["shortcut"] for slot in ("attention_residual", "feed_forward_residual")], 1)
     steps = np.abs(learned.reshape(2 * LAYERS, -1) - np.asarray(omega)[:, None])
     assert 0 < steps.max() <= 0.06  # 5 steps of Adam at a rate of 0.01
+
+
+def test_checkpoints_have_the_architecture_that_the_initialisation_asks_for(run):
+    result, workdir = run
+    found = dict(snapshots(workdir))
+    assert max(found) == result.steps
+    assert {model.config for model in found.values()} == {result.model.config}
+    for path, array in flatten(result.model.params).items():
+        np.testing.assert_array_equal(flatten(found[result.steps].params)[path], array, err_msg=path)
+
+
+@pytest.mark.parametrize(
+    ("initialization", "residual"),
+    [
+        ("admin", "post_norm"),
+        ("admin_constant", "post_norm"),
+        ("deep_norm", "post_norm"),
+        ("layer_scale", "pre_norm"),
+        ("re_zero", "pre_norm"),
+        (None, "pre_norm"),
+    ],
+)
+def test_the_architecture_of_a_run_is_the_one_it_starts_from(initialization, residual):
+    fields = to_data(config())
+    fields["model"]["residual"] = {"kind": residual}
+    fields["initialization"] = initialization and {"kind": initialization}
+    started = train_config(fields)
+    assert started.architecture() == started.start().config
+    assert (started.architecture() == started.model.build()) == (initialization is None)
 
 
 def test_an_interrupted_run_keeps_its_initialisation(run, data, tmp_path):
