@@ -1,9 +1,10 @@
-"""The one way to change attention layers: unstack, change layer by layer, stack again."""
+"""The one way to read and to change attention layers: unstack, look or change layer by layer, stack again."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from headjax.attention.base import Attention
 from headjax.core.tensors import Params
@@ -12,6 +13,38 @@ from headjax.models.base import SLOTS, Model
 
 Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
 """(head stack, layer, formulation, its parameters) to the formulation and parameters that take their place."""
+
+
+class AttentionLayer(NamedTuple):
+    """One attention layer of a model.
+
+    Attributes:
+        stack: head stack (`encoder`, `decoder` or `cross`).
+        layer: number of the layer, counted from 0.
+        attention: its formulation.
+        params: its parameters, without an axis of layers.
+    """
+
+    stack: str
+    layer: int
+    attention: Attention
+    params: Params
+
+
+def attention_layers(model: Model) -> Iterator[AttentionLayer]:
+    """Yield the attention layers in the order in which `map_attention` visits them; nothing is stacked again.
+
+    Of layers that share their parameters the first alone is yielded.
+    """
+    for name, stack in model.config.stacks().items():
+        weights = stack.unstack(model.params[name])
+        for head_stack, attentions in model.config.attentions().items():
+            home, slot = SLOTS[head_stack]
+            if home != name:
+                continue
+            for i, attention in enumerate(attentions):
+                if i == stack.tied_layers(i)[0]:
+                    yield AttentionLayer(head_stack, i, attention, weights[i][slot])
 
 
 def map_attention(

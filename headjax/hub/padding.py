@@ -9,7 +9,7 @@ from headjax.attention.base import Attention
 from headjax.attention.grouped import Grouped
 from headjax.attention.multi_head import MultiHead
 from headjax.core.tensors import Params, flatten
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import attention_layers, map_attention
 from headjax.hub.family import Family, InexpressibleError
 from headjax.hub.plain_heads import PlainHeads, plain_heads
 from headjax.models.base import SLOTS, Model
@@ -31,14 +31,11 @@ def pad_heads(model: Model, family: Family) -> Model:
     width, attentions = model.config.width, model.config.attentions()
     plain: dict[tuple[str, int], PlainHeads] = {}
 
-    def note(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+    for stack, layer, attention, params in attention_layers(model):
         try:
             plain[stack, layer] = plain_heads(attention, params)
         except InexpressibleError as error:
             raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
-        return attention, params
-
-    map_attention(model, note)
     targets: dict[str, Attention] = {}
     for group in family.head_groups:
         layers = [entry for (stack, _), entry in plain.items() if stack in group]

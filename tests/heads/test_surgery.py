@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.surgery import map_attention
+from headjax.heads.surgery import attention_layers, map_attention
 from tests import tiny
 
 
@@ -46,3 +46,14 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
 def test_an_unknown_head_stack_is_an_error(model):
     with pytest.raises(HeadjaxError, match="no head stack 'encoder'; it has decoder"):
         map_attention(model, lambda *given: given[2:], stacks=["encoder"])
+
+
+def test_the_layers_are_read_as_they_are_visited(model):
+    visited = []
+    map_attention(model, lambda stack, layer, attention, params: (visited.append((stack, layer)) or attention, params))
+    layers = list(attention_layers(model))
+    assert [(entry.stack, entry.layer) for entry in layers] == visited
+    for entry in layers:
+        assert entry.attention == model.config.decoder.layers[entry.layer].attention
+    queries = model.params["decoder"]["layers_0_1"]["attention"]["query"]
+    np.testing.assert_array_equal(layers[1].params["query"], queries[1])
