@@ -52,7 +52,7 @@ class Gated(Attention):
         return {
             "inner": self.inner.tensors(width, memory_width),
             "gate": Tensor((width, heads), ("embed", "heads"), self.kernel_init, head_axis=1),
-            "gate_bias": Tensor((heads,), ("heads",), self.bias_init, head_axis=0),
+            "gate_bias": Tensor((heads,), ("heads",), self.bias_init, head_axis=0, decay=False),
         }
 
     def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:

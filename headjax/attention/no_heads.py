@@ -37,7 +37,7 @@ class NoHeads(Attention):
         return cls(output_bias=bool(kept)), kept
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
-        return {"output_bias": Tensor((width,), ("embed",), Zeros())} if self.output_bias else {}
+        return {"output_bias": Tensor((width,), ("embed",), Zeros(), decay=False)} if self.output_bias else {}
 
     def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
         return {}

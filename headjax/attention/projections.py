@@ -23,7 +23,9 @@ def declare_into_heads(
         return {name: weight}
     return {
         name: weight,
-        f"{name}_bias": Tensor((heads, size), (axis, "head_dim"), Zeros(), head_axis=0 if removable else None),
+        f"{name}_bias": Tensor(
+            (heads, size), (axis, "head_dim"), Zeros(), head_axis=0 if removable else None, decay=False
+        ),
     }
 
 
@@ -31,7 +33,7 @@ def declare_output(heads: int, size: int, width: int, *, bias: bool) -> Tensors:
     """Declares `output [heads, size, width]` and, with a bias, `output_bias [width]`."""
     tensors = {"output": Tensor((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0)}
     if bias:
-        tensors["output_bias"] = Tensor((width,), ("embed",), Zeros())
+        tensors["output_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
     return tensors
 
 

@@ -77,10 +77,12 @@ class SharedKey(Attention):
             **declare_output(self.num_heads, self.value_dim, width, bias=self.output_bias),
         }
         if self.projection_bias:
-            tensors["query_bias"] = Tensor((self.query_size,), ("shared_dim",), Zeros())
-            tensors["key_bias"] = Tensor((self.key_size,), ("shared_dim",), Zeros())
+            tensors["query_bias"] = Tensor((self.query_size,), ("shared_dim",), Zeros(), decay=False)
+            tensors["key_bias"] = Tensor((self.key_size,), ("shared_dim",), Zeros(), decay=False)
         if self.content_bias:
-            tensors["content_bias"] = Tensor((memory_width, self.num_heads), ("embed", "heads"), Zeros(), head_axis=1)
+            tensors["content_bias"] = Tensor(
+                (memory_width, self.num_heads), ("embed", "heads"), Zeros(), head_axis=1, decay=False
+            )
         return tensors
 
     def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:

@@ -37,7 +37,10 @@ class LayerNorm(Norm):
     """gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba et al. 2016)."""
 
     def tensors(self, width: int) -> Tensors:
-        return {"scale": Tensor((width,), ("embed",), Ones), "bias": Tensor((width,), ("embed",), Zeros())}
+        return {
+            "scale": Tensor((width,), ("embed",), Ones, decay=False),
+            "bias": Tensor((width,), ("embed",), Zeros(), decay=False),
+        }
 
     def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
         x = inputs.astype(jnp.float32)
@@ -53,7 +56,7 @@ class RMSNorm(Norm):
     """gamma * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019)."""
 
     def tensors(self, width: int) -> Tensors:
-        return {"scale": Tensor((width,), ("embed",), Ones)}
+        return {"scale": Tensor((width,), ("embed",), Ones, decay=False)}
 
     def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
         x = inputs.astype(jnp.float32)

@@ -35,6 +35,8 @@ class Tensor:
         init: its initialiser; None takes the model's.
         inputs: the dimensions summed over when the tensor is applied; their product is the fan-in.
         head_axis: the dimension that counts heads, or None. Removing a head is taking its slice out along this axis.
+        decay: whether it is a weight: weight decay shrinks it, initialisations by depth scale it. False for biases,
+            normalisations and multipliers of residual branches.
         stacked: how many leading dimensions count layers of a run. They belong to no fan.
     """
 
@@ -43,6 +45,7 @@ class Tensor:
     init: Initializer | None = None
     inputs: tuple[int, ...] = (0,)
     head_axis: int | None = None
+    decay: bool = True
     stacked: int = 0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Constant, Params, Tensor, Tensors, Zeros, flatten, map_tensors
+from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
 from headjax.models.base import ModelConfig
 from headjax.models.layer import Layer
 from headjax.models.residual import Residual
@@ -64,7 +64,7 @@ def num_sub_layers(stack: Stack) -> int:
 
 
 def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, int, str], float]) -> Params:
-    """Every weight of every layer times a factor; what starts as a constant (biases, norms) stays.
+    """Multiply every weight of every layer by a factor; biases and norms (`Tensor.decay` is False) stay.
 
     Args:
         config: the architecture.
@@ -82,7 +82,7 @@ def _scale_run(run: Run, tensors: Tensors, params: Params, factor: Callable[[int
     given = flatten(params[run.name])
 
     def scale(path: str, tensor: Tensor) -> Any:
-        if isinstance(tensor.init, Zeros | Constant):
+        if not tensor.decay:
             return given[path]
         factors = np.asarray([factor(layer, path) for layer in range(run.start, run.stop)], given[path].dtype)
         return given[path] * factors.reshape(-1, *(1,) * (given[path].ndim - 1))

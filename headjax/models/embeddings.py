@@ -191,7 +191,7 @@ class Embeddings:
             tensors["norm"] = self.norm.tensors(size)
         if self.size is not None:
             tensors["projection"] = Tensor((size, width), (None, "embed"))
-            tensors["projection_bias"] = Tensor((width,), ("embed",), Zeros())
+            tensors["projection_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
         return tensors
 
     def __call__(

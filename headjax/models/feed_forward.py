@@ -69,8 +69,8 @@ class Dense(FeedForward):
             "down": Tensor((self.hidden, width), ("feed_forward", "embed")),
         }
         if self.bias:
-            tensors["up_bias"] = Tensor((self.hidden,), ("feed_forward",), Zeros())
-            tensors["down_bias"] = Tensor((width,), ("embed",), Zeros())
+            tensors["up_bias"] = Tensor((self.hidden,), ("feed_forward",), Zeros(), decay=False)
+            tensors["down_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
         return tensors
 
     def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
@@ -90,8 +90,12 @@ class GatedDense(FeedForward):
         up = Tensor((width, self.hidden), ("embed", "feed_forward"))
         tensors = {"gate": up, "up": up, "down": Tensor((self.hidden, width), ("feed_forward", "embed"))}
         if self.bias:
-            bias = Tensor((self.hidden,), ("feed_forward",), Zeros())
-            tensors |= {"gate_bias": bias, "up_bias": bias, "down_bias": Tensor((width,), ("embed",), Zeros())}
+            bias = Tensor((self.hidden,), ("feed_forward",), Zeros(), decay=False)
+            tensors |= {
+                "gate_bias": bias,
+                "up_bias": bias,
+                "down_bias": Tensor((width,), ("embed",), Zeros(), decay=False),
+            }
         return tensors
 
     def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:

@@ -11,7 +11,7 @@ from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 
 def linear_tensors(width: int, size: int) -> Tensors:
     """Declares `kernel [width, size]` and `bias [size]`."""
-    return {"kernel": Tensor((width, size), ("embed", None)), "bias": Tensor((size,), (None,), Zeros())}
+    return {"kernel": Tensor((width, size), ("embed", None)), "bias": Tensor((size,), (None,), Zeros(), decay=False)}
 
 
 def linear(params: Params, inputs: jax.Array) -> jax.Array:

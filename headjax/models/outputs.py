@@ -43,7 +43,7 @@ class Tied(TokenLogits):
     scale_by_width: bool = False
 
     def tensors(self, width: int, vocab_size: int) -> Tensors:
-        return {"bias": Tensor((vocab_size,), ("vocabulary",), Zeros())} if self.bias else {}
+        return {"bias": Tensor((vocab_size,), ("vocabulary",), Zeros(), decay=False)} if self.bias else {}
 
     def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
         if self.scale_by_width:
@@ -65,7 +65,7 @@ class Untied(TokenLogits):
     def tensors(self, width: int, vocab_size: int) -> Tensors:
         tensors = {"kernel": Tensor((width, vocab_size), ("embed", "vocabulary"))}
         if self.bias:
-            tensors["bias"] = Tensor((vocab_size,), ("vocabulary",), Zeros())
+            tensors["bias"] = Tensor((vocab_size,), ("vocabulary",), Zeros(), decay=False)
         return tensors
 
     def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:

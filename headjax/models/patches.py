@@ -61,7 +61,7 @@ class Patches:
         token = Tensor((width,), ("embed",))
         tensors = {
             "kernel": Tensor((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2)),
-            "bias": Tensor((width,), ("embed",), Zeros()),
+            "bias": Tensor((width,), ("embed",), Zeros(), decay=False),
             "class_token": token,
             "position": Tensor((self.length, width), (None, "embed")),
         }

@@ -67,7 +67,7 @@ class ScaledPostNorm(Normalised):
     """
 
     def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"shortcut": Tensor((width,), ("embed",), Ones)}
+        return super().tensors(width) | {"shortcut": Tensor((width,), ("embed",), Ones, decay=False)}
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return self.norm(params["norm"], _row(params["shortcut"]) * x + f(x))
@@ -112,7 +112,7 @@ class ScaledPreNorm(PreNorm):
     initial: float = 1e-5
 
     def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"scale": Tensor((width,), ("embed",), Constant(self.initial))}
+        return super().tensors(width) | {"scale": Tensor((width,), ("embed",), Constant(self.initial), decay=False)}
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return x + _row(params["scale"]) * f(self.norm(params["norm"], x))
@@ -143,7 +143,7 @@ class ScaledNoNorm(NoNorm):
     """
 
     def tensors(self, width: int) -> Tensors:
-        return {"scale": Tensor((), (), Zeros(), inputs=())}
+        return {"scale": Tensor((), (), Zeros(), inputs=(), decay=False)}
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return x + params["scale"] * f(x)

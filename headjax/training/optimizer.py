@@ -11,7 +11,7 @@ import optax
 
 from headjax.core.errors import require
 from headjax.core.serialize import kind
-from headjax.core.tensors import Constant, Tensors, Zeros, map_tensors
+from headjax.core.tensors import Tensors, map_tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,5 +158,5 @@ class RAdam(Optimizer):
 
 
 def decayed(tensors: Tensors) -> dict[str, Any]:
-    """True for every weight, False for biases and norms: what starts as a constant is not decayed."""
-    return map_tensors(lambda _, tensor: not isinstance(tensor.init, Zeros | Constant), tensors)
+    """True for every weight, False for biases and norms, as each tensor declares."""
+    return map_tensors(lambda _, tensor: tensor.decay, tensors)

@@ -42,7 +42,7 @@ class MaskedLanguageModel(TaskOutput):
         size = vocabulary.size
         return {
             "transform": Tensor((width, size), ("embed", None)),
-            "transform_bias": Tensor((size,), (None,), Zeros()),
+            "transform_bias": Tensor((size,), (None,), Zeros(), decay=False),
             "norm": self.norm.tensors(size),
             **Tied(bias=True).tensors(width, vocabulary.tokens),
         }
