@@ -1,0 +1,104 @@
+"""What an earlier headjax wrote is read as it was: models, a run, prepared shards, run configs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import headjax
+from headjax.core.serialize import from_data
+from headjax.data.task import DataConfig
+from headjax.training.config import train_config
+from headjax.training.loop import train
+from headjax.training.metrics import read_metrics
+from tests.closeness import assert_close
+
+V1 = Path(__file__).parent / "fixtures" / "v1"
+EXPECTED = json.loads((V1 / "expected.json").read_text())
+CONFIGS = json.loads((V1 / "configs.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("v1")
+    with tarfile.open(V1 / "files.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("name", EXPECTED["models"])
+def test_a_model_directory_computes_what_it_did(name, written):
+    expected = EXPECTED["models"][name]
+    model = headjax.load(written / name)
+    assert model.num_parameters == expected["parameters"]
+    assert [entry["action"] for entry in model.history] == expected["history"]
+    batch = {key: np.asarray(array, np.int32) for key, array in expected["batch"].items()}
+    logits = np.asarray(model(batch).logits)
+    assert_close(logits if logits.ndim == 2 else logits[:, -1], np.asarray(expected["logits"]), sums=200)
+
+
+def test_a_model_directory_keeps_its_tokenizer(written):
+    text = "A head that is gone."
+    decoder = headjax.load(written / "decoder").tokenizer
+    assert decoder.encode([text])[0].tolist() == list(text.encode())
+    assert headjax.load(written / "pruned").tokenizer.vocab_size == 23
+
+
+def test_a_model_directory_remembers_which_heads_were_pruned(written):
+    layers = headjax.load(written / "pruned").config.attentions()["encoder"]
+    assert [tuple(layer.ids) for layer in layers] == [(0, 1, 2, 3), (1, 3), ()]
+
+
+def test_a_stopped_run_goes_on_to_the_same_losses(written, tmp_path, monkeypatch):
+    expected = EXPECTED["run"]
+    shutil.copytree(written / "run", tmp_path / "run")
+    monkeypatch.chdir(written)  # the run's config names its text relative to this folder
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *arguments: devices)
+    config = train_config(json.loads((tmp_path / "run" / "train_config.json").read_text()))
+    result = train(config, tmp_path / "run")
+    assert result.finished
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    losses = {str(record["step"]): record["train/loss"] for record in records if "train/loss" in record}
+    assert losses.keys() == expected["losses"].keys()
+    # Adam divides gradients by their size, so that one of rounding errors alone moves its parameter by a whole step.
+    np.testing.assert_allclose(list(losses.values()), list(expected["losses"].values()), rtol=1e-4)
+    assert result.metrics["loss"] == pytest.approx(expected["metrics"]["loss"], rel=1e-4)
+    history = result.model.history[-1]["data"]
+    assert {name: history[name] for name in expected["data"]} == expected["data"]
+
+
+@pytest.mark.parametrize("name", EXPECTED["prepared"])
+def test_prepared_shards_hold_the_same_examples(name, written):
+    data = from_data(DataConfig, {"kind": "task", "path": str(written / "prepared" / name)}).load()
+    expected = EXPECTED["prepared"][name]
+    for split in ("train", "validation"):
+        source = getattr(data, split)
+        assert len(source) == expected[split]["examples"]
+        examples = [{key: np.asarray(array) for key, array in source[i].items()} for i in range(len(source))]
+        assert {key: array.tolist() for key, array in examples[0].items()} == expected[split]["first"]
+        found = {key: digest([example[key] for example in examples]) for key in examples[0]}
+        assert found == expected[split]["arrays"]
+    assert {key: data.info[key] for key in expected["info"]} == expected["info"]
+
+
+def digest(arrays):
+    """Type, shape and hash of some arrays as one."""
+    together = np.stack(arrays)
+    return [str(together.dtype), list(together.shape), hashlib.sha256(together.tobytes()).hexdigest()]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_runs_config_is_read_as_it_was_written(name):
+    written = CONFIGS[name]
+    config = train_config(written)
+    assert config.start().config.attentions() if "directory" not in json.dumps(written["model"]) else config.model
+    for field in ("batch_size", "steps", "seed", "accumulate"):
+        assert getattr(config, field) == written[field]
