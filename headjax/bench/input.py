@@ -22,9 +22,10 @@ from headjax.data.prepared.prepare import prepare
 from headjax.data.ragged import RaggedRows
 from headjax.data.records import TokenBlocks, train_iterator
 from headjax.data.task import Source
-from headjax.data.tokenizers import Tokenizer, train_bpe
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.tokenizers.learned import train_bpe
+from headjax.tokenizers.tokenizer import Tokenizer
 
 BATCHES, REPEATS, STEPS = 100, 7, 5
 HEADLINE = "packed rows from shards"

@@ -20,7 +20,7 @@ from headjax.report.tables import Column, Table
 if TYPE_CHECKING:
     from headjax.data.prepared import Form
     from headjax.data.tasks.spec import Rows, TaskSpec
-    from headjax.data.tokenizers import Tokenizer
+    from headjax.tokenizers.tokenizer import Tokenizer
 
 LEARNED_FROM = 1_000_000
 """Rows that a vocabulary is learned from at most, and a thousand times as many characters."""
@@ -144,7 +144,8 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: argparse.Namespace) -> Token
     import itertools
 
     from headjax.data.prepared.manifest import TOKENIZER, is_prepared
-    from headjax.data.tokenizers import Tokenizer, train_bpe
+    from headjax.tokenizers.learned import train_bpe
+    from headjax.tokenizers.tokenizer import Tokenizer
 
     if options.tokenizer:
         return open_tokenizer(options.tokenizer)
@@ -175,8 +176,8 @@ def open_tokenizer(path: str) -> Tokenizer:
     Raises:
         DataError: there is none.
     """
-    from headjax.data.tokenizer_files import read_tokenizer
-    from headjax.data.wordpiece import wordpiece_tokenizer
+    from headjax.tokenizers.files import read_tokenizer
+    from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
     given = Path(path).expanduser()
     if given.is_file():

@@ -1,12 +1,16 @@
-"""Files that appear whole or not at all, and the record of their sizes by which a truncated copy is found."""
+"""Files: read with one-line errors, written whole or not at all, and checked against a record of their sizes."""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import os
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from headjax.core.errors import CheckpointError, HeadjaxError
+from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
@@ -43,6 +47,50 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     except OSError as error:
         raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
     return target
+
+
+def read_text(file: Path) -> str:
+    r"""A file's text as UTF-8, without a byte order mark and with `\r\n` made `\n`; one named `*.gz` is unpacked.
+
+    Raises:
+        DataError: a file that is missing, empty, binary, not UTF-8 or cannot be read; the message starts with it.
+    """
+    data = read_bytes(file)
+    if b"\0" in data:
+        raise DataError(f"{file}: binary, not text: zero byte at offset {data.index(0)}")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{file}: line {line}, byte offset {error.start}: not UTF-8 ({error.reason})") from None
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if not text.strip():
+        raise DataError(f"{file}: empty, there is no text in it")
+    return text
+
+
+def read_bytes(file: Path) -> bytes:
+    """A file's bytes; one named `*.gz` is unpacked.
+
+    Raises:
+        DataError: a file that is missing, no whole gzip file or cannot be read; the message starts with it.
+    """
+    with reading(file):
+        data = file.read_bytes()
+        return gzip.decompress(data) if file.suffix == ".gz" else data
+
+
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turns what reading a file may raise into a `DataError` that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{file}: not a whole gzip file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 SIZES = "sizes.json"

@@ -11,7 +11,7 @@ from headjax.data.pretraining_text import PretrainingText
 from headjax.data.question_answering import QuestionAnswering
 from headjax.data.rehearsal import Rehearsal
 from headjax.data.task import DataConfig, Source, TaskData
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
     "DataConfig",

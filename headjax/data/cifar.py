@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.core.files import read_bytes
 from headjax.data.prepared.form import Split
 from headjax.data.prepared.rows import TaskRow
-from headjax.data.text_files import read_bytes
 
 SHAPE = (3, 32, 32)
 """Of an image in the files: planes of red, green and blue, row by row."""

@@ -13,7 +13,7 @@ from headjax.data.labelled_text import LabelledText, TextClassification, TextReg
 from headjax.data.roots import candidate_folders, missing
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import find_files
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Layout(NamedTuple):

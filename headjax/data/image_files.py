@@ -19,7 +19,7 @@ from headjax.data.prepared.form import Record, Split
 from headjax.data.prepared.images import AugmentedImages, ImageForm, PlainImages
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Found(NamedTuple):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.core.files import read_bytes
 from headjax.data.prepared.form import Split
 from headjax.data.prepared.rows import TaskRow
-from headjax.data.text_files import read_bytes
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 

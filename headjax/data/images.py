@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from headjax.core.errors import DataError, require
+from headjax.core.files import read_bytes
 from headjax.core.serialize import kind
 from headjax.data.roots import data_folder
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.text_files import read_bytes
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
 """Of the pixels of MNIST's training images, between 0 and 1."""

@@ -19,7 +19,7 @@ from headjax.data.split import text_hash
 from headjax.data.tables import Row, read_table
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import find_files
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Tables(NamedTuple):
@@ -127,7 +127,7 @@ class LabelledText(DataConfig):
         return {"examples": len(source), "tokens": int(source.lengths.sum())}
 
     def _tokenizer(self) -> Tokenizer:
-        from headjax.data.wordpiece import wordpiece_tokenizer
+        from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
         if not self.vocabulary:
             raise DataError("vocabulary: the model brings no tokenizer; name a vocab.txt")

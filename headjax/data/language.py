@@ -17,8 +17,8 @@ from headjax.data.records import TokenBlocks
 from headjax.data.split import split
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import text_files
-from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 @kind("language")

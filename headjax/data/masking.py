@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError, require, require_positive
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Masked(NamedTuple):

@@ -17,9 +17,9 @@ from headjax.data.ragged import RaggedRows
 from headjax.data.tables import table_rows
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import count_lines, read_lines
-from headjax.data.tokenizer_files import check_tokenizer, make_tokenizer
-from headjax.data.tokenizers import Tokenizer
 from headjax.models.outputs import IGNORED
+from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 SUFFIXES = ("", ".gz")
 TABLES = (".tsv", ".csv", ".json", ".jsonl")

@@ -18,7 +18,7 @@ from headjax.data.split import split
 from headjax.data.task import DataConfig, Source, TaskData
 from headjax.data.tasks.language import documents
 from headjax.data.text_files import find_files
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 @kind("pretraining_text")
@@ -59,7 +59,7 @@ class PretrainingText(DataConfig):
         )
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        from headjax.data.wordpiece import wordpiece_tokenizer
+        from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
         if tokenizer is None:
             if not self.vocabulary:

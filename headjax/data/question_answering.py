@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError, require, require_positive
+from headjax.core.files import read_text
 from headjax.core.serialize import kind
 from headjax.data.buckets import LengthBuckets
 from headjax.data.encoding import changeable, padding_id
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.text_files import read_text
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 QUESTION_LENGTH = 64
 """Tokens after which a question is cut (Devlin et al. 2019's code)."""

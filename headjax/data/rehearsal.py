@@ -26,8 +26,10 @@ from headjax.data.prepared.translation import TranslationForm
 from headjax.data.sentences import sentences
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import find_task
-from headjax.data.tokenizers import Tokenizer, train_bpe
-from headjax.data.wordpiece import SPECIAL, wordpiece_of
+from headjax.tokenizers.learned import train_bpe
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import WORDPIECE_SPECIAL as SPECIAL
+from headjax.tokenizers.vocabularies import wordpiece_of
 
 VOCABULARY = 320
 """Tokens of the vocabularies learned here."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError
+from headjax.core.files import read_text
 from headjax.core.serialize import unknown_name
-from headjax.data.text_files import read_lines, read_text
+from headjax.data.text_files import read_lines
 
 csv.field_size_limit(2**31 - 1)
 

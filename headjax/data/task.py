@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from headjax.data.tokenizers import Tokenizer
+    from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Source(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.data.encoding import encode_sequences, padding_id
 from headjax.data.ragged import RaggedRows
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 UNLIMITED = 2**31 - 1
 

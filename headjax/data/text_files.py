@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from headjax.core.errors import DataError
+from headjax.core.files import read_text, reading
 from headjax.data.passages import Document
 
 SUFFIXES = (".md", ".txt")
@@ -60,26 +59,6 @@ def find_files(path: str | Path) -> list[Path]:
     raise DataError(f"{path}: no such file or folder")
 
 
-def read_text(file: Path) -> str:
-    r"""A file's text as UTF-8, without a byte order mark and with `\r\n` made `\n`; one named `*.gz` is unpacked.
-
-    Raises:
-        DataError: a file that is missing, empty, binary, not UTF-8 or cannot be read; the message starts with it.
-    """
-    data = read_bytes(file)
-    if b"\0" in data:
-        raise DataError(f"{file}: binary, not text: zero byte at offset {data.index(0)}")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{file}: line {line}, byte offset {error.start}: not UTF-8 ({error.reason})") from None
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    if not text.strip():
-        raise DataError(f"{file}: empty, there is no text in it")
-    return text
-
-
 def read_lines(file: Path) -> Iterator[str]:
     r"""A file's lines as `read_text` has them, each with its `\n` (a last one may have none), read when asked for.
 
@@ -88,7 +67,7 @@ def read_lines(file: Path) -> Iterator[str]:
     """
     offset = 0
     blank: list[str] | None = []  # lines before the first with text
-    with _reading(file), _opened(file) as stream:
+    with reading(file), _opened(file) as stream:
         for number, data in enumerate(stream, start=1):
             if b"\0" in data:
                 raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
@@ -118,35 +97,11 @@ def count_lines(file: Path) -> int:
         DataError: a file that cannot be read.
     """
     lines, last = 0, b"\n"
-    with _reading(file), _opened(file) as stream:
+    with reading(file), _opened(file) as stream:
         while data := stream.read(2**20):
             lines, last = lines + data.count(b"\n"), data[-1:]
     return lines + (last != b"\n")
 
 
-def read_bytes(file: Path) -> bytes:
-    """A file's bytes; one named `*.gz` is unpacked.
-
-    Raises:
-        DataError: a file that is missing, no whole gzip file or cannot be read; the message starts with it.
-    """
-    with _reading(file):
-        data = file.read_bytes()
-        return gzip.decompress(data) if file.suffix == ".gz" else data
-
-
 def _opened(file: Path) -> IO[bytes]:
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
-
-
-@contextlib.contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    """Turns what reading a file may raise into a `DataError` that names it."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{file}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{file}: not a whole gzip file ({error})") from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from None

@@ -20,10 +20,10 @@ from headjax.data.question_answering import QUESTION_LENGTH, QuestionAnswering
 from headjax.data.roots import data_folder
 from headjax.data.tables import header, read_table
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.tokenizers import Tokenizer
 from headjax.evaluation.data_measures import language_measure, measure_of
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
+from headjax.tokenizers.tokenizer import Tokenizer
 
 LENGTH = 128
 """Tokens of an example where the model reaches as far."""

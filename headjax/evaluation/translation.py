@@ -9,11 +9,11 @@ import numpy as np
 from headjax.core.progress import Update
 from headjax.data.parallel_text import Translations
 from headjax.data.records import evaluation_batches
-from headjax.data.tokenizers import Tokenizer
 from headjax.evaluation.bleu import Bleu, corpus_bleu
 from headjax.models.base import Gates, Model
 from headjax.models.compute import Compute
 from headjax.models.generation.beam import beam_search
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Translated(NamedTuple):

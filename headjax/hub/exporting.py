@@ -15,7 +15,6 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
-from headjax.data.tokenizer_files import write_tokenizer
 from headjax.hub.checking import longest
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family, InexpressibleError
@@ -26,6 +25,7 @@ from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.models.base import Model
 from headjax.models.directory import write_directory
 from headjax.models.tasks import NoTask, SentenceSimilarity
+from headjax.tokenizers.files import write_tokenizer
 
 _FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
 """Fields of an imported config that say nothing about what is written now."""

@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from headjax.core import history
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.progress import Progress, silent
-from headjax.data.tokenizer_files import read_tokenizer
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -21,6 +20,7 @@ from headjax.hub.loading import load_params
 from headjax.hub.rules import Bound, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
 from headjax.models.base import SLOTS, Model, ModelConfig
+from headjax.tokenizers.files import read_tokenizer
 
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Endings that the first conversions from TensorFlow gave, and what they are called since."""

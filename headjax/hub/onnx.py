@@ -11,12 +11,12 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
-from headjax.data.tokenizer_files import write_tokenizer
 from headjax.hub.checking import example_batch, longest
 from headjax.hub.results import Exported
 from headjax.models.base import Model, Options
 from headjax.models.compute import Compute
 from headjax.models.directory import write_directory
+from headjax.tokenizers.files import write_tokenizer
 
 FILE = "model.onnx"
 TOLERANCE = 1e-3

@@ -73,7 +73,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
     history = _read_json(folder / "history.json")
     tokenizer = None
     if (folder / "tokenizer").is_dir():
-        from headjax.data.tokenizers import Tokenizer
+        from headjax.tokenizers.tokenizer import Tokenizer
 
         tokenizer = Tokenizer.load(folder / "tokenizer")
     return Model(config, _load_params(config, folder / "params", mesh), tuple(history), tokenizer)

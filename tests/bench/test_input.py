@@ -20,7 +20,7 @@ def small(monkeypatch):
 
 
 def bench_tokenizer():
-    from headjax.data.tokenizers import byte_tokenizer
+    from headjax.tokenizers.learned import byte_tokenizer
 
     return byte_tokenizer()
 

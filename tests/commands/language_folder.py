@@ -3,10 +3,10 @@
 import jax
 
 from headjax.attention import MultiHead
-from headjax.data.tokenizers import byte_tokenizer
 from headjax.models.base import Model
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import LanguageModel
+from headjax.tokenizers.learned import byte_tokenizer
 
 
 def write_language_folder(folder, max_length):

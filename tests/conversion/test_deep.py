@@ -13,12 +13,12 @@ from headjax.conversion import ToDeep, convert
 from headjax.conversion.deep import layer_gap
 from headjax.conversion.difference import output_difference
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.tokenizers import byte_tokenizer
 from headjax.models.deep import deepen
 from headjax.models.directory import load
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Translation
+from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 
 

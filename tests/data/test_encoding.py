@@ -6,8 +6,9 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from headjax.core.errors import DataError
 from headjax.data.encoding import encode_packed, encode_sequences, padding_id
-from headjax.data.tokenizers import Tokenizer, byte_tokenizer
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import WORDS, write_vocabulary
 
 CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")

@@ -11,7 +11,7 @@ from headjax.data.glue import GLUE, Glue
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.records import evaluation_batches
 from headjax.data.task import DataConfig
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 
 

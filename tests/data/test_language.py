@@ -13,7 +13,7 @@ from headjax.core.serialize import from_data, to_data
 from headjax.data.language import LanguageConfig, count
 from headjax.data.passages import Document
 from headjax.data.task import DataConfig
-from headjax.data.tokenizers import byte_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
 
 
 @pytest.fixture

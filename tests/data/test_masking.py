@@ -5,8 +5,8 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.masking import Masking, masking_vocabulary
-from headjax.data.tokenizers import byte_tokenizer
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import SPECIAL, WORDS, write_vocabulary
 
 

@@ -11,7 +11,7 @@ from headjax.core.serialize import from_data, to_data
 from headjax.data.parallel_text import ParallelText
 from headjax.data.records import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig
-from headjax.data.tokenizers import byte_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
 
 ENGLISH = ["one", "two dogs", "", "three cats sleep", "four"]
 GERMAN = ["eins", "zwei Hunde", "leer", "drei Katzen schlafen", "vier"]

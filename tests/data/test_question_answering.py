@@ -7,8 +7,9 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.question_answering import QUESTION_LENGTH, QuestionAnswering, read_questions
-from headjax.data.tokenizers import Tokenizer, byte_tokenizer
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import TEXT, write_vocabulary
 
 SHORT = {

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from headjax.core.errors import DataError
+from headjax.core.files import read_text
 from headjax.data.passages import Document
-from headjax.data.text_files import count_lines, read_lines, read_text, text_files
+from headjax.data.text_files import count_lines, read_lines, text_files
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import pytest
 from headjax.core.errors import HeadjaxError
 from headjax.data.prepared import PreparedData, PretrainingForm, RowSource, TaskRow
 from headjax.data.prepared.prepare import prepare
-from headjax.data.wordpiece import wordpiece_tokenizer
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.pretraining import MaskedAndNext
 from headjax.evaluation.task import Task, measure_task
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Bert
 from headjax.models.tasks import NoTask, Pretraining
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import TEXT, WORDS, write_vocabulary
 from tests.tiny import model, multi_head
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.data.wordpiece import wordpiece_tokenizer
 from headjax.evaluation.spans import best_span
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.squad import answer_f1
@@ -13,6 +12,7 @@ from headjax.models.base import Output
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Bert
 from headjax.models.tasks import NoTask, Span
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.test_question_answering import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import WORDS, write_vocabulary
 from tests.tiny import model, multi_head

@@ -8,8 +8,6 @@ import pytest
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification
 from headjax.data.records import evaluation_batches
-from headjax.data.tokenizers import byte_tokenizer
-from headjax.data.wordpiece import wordpiece_tokenizer
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task
@@ -22,6 +20,8 @@ from headjax.models.feed_forward import Dense
 from headjax.models.patches import Patches
 from headjax.models.recipes import Bert, Vit
 from headjax.models.tasks import Classification, NoTask, Regression, TaskOutput
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.test_images import write_mnist
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.tiny import MAX_LENGTH, decoder_config, model, multi_head

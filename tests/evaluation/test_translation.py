@@ -6,13 +6,13 @@ import pytest
 from headjax.core.errors import HeadjaxError
 from headjax.data.parallel_text import ParallelText
 from headjax.data.records import evaluation_batches
-from headjax.data.tokenizers import byte_tokenizer
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.evaluation.translation import translate
 from headjax.models.feed_forward import Dense
 from headjax.models.generation.beam import beam_search
 from headjax.models.recipes import Translation
+from headjax.tokenizers.learned import byte_tokenizer
 from tests.tiny import model, multi_head
 
 LINES = ["ab", "abc", "b", "cab", "bca"]

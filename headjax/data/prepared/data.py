@@ -14,7 +14,7 @@ from headjax.data.prepared.manifest import TOKENIZER, Manifest, is_prepared, rea
 from headjax.data.prepared.padded import Padded
 from headjax.data.roots import candidate_folders, missing
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 @kind("task")

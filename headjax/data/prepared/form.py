@@ -12,7 +12,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import Source
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 Split = Literal["train", "validation"]
 Seed = tuple[int, ...]

@@ -14,7 +14,7 @@ from headjax.data.augmentation import Augmentation, Flip, RandomSquare
 from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Split
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import RandomSource, Source
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 @kind("image_rows")

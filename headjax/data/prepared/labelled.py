@@ -17,7 +17,7 @@ from headjax.data.prepared.padded import PaddedRecords
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import Source
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 COLUMNS = ("input_ids", "token_type_ids")
 

@@ -14,8 +14,8 @@ from headjax.data.prepared.form import Encoded, Form, Record, Records, Seed, Spl
 from headjax.data.prepared.packing import pack, segments
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.task import Source
-from headjax.data.tokenizers import Tokenizer
 from headjax.models.outputs import IGNORED
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 @kind("language_model_rows")

@@ -22,7 +22,7 @@ from headjax.data.prepared.form import Form, Split
 from headjax.data.prepared.manifest import MANIFEST, TOKENIZER, UNFINISHED, Manifest, Shard, load_manifest
 from headjax.data.prepared.rows import RowSource, TaskRow, chunks, fingerprint
 from headjax.data.prepared.shards import ShardRecords, sizes_path, write_shard
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
 
 SHARD_BYTES = 2**25

@@ -19,8 +19,8 @@ from headjax.data.prepared.rows import TaskRow
 from headjax.data.sentences import sentences
 from headjax.data.split import pieces
 from headjax.data.task import RandomSource, Source
-from headjax.data.tokenizers import Tokenizer
 from headjax.models.outputs import IGNORED
+from headjax.tokenizers.tokenizer import Tokenizer
 
 CHAPTER = 50_000
 """Characters after which a long document (a book) goes on as another one."""

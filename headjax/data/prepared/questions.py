@@ -17,7 +17,7 @@ from headjax.data.prepared.padded import PaddedRecords
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.question_answering import Question, QuestionAnswering, QuestionRows, Window, Windows
 from headjax.data.task import Source
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 COLUMNS = ("input_ids", "token_type_ids", "context_mask")
 TARGETS = ("start_positions", "end_positions")

@@ -18,8 +18,8 @@ from headjax.data.prepared.padded import Padded
 from headjax.data.prepared.rows import TaskRow
 from headjax.data.ragged import RaggedRows
 from headjax.data.task import Source
-from headjax.data.tokenizers import Tokenizer
 from headjax.models.outputs import IGNORED
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 @kind("translations")

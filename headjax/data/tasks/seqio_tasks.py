@@ -18,7 +18,7 @@ from headjax.data.prepared.rows import RowSource, TaskRow
 from headjax.data.tasks.local import wanted_fields
 from headjax.data.tasks.seqio_text import text_features, text_preprocessors
 from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 HOST = "storage.googleapis.com"
 """What TFDS asks first when it has not got a data set."""

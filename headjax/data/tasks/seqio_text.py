@@ -16,7 +16,7 @@ from headjax.data.prepared.language import LanguageForm
 from headjax.data.prepared.questions import QuestionForm
 from headjax.data.prepared.translation import TranslationForm
 from headjax.data.tasks.spec import TaskSpec
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 Row = Mapping[str, tf.Tensor]
 

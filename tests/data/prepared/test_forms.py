@@ -19,8 +19,8 @@ from headjax.data.prepared import (
 )
 from headjax.data.question_answering import QuestionAnswering, QuestionRows
 from headjax.data.records import Shard, train_iterator
-from headjax.data.tokenizers import byte_tokenizer
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.data.vocabulary import WORDS, write_vocabulary
 

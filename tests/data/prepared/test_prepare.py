@@ -14,8 +14,8 @@ from headjax.data.prepared import LabelledForm, LanguageForm, RowSource, TaskRow
 from headjax.data.prepared import prepare as preparing
 from headjax.data.prepared.prepare import prepare
 from headjax.data.records import Shard, evaluation_batches, train_iterator
-from headjax.data.tokenizers import byte_tokenizer
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import TEXT, write_vocabulary
 
 FORM = LabelledForm(length=12, classes=("bad", "good"))

@@ -17,7 +17,7 @@ from headjax.data import PreparedData
 from headjax.data.glue import GLUE
 from headjax.data.tasks import TASKS, find_task
 from headjax.data.tasks.local import wanted_fields
-from headjax.data.tokenizers import byte_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.vocabulary import write_lines, write_vocabulary
 
 pytestmark = [

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
 
 def test_ten_thousand_real_lines_read_as_hugging_face_reads_them(data_dir):

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.tokenizers import END_OF_TEXT, Tokenizer, byte_tokenizer, train_bpe
+from headjax.tokenizers.learned import byte_tokenizer, train_bpe
+from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
 
 TEXTS = [
     "the cat sat on the mat, the cat sat",

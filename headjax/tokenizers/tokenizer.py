@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headjax.core.errors import DataError, require
+from headjax.core.errors import DataError
 from headjax.core.files import write_file
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ _ENCODED_AT_ONCE = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """Text to token ids and back, by the Hugging Face `tokenizers` library, whatever algorithm the vocabulary is of.
+    """Text to token ids and back, computed by the Hugging Face `tokenizers` library for any of its algorithms.
 
     Attributes:
         vocabulary: text of a `tokenizer.json`.
         special: special tokens by role, in pairs of Hugging Face's role (`eos_token`, `pad_token`, ...) and token.
-        target: the same for what a translation model writes, where that is cut otherwise than what it reads (Marian);
-            the tokens have the same ids.
+        target: text of a second `tokenizer.json` for translations, where a model cuts its target language by other
+            rules than its source language (Marian). Tokens have the same ids in both.
     """
 
     vocabulary: str = dataclasses.field(repr=False)
@@ -45,7 +45,7 @@ class Tokenizer:
 
     @functools.cached_property
     def for_targets(self) -> Tokenizer:
-        """What translations are encoded with."""
+        """The tokenizer of translations; the tokenizer itself unless it has a `target`."""
         return Tokenizer(self.target, self.special) if self.target else self
 
     @functools.cached_property
@@ -53,7 +53,7 @@ class Tokenizer:
         """The library's tokenizer.
 
         Raises:
-            DataError: the vocabulary is no `tokenizer.json`.
+            DataError: the vocabulary is not the text of a `tokenizer.json`.
         """
         import tokenizers
 
@@ -93,14 +93,14 @@ class Tokenizer:
         return encoded
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of token ids `[tokens]`. Bytes that are no UTF-8 (a character cut in two) become U+FFFD."""
+        """The text of token ids `[tokens]`. Bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
         return str(self.backend.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False))
 
     def special_id(self, role: str) -> int:
         """Id of the special token of a role (`eos_token`, `pad_token`, `cls_token`, `mask_token`, ...).
 
         Raises:
-            DataError: the tokenizer has none.
+            DataError: the tokenizer has no such token.
         """
         token = dict(self.special).get(role)
         found = None if token is None else self.backend.token_to_id(token)
@@ -112,7 +112,7 @@ class Tokenizer:
     def save(self, directory: str | Path) -> None:
         """Writes `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read.
 
-        What targets are cut with goes into `target_tokenizer.json`.
+        A tokenizer with a `target` also writes `target_tokenizer.json`.
 
         Raises:
             HeadjaxError: a file cannot be written.
@@ -143,81 +143,6 @@ class Tokenizer:
         except DataError as error:
             raise DataError(f"{directory}/{error}") from None
         return loaded
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2) learned from texts.
-
-    All 256 bytes are tokens, so any text is encoded and decoded without loss. The same texts give the same tokenizer.
-
-    Args:
-        texts: what to learn from.
-        vocab_size: number of tokens: 256 bytes, the end-of-text token and the learned merges.
-
-    Raises:
-        ConfigError: fewer than 257 tokens.
-        DataError: the texts have too few different pairs for so many tokens.
-    """
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
-    require(vocab_size >= 257, "vocab_size", f"must be at least 257 (bytes and end of text), got {vocab_size}")
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=list(_byte_characters().values()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts, trainer)
-    if backend.get_vocab_size() < vocab_size:
-        raise DataError(
-            f"vocab_size: the text yields only {backend.get_vocab_size()} tokens, not {vocab_size}; "
-            "lower vocab_size, give more text or take the bytes tokenizer"
-        )
-    return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
-
-
-def byte_tokenizer() -> Tokenizer:
-    """UTF-8 bytes as tokens: id = byte, and 256 ends a text. Nothing is learned."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers
-
-    backend = Backend(models.BPE(vocab={character: byte for byte, character in _byte_characters().items()}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([END_OF_TEXT])
-    return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
-
-
-def _train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    from headjax.data.sentencepiece_files import train_sentencepiece
-
-    return train_sentencepiece(texts, vocab_size)
-
-
-TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
-    "bpe": train_bpe,
-    "sentencepiece": _train_sentencepiece,
-    "bytes": lambda texts, vocab_size: byte_tokenizer(),
-}
-"""What makes a tokenizer from (training texts, vocabulary size), by name. A new algorithm is a new entry."""
-
-
-@functools.cache
-def _byte_characters() -> dict[int, str]:
-    """The printable character that stands for each byte in byte-level vocabularies.
-
-    Bytes that print in Latin-1 stand for themselves, the others in order for the characters from U+0100.
-    """
-    from tokenizers import pre_tokenizers
-
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    table = {ord(character): character for character in characters if ord(character) < 256}
-    others: Iterator[str] = iter(characters[len(table) :])
-    return {byte: table[byte] if byte in table else next(others) for byte in range(256)}
 
 
 def _read(file: Path) -> str:

@@ -7,11 +7,10 @@ import sys
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.byte_fallback_files import byte_fallback_tokenizer
 from headjax.data.encoding import encode_sequences
-from headjax.data.sentencepiece_files import sentencepiece_tokenizer, train_sentencepiece
-from headjax.data.tokenizer_files import read_tokenizer
-from headjax.data.tokenizers import Tokenizer
+from headjax.tokenizers.files import read_tokenizer
+from headjax.tokenizers.sentencepiece import byte_fallback_tokenizer, sentencepiece_tokenizer, train_sentencepiece
+from headjax.tokenizers.tokenizer import Tokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
 
@@ -97,7 +96,7 @@ def test_unusual_files_are_named(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=rf"^{pairs}: only unigram models without byte fallback"):
         sentencepiece_tokenizer(pairs)
     spaces = write_model(tmp_path / "spaces.model", remove_extra_whitespaces=False)
-    with pytest.raises(DataError, match=rf"^{spaces}: it treats white space in an unusual way"):
+    with pytest.raises(DataError, match=rf"^{spaces}: its rules for white space are not supported"):
         sentencepiece_tokenizer(spaces)
     other = write_model(tmp_path / "other.model")
     with pytest.raises(DataError, match=rf"^{other}: no piece \[CLS\]"):
@@ -158,10 +157,10 @@ def test_other_files_are_not_of_the_family(tmp_path):
         of_family(tmp_path, "llama")
     rules = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "user_defined_symbols": ["<x>"]}
     write_model(path, size=310, model_type="bpe", byte_fallback=True, hard_vocab_limit=False, **rules)
-    with pytest.raises(DataError, match=rf"^{path}: it cuts '<x>' out before all others"):
+    with pytest.raises(DataError, match=rf"^{path}: user-defined pieces \('<x>'\) are not supported"):
         of_family(tmp_path, "llama")
     other = write_model(tmp_path / ROBERTA_FILE, size=30, bos_id=-1)
-    with pytest.raises(DataError, match=rf"^{other}: its first 3 pieces are not special ones"):
+    with pytest.raises(DataError, match=rf"^{other}: its first 3 pieces are not special tokens"):
         of_family(tmp_path, "xlm-roberta")
 
 

@@ -1,15 +1,30 @@
-"""Tokenizers from the files of Hugging Face directories, or learned."""
+"""Tokenizers in the files of Hugging Face directories: read from any family's, written as `tokenizer.json`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headjax.core.errors import DataError, require
-from headjax.core.serialize import unknown_name
-from headjax.data.tokenizers import SPECIAL_FILE, TRAINERS, VOCABULARY_FILE, Tokenizer
+from headjax.core.errors import DataError
+from headjax.tokenizers.sentencepiece import (
+    BYTE_FALLBACK,
+    DIALECTS,
+    LLAMA_FILE,
+    MARIAN_FILES,
+    byte_fallback_tokenizer,
+    marian_tokenizer,
+    sentencepiece_tokenizer,
+)
+from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer
+from headjax.tokenizers.vocabularies import (
+    BYTE_LEVEL,
+    MERGES,
+    VOCABULARY,
+    byte_level_tokenizer,
+    wordpiece_tokenizer,
+)
 
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"
@@ -20,20 +35,20 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 def read_tokenizer(directory: str | Path) -> Tokenizer | None:
-    """The tokenizer of a directory: `tokenizer.json`, or else what is built of the files of its family.
+    """The tokenizer of a directory: `tokenizer.json` where there is one, else built from the files of its family.
 
-    Those are `vocab.txt` (BERT's WordPiece), `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa, BART), and
-    SentencePiece's, which need the library of that name: `spiece.model` (T5, ALBERT), `sentencepiece.bpe.model`
-    (XLM-RoBERTa, CamemBERT), `tokenizer.model` (Llama, Mistral), `source.spm` with `target.spm` and `vocab.json`
-    (Marian). The family is the `model_type` in `config.json`. Special tokens get their roles from
-    `special_tokens_map.json` and `tokenizer_config.json`. Other files are not read; save the tokenizer as
+    Those files are `vocab.txt` (BERT's WordPiece), `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa,
+    BART), and SentencePiece's, which need the library of that name: `spiece.model` (T5, ALBERT),
+    `sentencepiece.bpe.model` (XLM-RoBERTa, CamemBERT), `tokenizer.model` (Llama, Mistral), `source.spm` with
+    `target.spm` and `vocab.json` (Marian). The family is the `model_type` in `config.json`. Special tokens get their
+    roles from `special_tokens_map.json` and `tokenizer_config.json`. No other files are read: save such a tokenizer as
     `tokenizer.json` first.
 
     Args:
         directory: the directory.
 
     Returns:
-        The tokenizer, or None where there is none of these files.
+        The tokenizer, or None where the directory has none of these files.
 
     Raises:
         DataError: a file is broken; the message starts with it.
@@ -54,48 +69,21 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
 
 
 def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer built of files that only a family's name gives a meaning to."""
-    from headjax.data import byte_fallback_files, byte_level_files, marian_files
-    from headjax.data.sentencepiece_files import DIALECTS, sentencepiece_tokenizer
+    """The tokenizer built from files whose meaning depends on the model's family; None without such files."""
 
-    def there(*names: str) -> bool:
+    def present(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)
 
-    if family in DIALECTS and there(DIALECTS[family].file):
+    if family in DIALECTS and present(DIALECTS[family].file):
         return sentencepiece_tokenizer(folder / DIALECTS[family].file, family)
-    if family in byte_level_files.BYTE_LEVEL and there(byte_level_files.VOCABULARY, byte_level_files.MERGES):
-        return byte_level_files.byte_level_tokenizer(folder, family)
-    if family in byte_fallback_files.FAMILIES and there(byte_fallback_files.FILE):
+    if family in BYTE_LEVEL and present(VOCABULARY, MERGES):
+        return byte_level_tokenizer(folder, family)
+    if family in BYTE_FALLBACK and present(LLAMA_FILE):
         ends = {"start": bool(config.get("add_bos_token", True)), "end": bool(config.get("add_eos_token", False))}
-        return byte_fallback_files.byte_fallback_tokenizer(folder / byte_fallback_files.FILE, **ends)
-    if family == "marian" and there(marian_files.SOURCE, marian_files.TARGET, marian_files.VOCABULARY):
-        return marian_files.marian_tokenizer(folder)
+        return byte_fallback_tokenizer(folder / LLAMA_FILE, **ends)
+    if family == "marian" and present(*MARIAN_FILES):
+        return marian_tokenizer(folder)
     return None
-
-
-def check_tokenizer(name: str) -> None:
-    """Raises `ConfigError` for what is neither a name of `TRAINERS` nor a folder."""
-    known = name in TRAINERS or Path(name).expanduser().is_dir()
-    require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and no folder of that name is there")
-
-
-def make_tokenizer(name: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A tokenizer learned from texts, or read from a folder.
-
-    Args:
-        name: a name of `TRAINERS`, or the folder.
-        texts: what to learn from.
-        vocab_size: number of tokens to learn.
-
-    Raises:
-        DataError: the folder holds no tokenizer that can be read, or the texts do not yield so many tokens.
-    """
-    if name in TRAINERS:
-        return TRAINERS[name](texts, vocab_size)
-    found = read_tokenizer(Path(name).expanduser())
-    if found is None:
-        raise DataError(f"{name}: no tokenizer files in this folder")
-    return found
 
 
 def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None) -> None:
@@ -103,8 +91,8 @@ def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int
 
     Args:
         tokenizer: the tokenizer.
-        directory: where to.
-        max_length: longest sequence of the model, in tokens; None is unknown.
+        directory: folder to write to.
+        max_length: longest sequence of the model, in tokens; None where it is unknown.
     """
     tokenizer.save(directory)
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **dict(tokenizer.special)}
@@ -114,8 +102,6 @@ def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int
 
 
 def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    from headjax.data.wordpiece import wordpiece_tokenizer
-
     for name, usual in (("tokenize_chinese_chars", True), ("strip_accents", None)):
         if config.get(name, usual) != usual:
             raise DataError(
@@ -125,7 +111,7 @@ def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 
 def _roles(data: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens by role, each written as the token or as an object that holds it with its options."""
+    """Special tokens by role; a file holds each as a string, or as an object with its options."""
     found: dict[str, str] = {}
     for role in ROLES:
         token = data.get(role)
@@ -136,7 +122,7 @@ def _roles(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _object(file: Path) -> dict[str, Any]:
-    """The object in a file; empty without the file."""
+    """The JSON object in a file; empty without the file."""
     if not file.is_file():
         return {}
     try:

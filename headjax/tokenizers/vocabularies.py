@@ -1,18 +1,76 @@
-"""Byte-level BPE from the two files in which GPT-2 and RoBERTa keep it."""
+"""Tokenizers from plain vocabulary files: BERT's `vocab.txt`, and GPT-2's `vocab.json` with `merges.txt`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headjax.core.errors import DataError
-from headjax.data.text_files import read_text
-from headjax.data.tokenizers import END_OF_TEXT, Tokenizer
+from headjax.core.files import read_text
+from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
+
+WORDPIECE_SPECIAL = {
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+    "pad_token": "[PAD]",
+    "sep_token": "[SEP]",
+    "unk_token": "[UNK]",
+}
+"""BERT's special tokens by role."""
+
+
+def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenizer:
+    """WordPiece as BERT reads text (Devlin et al. 2019): longest pieces first, `##` before those inside a word.
+
+    Control characters are dropped, white space is made spaces, every CJK character is a word, and for lower-cased
+    vocabularies letters lose their case and accents.
+
+    Args:
+        path: a `vocab.txt`, one piece a line, the line being its id.
+        lowercase: whether the vocabulary is lower-cased (`uncased`).
+
+    Raises:
+        DataError: a file that cannot be used, a piece occurs twice, or one of `WORDPIECE_SPECIAL` is missing.
+    """
+    file = Path(path).expanduser()
+    return wordpiece_of(read_text(file).removesuffix("\n").split("\n"), str(file), lowercase=lowercase)
+
+
+def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool = True) -> Tokenizer:
+    """The tokenizer of a list of WordPiece pieces, in the order of their ids.
+
+    Args:
+        pieces: the vocabulary.
+        source: name of the vocabulary, for messages.
+        lowercase: as for `wordpiece_tokenizer`.
+
+    Raises:
+        DataError: a piece occurs twice, or one of `WORDPIECE_SPECIAL` is missing.
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+    vocabulary = {piece: line for line, piece in reversed(list(enumerate(pieces)))}
+    for line, piece in enumerate(pieces):
+        if vocabulary[piece] != line:
+            raise DataError(f"{source}: line {line + 1}: {piece!r} also stands in line {vocabulary[piece] + 1}")
+    for token in WORDPIECE_SPECIAL.values():
+        if token not in vocabulary:
+            raise DataError(f"{source}: no {token}, so it is not the vocabulary of a BERT")
+    backend = Backend(models.WordPiece(vocab=vocabulary, unk_token=WORDPIECE_SPECIAL["unk_token"]))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [(WORDPIECE_SPECIAL[role], vocabulary[WORDPIECE_SPECIAL[role]]) for role in ("sep_token", "cls_token")]
+    backend.post_processor = processors.BertProcessing(*ends)
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(list(WORDPIECE_SPECIAL.values()))
+    return Tokenizer(backend.to_str(), tuple(sorted(WORDPIECE_SPECIAL.items())))
+
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
-ROBERTA = {
+ROBERTA_SPECIAL = {
     "bos_token": "<s>",
     "cls_token": "<s>",
     "eos_token": "</s>",
@@ -24,8 +82,8 @@ ROBERTA = {
 
 BYTE_LEVEL: Mapping[str, Mapping[str, str]] = {
     "gpt2": dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT),
-    "roberta": ROBERTA,
-    "bart": ROBERTA,
+    "roberta": ROBERTA_SPECIAL,
+    "bart": ROBERTA_SPECIAL,
 }
 """Special tokens by role, by Hugging Face's `model_type`."""
 
@@ -36,7 +94,7 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
     RoBERTa's texts become `<s> text </s>`, pairs `<s> first </s></s> second </s>`; GPT-2 adds nothing.
 
     Args:
-        folder: where the files are.
+        folder: folder of the two files.
         family: a name of `BYTE_LEVEL`.
 
     Raises:
@@ -68,7 +126,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     """Tokens and their numbers from a `vocab.json`.
 
     Raises:
-        DataError: it is none; the message starts with the file.
+        DataError: the file holds no such object; the message starts with the file.
     """
     try:
         vocabulary = json.loads(read_text(file))

@@ -9,8 +9,8 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.data.text_batch import text_batch
-from headjax.data.tokenizer_files import read_tokenizer, write_tokenizer
-from headjax.data.tokenizers import byte_tokenizer
+from headjax.tokenizers.files import read_tokenizer, write_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "Cat"]
 

@@ -6,8 +6,9 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.data.encoding import encode_sequences
-from headjax.data.tokenizer_files import read_tokenizer
-from headjax.data.tokenizers import END_OF_TEXT, train_bpe
+from headjax.tokenizers.files import read_tokenizer
+from headjax.tokenizers.learned import train_bpe
+from headjax.tokenizers.tokenizer import END_OF_TEXT
 
 TEXTS = ["the cat sat on the mat, the cat's hat", " été à la plage 日本語\n\n"] * 3
 

@@ -1,0 +1,1 @@
+"""Tokenizers: the value, the files of Hugging Face directories, and vocabularies learned from text."""

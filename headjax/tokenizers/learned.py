@@ -1,0 +1,107 @@
+"""Tokenizers learned from texts, by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from headjax.core.errors import DataError, require
+from headjax.core.serialize import unknown_name
+from headjax.tokenizers.files import read_tokenizer
+from headjax.tokenizers.sentencepiece import train_sentencepiece
+from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2) learned from texts.
+
+    All 256 bytes are tokens, so any text is encoded and decoded without loss. The same texts give the same tokenizer.
+
+    Args:
+        texts: texts to learn from.
+        vocab_size: number of tokens: 256 bytes, the end-of-text token and the learned merges.
+
+    Raises:
+        ConfigError: fewer than 257 tokens.
+        DataError: the texts have too few different pairs for this vocabulary size.
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    require(vocab_size >= 257, "vocab_size", f"must be at least 257 (bytes and end of text), got {vocab_size}")
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=list(_byte_characters().values()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    if backend.get_vocab_size() < vocab_size:
+        raise DataError(
+            f"vocab_size: the text yields only {backend.get_vocab_size()} tokens, not {vocab_size}; "
+            "lower vocab_size, give more text or take the bytes tokenizer"
+        )
+    return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
+
+
+def byte_tokenizer() -> Tokenizer:
+    """UTF-8 bytes as tokens: id = byte, and 256 ends a text. Nothing is learned."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+
+    backend = Backend(models.BPE(vocab={character: byte for byte, character in _byte_characters().items()}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([END_OF_TEXT])
+    return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
+
+
+TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
+    "bpe": train_bpe,
+    "sentencepiece": train_sentencepiece,
+    "bytes": lambda texts, vocab_size: byte_tokenizer(),
+}
+"""Functions from (training texts, vocabulary size) to a tokenizer, by name. A new algorithm is a new entry."""
+
+
+@functools.cache
+def _byte_characters() -> dict[int, str]:
+    """The printable character that stands for each byte in byte-level vocabularies.
+
+    Bytes that print in Latin-1 stand for themselves, the others in order for the characters from U+0100.
+    """
+    from tokenizers import pre_tokenizers
+
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    table = {ord(character): character for character in characters if ord(character) < 256}
+    others: Iterator[str] = iter(characters[len(table) :])
+    return {byte: table[byte] if byte in table else next(others) for byte in range(256)}
+
+
+def check_tokenizer(name: str) -> None:
+    """Raises `ConfigError` unless this is a name of `TRAINERS` or a folder."""
+    known = name in TRAINERS or Path(name).expanduser().is_dir()
+    require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and there is no such folder")
+
+
+def make_tokenizer(name: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A tokenizer learned from texts, or read from a folder.
+
+    Args:
+        name: a name of `TRAINERS`, or a folder.
+        texts: texts to learn from.
+        vocab_size: number of tokens to learn.
+
+    Raises:
+        DataError: the folder holds no tokenizer that can be read, or the texts yield fewer tokens.
+    """
+    if name in TRAINERS:
+        return TRAINERS[name](texts, vocab_size)
+    found = read_tokenizer(Path(name).expanduser())
+    if found is None:
+        raise DataError(f"{name}: no tokenizer files in this folder")
+    return found

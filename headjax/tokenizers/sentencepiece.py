@@ -1,0 +1,298 @@
+"""Tokenizers of SentencePiece's families: unigram models (T5, ALBERT, XLM-RoBERTa), Llama's byte pairs, Marian.
+
+The optional `sentencepiece` library reads and trains the files. Text is cut exactly as the library cuts it, which the
+converters of `transformers` do not do everywhere: see docs/huggingface.md.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headjax.core.errors import DataError, require
+from headjax.core.files import read_bytes
+from headjax.tokenizers.sentencepiece_model import (
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNKNOWN,
+    UNREACHABLE,
+    USER_DEFINED,
+    add_template,
+    parse_model,
+    piece_scores,
+    sentencepiece_library,
+    unigram,
+)
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import ROBERTA_SPECIAL, read_vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import normalizers
+
+ROLES = {"bos_token": "bos_id", "eos_token": "eos_id", "pad_token": "pad_id"}
+"""Special tokens by role, and where a model file says which piece is one."""
+
+LLAMA_FILE = "tokenizer.model"
+
+BYTE_FALLBACK = ("llama", "mistral")
+"""Hugging Face's `model_type`s that keep such a file."""
+
+LLAMA_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+
+MARIAN_SPECIAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+
+class Dialect(NamedTuple):
+    """Tokens and rules that a family of models adds to its SentencePiece file.
+
+    Attributes:
+        single, pair: templates that join texts and pairs with special tokens; empty adds none.
+        special: special tokens by role, besides those that the file names.
+        before: tokens that stand before the pieces.
+        left_out: number of the file's first pieces that `before` replaces.
+        after: tokens that follow the pieces.
+        normalizers: normalizers that come before the file's own rules.
+        drops: whether text is never cut into this piece of the file.
+        file: name of the family's file.
+    """
+
+    single: tuple[str, ...] = ()
+    pair: tuple[str, ...] = ()
+    special: Mapping[str, str] = {}
+    before: tuple[str, ...] = ()
+    left_out: int = 0
+    after: tuple[str, ...] = ()
+    normalizers: Callable[[], list[normalizers.Normalizer]] = list
+    drops: Callable[[str], bool] = lambda piece: False
+    file: str = "spiece.model"
+
+
+def _albert_normalizers() -> list[normalizers.Normalizer]:
+    from tokenizers import normalizers as known
+
+    quotes = [known.Replace(quote, '"') for quote in ("``", "''")]
+    return [*quotes, known.NFKD(), known.StripAccents(), known.Lowercase()]
+
+
+def _ends_in_number_and_comma(piece: str) -> bool:
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+_T5 = Dialect(single=("$A", "</s>"), pair=("$A", "</s>", "$B", "</s>"), special={"eos_token": "</s>"})
+
+_XLM_ROBERTA_SPECIAL = Dialect(
+    single=("<s>", "$A", "</s>"),
+    pair=("<s>", "$A", "</s>", "</s>", "$B", "</s>"),
+    special=ROBERTA_SPECIAL,
+    before=("<s>", "<pad>", "</s>", "<unk>"),
+    left_out=3,
+    after=("<mask>",),
+    file="sentencepiece.bpe.model",
+)
+
+DIALECTS: Mapping[str, Dialect] = {
+    "": Dialect(),
+    "t5": _T5._replace(after=tuple(f"<extra_id_{number}>" for number in reversed(range(100)))),
+    "mt5": _T5,
+    "xlm-roberta": _XLM_ROBERTA_SPECIAL,
+    "camembert": _XLM_ROBERTA_SPECIAL._replace(
+        before=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), left_out=1
+    ),
+    "albert": Dialect(
+        single=("[CLS]", "$A", "[SEP]"),
+        pair=("[CLS]", "$A", "[SEP]", "$B:1", "[SEP]:1"),
+        special={
+            "bos_token": "[CLS]",
+            "cls_token": "[CLS]",
+            "eos_token": "[SEP]",
+            "mask_token": "[MASK]",
+            "pad_token": "<pad>",
+            "sep_token": "[SEP]",
+        },
+        normalizers=_albert_normalizers,
+        drops=_ends_in_number_and_comma,
+    ),
+}
+"""By Hugging Face's `model_type`; the empty name is the file by itself. ALBERT lowers case, drops accents, and takes
+the comma off a number (Lan et al. 2020's code). XLM-RoBERTa and CamemBERT keep the tokens of fairseq's dictionary first,
+so their pieces stand one and four places after those of the file."""
+
+
+def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
+    """The tokenizer of a SentencePiece unigram model (Kudo 2018), as a family of models uses it.
+
+    It cuts text as the library does. Two exceptions: of two ways to cut with the same score either may be taken, and
+    text that spells a special token is that token where the vocabulary lacks one of its characters.
+
+    Args:
+        path: the model file.
+        family: a name of `DIALECTS`.
+
+    Raises:
+        DataError: the file holds no such model, or the library is not installed.
+    """
+    file = Path(path).expanduser()
+    return _tokenizer(str(file), read_bytes(file), DIALECTS[family])
+
+
+def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A SentencePiece unigram vocabulary (Kudo 2018) learned from texts, by the library's defaults.
+
+    Text is normalised (NFKC, white space to single spaces), so unlike byte pairs it does not come back to the letter;
+    every character of the texts has a piece. Special tokens are T5's: `<pad>` 0, `</s>` 1, `<unk>` 2.
+
+    Args:
+        texts: texts to learn from; each line is a sentence.
+        vocab_size: number of pieces, special tokens included.
+
+    Raises:
+        DataError: the texts have too few or too many different characters and words for this vocabulary size, or the
+            library is not installed.
+    """
+    library = sentencepiece_library()
+    require(vocab_size >= 4, "vocab_size", f"must be at least 4 (3 special tokens), got {vocab_size}")
+    written = io.BytesIO()
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=(line for text in texts for line in text.splitlines() if line.strip()),
+            model_writer=written,
+            vocab_size=vocab_size,
+            character_coverage=1.0,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            minloglevel=2,
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"vocab_size: the text does not yield {vocab_size} pieces: {reason}") from None
+    return _tokenizer("sentencepiece", written.getvalue(), Dialect())
+
+
+def _tokenizer(name: str, data: bytes, dialect: Dialect) -> Tokenizer:
+    proto = parse_model(name, data)
+    if any(piece.type not in (UNKNOWN, CONTROL) for piece in proto.pieces[: dialect.left_out]):
+        raise DataError(f"{name}: its first {dialect.left_out} pieces are not special tokens, as the family's are")
+    vocabulary = _vocabulary(proto, dialect)
+    special = {"unk_token": _unknown(name, proto), **_roles(proto), **dialect.special}
+    backend = unigram(proto, vocabulary, special["unk_token"], dialect.normalizers())
+    add_template(name, backend, dialect.single, dialect.pair)
+    marked = {piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)} | {*dialect.special.values()}
+    backend.add_special_tokens([token for token, _ in vocabulary if token in marked])
+    known = {token for token, _ in vocabulary}
+    return Tokenizer(
+        backend.to_str(), tuple(sorted((role, token) for role, token in special.items() if token in known))
+    )
+
+
+def _unknown(name: str, proto: Any) -> str:
+    unknown = next((piece.piece for piece in proto.pieces if piece.type == UNKNOWN), None)
+    if unknown is None:
+        raise DataError(f"{name}: no piece stands for unknown text")
+    return str(unknown)
+
+
+def _roles(proto: Any) -> dict[str, str]:
+    """The special tokens that the file names, by role."""
+    numbers = {role: getattr(proto.trainer_spec, field) for role, field in ROLES.items()}
+    return {role: proto.pieces[number].piece for role, number in numbers.items() if number >= 0}
+
+
+def _vocabulary(proto: Any, dialect: Dialect) -> list[tuple[str, float]]:
+    """The tokens in the order of their ids, with their scores."""
+    pieces = piece_scores(proto, dialect.drops)[dialect.left_out :]
+    known = {piece.lstrip(SPACE) for piece, _ in pieces}
+    before, after = ([(token, UNREACHABLE) for token in tokens] for tokens in (dialect.before, dialect.after))
+    return before + pieces + [(token, score) for token, score in after if token not in known]
+
+
+def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool = False) -> Tokenizer:
+    """The tokenizer of a SentencePiece model of byte pairs whose unknown characters are UTF-8 bytes (`<0x0A>`).
+
+    It cuts text as the library does: a space is put before it, others stay as they are. One exception: where two
+    neighbouring pairs make the same piece, the library takes the left one.
+
+    Args:
+        path: the model file.
+        start, end: whether texts of examples start with `<s>` and end with `</s>`.
+
+    Raises:
+        DataError: the file holds no such model, or the library is not installed.
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, normalizers
+
+    file = Path(path).expanduser()
+    proto = parse_model(str(file), read_bytes(file), "bpe")
+    own = next((piece.piece for piece in proto.pieces if piece.type == USER_DEFINED), None)
+    if own is not None:
+        raise DataError(f"{file}: user-defined pieces ({own!r}) are not supported; save it as tokenizer.json")
+    numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
+    backend = Backend(models.BPE(vocab=numbers, merges=_merges(proto, numbers), fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    first, second = (tuple(["<s>"] * start + [text] + ["</s>"] * end) for text in ("$A", "$B"))
+    if start or end:
+        add_template(str(file), backend, first, first + second)
+    backend.add_special_tokens([piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)])
+    special = tuple(sorted((role, token) for role, token in LLAMA_SPECIAL.items() if token in numbers))
+    return Tokenizer(backend.to_str(), special)
+
+
+def _merges(proto: Any, numbers: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Every pair of pieces that together are a piece; pairs with higher scores come first, as the library merges."""
+    found: list[tuple[float, str, str]] = []
+    reachable = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
+    for piece in (piece for piece in proto.pieces if piece.piece in reachable):
+        for cut in range(1, len(piece.piece)):
+            left, right = piece.piece[:cut], piece.piece[cut:]
+            if left in reachable and right in reachable:
+                found.append((-piece.score, left, right))
+    found.sort(key=lambda merge: (merge[0], numbers[merge[1]], numbers[merge[2]]))
+    return [(left, right) for _, left, right in found]
+
+
+def marian_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer of the OPUS-MT models: `source.spm` cuts what is translated, `target.spm` translations.
+
+    Ids are those of `vocab.json`. A piece that it lacks is never cut out; Hugging Face's tokenizer makes it unknown. A
+    language's code (`>>fra<<`) at the start of a text is one token.
+
+    Args:
+        folder: folder of the three files.
+
+    Raises:
+        DataError: a file cannot be used, or the vocabulary lacks a token; the message starts with the file.
+    """
+    source_file, target_file, file = (Path(folder) / name for name in MARIAN_FILES)
+    numbers = read_vocabulary(file)
+    for token in sorted(set(MARIAN_SPECIAL.values()) - numbers.keys()):
+        raise DataError(f"{file}: no {token}, so it is not the vocabulary of a marian")
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    if [numbers[token] for token in ordered] != list(range(len(ordered))):
+        raise DataError(f"{file}: its numbers are not those from 0 to {len(ordered) - 1}")
+    source, target = (_side(path, ordered) for path in (source_file, target_file))
+    return Tokenizer(source, tuple(sorted(MARIAN_SPECIAL.items())), target if target != source else "")
+
+
+def _side(file: Path, ordered: list[str]) -> str:
+    """The `tokenizer.json` of one language."""
+    from tokenizers import AddedToken
+
+    proto = parse_model(str(file), read_bytes(file))
+    scores = dict(piece_scores(proto))
+    vocabulary = [(token, scores.get(token, UNREACHABLE)) for token in ordered]
+    backend = unigram(proto, vocabulary, MARIAN_SPECIAL["unk_token"])
+    add_template(str(file), backend, ("$A", "</s>"), ("$A", "$B", "</s>"))
+    backend.add_special_tokens(list(MARIAN_SPECIAL.values()))
+    codes = [token for token in ordered if token.startswith(">>") and token.endswith("<<")]
+    backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
+    return str(backend.to_str())

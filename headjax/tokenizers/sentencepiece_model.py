@@ -1,0 +1,129 @@
+"""SentencePiece's model files: their message, read by the optional `sentencepiece` library, and their pieces."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headjax.core.errors import DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import normalizers
+
+SPACE = "▁"
+"""The character that SentencePiece writes for a space."""
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+"""Types of pieces in a model file."""
+
+UNREACHABLE = -100.0
+"""Added to the score of pieces that text is never cut into; other scores lie between -20 and 0."""
+
+
+def unigram(
+    proto: Any, vocabulary: Sequence[tuple[str, float]], unknown: str, rules: Sequence[normalizers.Normalizer] = ()
+) -> Backend:
+    """The `tokenizers` library's tokenizer of a unigram model.
+
+    Args:
+        proto: the model file's message, which holds the rules for white space and characters.
+        vocabulary: tokens in the order of their ids, with their scores.
+        unknown: the token that stands for unknown text.
+        rules: normalizers that come before the file's own.
+
+    Raises:
+        DataError: the file holds another kind of model.
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    number = next(number for number, (token, _) in enumerate(vocabulary) if token == unknown)
+    backend = Backend(models.Unigram(list(vocabulary), unk_id=number, byte_fallback=False))
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    backend.normalizer = normalizers.Sequence([*rules, *([normalizers.Precompiled(charsmap)] if charsmap else [])])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
+    )
+    backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    return backend
+
+
+def add_template(name: str, backend: Backend, single: Sequence[str], pair: Sequence[str]) -> None:
+    """Adds a template that joins texts and pairs with special tokens; empty `single` adds nothing.
+
+    Raises:
+        DataError: the vocabulary lacks one of them; the message starts with `name`.
+    """
+    from tokenizers import processors
+
+    added = sorted({part.partition(":")[0] for part in (*single, *pair) if not part.startswith("$")})
+    for token in added:
+        if backend.token_to_id(token) is None:
+            raise DataError(f"{name}: no piece {token}, which the model's texts are joined with")
+    if single:
+        backend.post_processor = processors.TemplateProcessing(
+            single=list(single),
+            pair=list(pair),
+            special_tokens=[(token, backend.token_to_id(token)) for token in added],
+        )
+
+
+def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
+    """Parse the message of a model file.
+
+    Args:
+        name: name of the file, for errors.
+        data: its bytes.
+        model_type: `unigram`, or `bpe` for byte pairs that fall back to bytes and keep white space (Llama).
+
+    Raises:
+        DataError: the bytes are no model file or another kind of model, or the library is not installed.
+    """
+    sentencepiece_library()
+    from google.protobuf.message import DecodeError
+
+    messages: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
+    proto = messages.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        proto.Clear()
+    if not proto.pieces:
+        raise DataError(f"{name}: not a SentencePiece model")
+    trained, rules = proto.trainer_spec, proto.normalizer_spec
+    pairs = model_type == "bpe"
+    if trained.model_type != (trained.BPE if pairs else trained.UNIGRAM) or trained.byte_fallback != pairs:
+        wanted = "byte pairs with byte fallback" if pairs else "unigram models without byte fallback"
+        raise DataError(f"{name}: only {wanted} are read here; save it as tokenizer.json")
+    usual = rules.add_dummy_prefix and rules.remove_extra_whitespaces != pairs and rules.escape_whitespaces
+    if not usual or trained.treat_whitespace_as_suffix or (pairs and rules.precompiled_charsmap):
+        raise DataError(f"{name}: its rules for white space are not supported; save it as tokenizer.json")
+    return proto
+
+
+def piece_scores(proto: Any, drops: Callable[[str], bool] = lambda piece: False) -> list[tuple[str, float]]:
+    """The pieces with the scores by which the library cuts text."""
+    highest = max(piece.score for piece in proto.pieces if piece.type == NORMAL)
+
+    def score(piece: Any) -> float:
+        if piece.type == USER_DEFINED:  # before any other way to cut, as the library has it
+            return float(len(piece.piece.encode()) * highest - 0.1)
+        unreachable = piece.type in (UNKNOWN, CONTROL) or drops(piece.piece)
+        return float(piece.score + UNREACHABLE * unreachable)
+
+    return [(piece.piece, score(piece)) for piece in proto.pieces]
+
+
+def sentencepiece_library() -> Any:
+    """The `sentencepiece` module.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    try:
+        import sentencepiece
+    except ImportError:
+        raise DataError("sentencepiece: not installed: pip install 'headjax[sentencepiece]'") from None
+    return sentencepiece
