@@ -119,7 +119,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
 }
 """By Hugging Face's `model_type`; the empty name is the file by itself. ALBERT lowers case, drops accents, and takes
-the comma off a number (Lan et al. 2020's code). XLM-RoBERTa and CamemBERT keep the tokens of fairseq's dictionary first,
+the comma off a number (Lan et al. 2020's code). XLM-RoBERTa and CamemBERT keep tokens of fairseq's dictionary first,
 so their pieces stand one and four places after those of the file."""
 
 
