@@ -13,8 +13,8 @@ from headjax.data.prepared import Form, RowSource, TaskRow
 from headjax.data.prepared.prepare import prepare
 from headjax.data.records import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig
-from headjax.data.tokenizers import byte_tokenizer
-from headjax.data.wordpiece import wordpiece_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.test_cifar import write_cifar
 from tests.data.test_images import write_mnist
 from tests.data.test_question_answering import SHORT, long_paragraph, write_squad
