@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
 from headjax.commands.comparison import comparison_table, evaluate_pair
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
-from headjax.commands.prune_goal import drop_of
+from headjax.commands.prune_goal import Goal, drop_of, is_gradual, ordered
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
 
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     _check(options)
     model, task = open_model_and_task(options) if options.task else (load(options.model), None)
     goal = goal_of(model, task, options, progress)
-    pruned, removed = _remove(model, task, goal.removed, options, progress)
+    pruned, removed = _remove(model, task, goal, options, progress)
     metrics = evaluate_pair(model, pruned, task, options, progress)
     found = goal.found
     if options.speed_up is not None and task is not None:
@@ -117,33 +117,43 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _remove(
-    model: Model, task: Task | None, removed: Order, options: argparse.Namespace, progress: Progress
+    model: Model, task: Task | None, goal: Goal, options: argparse.Namespace, progress: Progress
 ) -> tuple[Model, Order]:
-    """The model without these heads; fine-tuned in several steps, without as many that are chosen step by step."""
-    from headjax.commands.prune_goal import ordered
-    from headjax.heads.gradual import prune_gradually
+    """Return the model without the goal's heads, fine-tuned where asked for, and the heads that went."""
     from headjax.heads.pruning import prune
     from headjax.heads.rescaling import fold_gates, rescale
+
+    if task is not None and is_gradual(options):
+        return _remove_gradually(model, task, goal.count, options, progress)
+    removed = goal.removed or ()
+    lessons = fine_tuning_of(options)
+    if options.rescale and task is not None:
+        batches = list(task.batches(options.batch_size, limit=RESCALED * options.batch_size))
+        pruned = prune(fold_gates(model, rescale(task.fit(model), batches, removed)), removed)
+    else:
+        pruned = prune(model, removed)
+    if task is not None and lessons is not None:
+        pruned = fine_tune(pruned, model, task, lessons, options, progress)
+    return pruned, removed
+
+
+def _remove_gradually(
+    model: Model, task: Task, count: int, options: argparse.Namespace, progress: Progress
+) -> tuple[Model, Order]:
+    """Return the model without `count` heads, trained and ordered anew after every step, and the heads that went."""
+    from headjax.heads.gradual import prune_gradually
     from headjax.heads.steps import fraction_steps
 
-    if task is None:
-        return prune(model, removed), removed
     lessons = fine_tuning_of(options)
+    counts = fraction_steps(count, [step / options.steps for step in range(1, options.steps + 1)])
+
+    def order(left: Model, wanted: int) -> Order:
+        return ordered(left, task, options, wanted, progress, steps=1)
 
     def tune(left: Model) -> Model:
         return left if lessons is None else fine_tune(left, model, task, lessons, options, progress)
 
-    if options.rescale:
-        batches = list(task.batches(options.batch_size, limit=RESCALED * options.batch_size))
-        scaled = fold_gates(model, rescale(task.fit(model), batches, removed))
-        return tune(prune(scaled, removed)), removed
-    named = options.remove is not None and "/" in options.remove
-    if options.steps == 1 or lessons is None or named:
-        return tune(prune(model, removed)), removed
-    counts = fraction_steps(len(removed), [step / options.steps for step in range(1, options.steps + 1)])
-    found = prune_gradually(
-        model, counts, lambda left, count: ordered(left, task, options, count, progress, steps=1), tune
-    )
+    found = prune_gradually(model, counts, order, tune)
     return found.model, found.removed
 
 

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 
 class Goal(NamedTuple):
-    """What is to be removed.
+    """The heads to remove.
 
     Attributes:
-        removed: the heads.
-        found: what else was found on the way, for the command's result.
+        count: number of heads to remove.
+        removed: the heads; None where training between the steps decides which.
+        found: other findings on the way, for the command's result.
     """
 
-    removed: Order
+    count: int
+    removed: Order | None
     found: Mapping[str, float]
 
 
@@ -47,30 +49,35 @@ def drop_of(text: str) -> Drop:
 
 
 def goal_of(model: Model, task: Task | None, options: argparse.Namespace, progress: Progress) -> Goal:
-    """The heads that the arguments ask to remove.
+    """Return the heads that the arguments ask to remove.
 
     Raises:
-        HeadjaxError: heads that do not exist, or more of anything than there is.
+        HeadjaxError: heads that do not exist, or more heads than may be removed.
     """
     from headjax.heads.head_id import all_heads, require_stack
     from headjax.heads.named_orders import AT_ONCE
+    from headjax.heads.ordering import keep_minimum
     from headjax.heads.selection import explicit_heads, requested_count, select
 
-    for stack in options.stacks.split(",") if options.stacks else ():
+    stacks = stacks_of(options)
+    for stack in stacks or ():
         require_stack(model.config, stack, "--stacks")
+    removable = keep_minimum(model.config, all_heads(model.config, stacks), options.minimum)
     if options.remove is not None:
         named = explicit_heads(model.config, options.remove)
         if named is not None:
-            return Goal(named, {})
+            return Goal(len(named), named, {})
         count = requested_count(model.config, options.remove)
+        select(model.config, options.remove, removable)  # finds a count that is too large before anything is scored
+        if is_gradual(options):
+            return Goal(count, None, {})
         order = ordered(model, task, options, count, progress, steps=options.steps)
-        return Goal(select(model.config, options.remove, order), {})
+        return Goal(count, select(model.config, options.remove, order), {})
     if options.by in AT_ONCE:
         raise HeadjaxError(f"--by: {options.by} chooses a given number of heads; ask for one with --remove")
     if task is None:
         raise HeadjaxError("--task: needed to measure on")
-    total = len(all_heads(model.config))
-    order = ordered(model, task, options, total, progress, steps=options.steps)
+    order = ordered(model, task, options, len(removable), progress, steps=options.steps)
     if options.max_drop is not None:
         return _within(model, task, order, options, progress)
     return _fast_enough(model, task, order, options)
@@ -79,12 +86,13 @@ def goal_of(model: Model, task: Task | None, options: argparse.Namespace, progre
 def ordered(
     model: Model, task: Task | None, options: argparse.Namespace, count: int, progress: Progress, *, steps: int
 ) -> Order:
-    """The heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
+    """Return the heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
     from headjax.heads.named_orders import OrderConfig, order_heads
-    from headjax.heads.ordering import in_stacks, iterative, keep_minimum
+    from headjax.heads.ordering import iterative, keep_minimum
     from headjax.heads.steps import fraction_steps
 
-    config = OrderConfig(by=options.by, normalize=options.normalize, seed=options.seed)
+    stacks = stacks_of(options)
+    config = OrderConfig(by=options.by, normalize=options.normalize, seed=options.seed, stacks=tuple(stacks or ()))
     fitted = model if task is None else task.fit(model)
     batches = [] if task is None or options.by == "random" else _batches(task, options)
 
@@ -100,10 +108,19 @@ def ordered(
         def rescore(gates: Any) -> dict[Any, float]:
             return {head: float(place) for place, head in enumerate(once(gates))}
 
-        order = iterative(model.config, counts, rescore, options.minimum)
-    if options.stacks:
-        order = in_stacks(model.config, order, options.stacks.split(","))
+        order = iterative(model.config, counts, rescore, options.minimum, stacks)
     return keep_minimum(model.config, order, options.minimum)
+
+
+def stacks_of(options: argparse.Namespace) -> list[str] | None:
+    """Return the head stacks that `--stacks` names; None is all."""
+    return options.stacks.split(",") if options.stacks else None
+
+
+def is_gradual(options: argparse.Namespace) -> bool:
+    """Return whether the model is trained between the steps, so that each step orders the heads anew."""
+    named = options.remove is not None and "/" in options.remove
+    return options.steps > 1 and options.fine_tune > 0 and not named
 
 
 def measured_speed_up(whole: Model, pruned: Model, task: Task, options: argparse.Namespace) -> float:
@@ -135,7 +152,7 @@ def _within(model: Model, task: Task, order: Order, options: argparse.Namespace,
 
         drop: Drop = options.max_drop
         within = most_within(order, evaluate, drop.amount * (abs(evaluate(())) if drop.relative else 1.0))
-    return Goal(within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline})
+    return Goal(len(within.heads), within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline})
 
 
 def _fast_enough(model: Model, task: Task, order: Order, options: argparse.Namespace) -> Goal:
@@ -144,7 +161,7 @@ def _fast_enough(model: Model, task: Task, order: Order, options: argparse.Names
     table = measure_latency(model, _inputs(task, options))
     removed = heads_for_speed_up(model.config, order, table, options.speed_up)
     predicted = table.seconds(model.config) / table.seconds(model.config, removed)
-    return Goal(removed, {"predicted_speed_up": predicted})
+    return Goal(len(removed), removed, {"predicted_speed_up": predicted})
 
 
 def _batches(task: Task, options: argparse.Namespace) -> list[Batch]:

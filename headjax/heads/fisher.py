@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.gate_gradient import gate_gradient
-from headjax.heads.head_id import HeadId
+from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, by_score, keep_minimum
 from headjax.heads.streams import one_behind
 from headjax.models.base import Batch, Gates, Model, ModelConfig
@@ -52,7 +52,9 @@ def fisher_blocks(
     return total
 
 
-def fisher_selection(config: ModelConfig, blocks: Blocks, count: int, minimum: int = 0) -> Order:
+def fisher_selection(
+    config: ModelConfig, blocks: Blocks, count: int, minimum: int = 0, stacks: Collection[str] | None = None
+) -> Order:
     """Heads to remove: how many of each layer by the diagonal, which of them by the whole block (sections 4.1, 4.2).
 
     The `count` heads with the least diagonal Fisher information say how many each layer loses. Within a layer removed
@@ -62,21 +64,23 @@ def fisher_selection(config: ModelConfig, blocks: Blocks, count: int, minimum: i
         config: the architecture.
         blocks: of `fisher_blocks`.
         count: number of heads to remove.
-        minimum: heads that every layer keeps.
+        minimum: number of heads that every layer keeps.
+        stacks: head stacks to remove heads from; None is all.
 
     Raises:
-        HeadjaxError: fewer heads may be removed than asked for.
+        HeadjaxError: fewer heads may be removed than asked for, or the model has no such head stack.
     """
-    diagonal = head_gates.to_values(
+    values = head_gates.to_values(
         config, {stack: np.diagonal(array, axis1=1, axis2=2) for stack, array in blocks.items()}
     )
+    diagonal = {head: values[head] for head in all_heads(config, stacks)}
     order = keep_minimum(config, by_score(diagonal), minimum)
     if count > len(order):
         raise HeadjaxError(f"remove: {count} heads, only {len(order)} may be removed")
     chosen = set(order[:count])
     selected: list[HeadId] = []
     for stack, layers in config.attentions().items():
-        for layer, attention in enumerate(layers):
+        for layer, attention in enumerate(layers if stacks is None or stack in stacks else ()):
             heads = [HeadId(stack, layer, head) for head in attention.ids]
             removed = np.array([head in chosen for head in heads], bool)
             block = blocks[stack][layer][: len(heads), : len(heads)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -61,7 +61,7 @@ class LearnedGates(NamedTuple):
         gates: `[layers, max_heads]` by head stack; where they are neither 0 nor 1, `fold_gates` makes them part of the
             model.
         removed: heads with gate 0, the most dispensable first.
-        logits: by head, what was learned; as a score it orders all heads.
+        logits: what was learned of each head of the chosen stacks; as a score it orders them.
         losses: `[steps]` mean loss per target at each step, penalty not included.
     """
 
@@ -79,6 +79,7 @@ def learn_gates(
     steps: int,
     learning_rate: float,
     seed: int = 0,
+    stacks: Collection[str] | None = None,
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> LearnedGates:
@@ -94,20 +95,23 @@ def learn_gates(
         steps: number of steps.
         learning_rate: of Adam.
         seed: of the samples.
+        stacks: head stacks whose gates are learned; None is all. The gates of the other stacks stay 1.
         compute: how to compute.
         progress: called after every step with the number of steps done and the loss.
 
     Raises:
         DataError: there are no batches.
-        HeadjaxError: the loss is not finite, or more heads are to be kept than there are.
+        HeadjaxError: the loss is not finite, more heads are to be kept than there are, or the model has no such head
+            stack.
     """
     if not batches:
         raise DataError("batches: there is no example to learn gates on")
     config = model.config.for_evaluation()
-    heads = all_heads(config)
+    heads = all_heads(config, stacks)
     distribution.check(len(heads))
     present = head_gates.from_values(config, dict.fromkeys(heads, 1.0), fill=0.0)
-    logits = {stack: jnp.where(array > 0, distribution.initial, -jnp.inf) for stack, array in present.items()}
+    learned = {head.stack for head in heads}
+    logits = {stack: jnp.where(present[stack] > 0, distribution.initial, -jnp.inf) for stack in present if stack in learned}
     state = _State(logits, optax.adam(learning_rate).init(logits))
     key, losses = jax.random.key(seed), []
     for step, batch in zip(range(steps), itertools.cycle(batches), strict=False):
@@ -120,8 +124,10 @@ def learn_gates(
             raise HeadjaxError(f"learned gates: the loss is {losses[-1]} at step {step}, counted from 0")
         if progress is not None:
             progress(step + 1, {"loss": losses[-1]})
-    gates = distribution.final(state.logits)
-    values, opened = (head_gates.to_values(config, arrays) for arrays in (state.logits, gates))
+    everywhere = head_gates.ones(config)
+    gates = everywhere | distribution.final(state.logits)
+    values, opened = (head_gates.to_values(config, everywhere | arrays) for arrays in (state.logits, gates))
+    values = {head: values[head] for head in heads}
     removed = tuple(head for head in by_score(values) if opened[head] == 0.0)
     return LearnedGates(gates, removed, values, np.asarray(losses))
 
@@ -144,7 +150,7 @@ def _step(
     learning_rate: float,
 ) -> tuple[_State, jax.Array]:
     def objective(logits: Logits) -> tuple[jax.Array, jax.Array]:
-        gates = distribution.sample(logits, key, progress)
+        gates = head_gates.ones(config) | distribution.sample(logits, key, progress)
         loss = config.loss(config.apply(params, batch, Options(gates=gates, compute=compute)), batch).mean()
         return loss + distribution.penalty(logits), loss
 

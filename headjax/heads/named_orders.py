@@ -15,7 +15,7 @@ from headjax.heads.hard_concrete import HardConcrete
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, learn_gates
 from headjax.heads.normalization import normalize_layers
-from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, in_stacks, random_order
 from headjax.heads.scores import SCORES, score_heads
 from headjax.heads.subset_gates import Subset
 from headjax.models.base import Batch, Gates, Model
@@ -44,6 +44,7 @@ class OrderConfig:
         gate_steps: training steps of learned gates.
         gate_rate: their learning rate.
         gate_weight: nats an open gate costs under `hard_concrete`.
+        stacks: head stacks that heads are removed from; empty is all.
     """
 
     by: str = "importance"
@@ -52,6 +53,7 @@ class OrderConfig:
     gate_steps: int = 200
     gate_rate: float = 0.05
     gate_weight: float = 0.01
+    stacks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.by in ORDERS, "by", unknown_name("order", self.by, ORDERS))
@@ -68,7 +70,7 @@ def order_heads(
     gates: Gates | None = None,
     progress: Update | None = None,
 ) -> Callable[[int], Order]:
-    """From how many heads are going to be removed to all heads in the order of their removal.
+    """From how many heads are going to be removed to all heads of the chosen stacks in the order of their removal.
 
     The orders of `AT_ONCE` choose that many heads together, which come first; the others are the same for any number.
 
@@ -81,15 +83,16 @@ def order_heads(
 
     Raises:
         DataError: there are no batches.
-        HeadjaxError: gates for an order of `AT_ONCE`.
+        HeadjaxError: gates for an order of `AT_ONCE`, or the model has no such head stack.
     """
     if gates is not None and config.by in AT_ONCE:
         raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
     if config.by == "fisher_blocks":
-        return _by_fisher_blocks(model, batches)
+        return _by_fisher_blocks(model, batches, config.stacks or None)
     if config.by in LEARNED:
         return lambda count: _by_learned_gates(model, batches, config, count, progress)
     order = _fixed_order(model, batches, config, gates, progress)
+    order = in_stacks(model.config, order, config.stacks) if config.stacks else order
     return lambda count: order
 
 
@@ -107,19 +110,21 @@ def _fixed_order(
     model: Model, batches: Sequence[Batch], config: OrderConfig, gates: Gates | None, progress: Update | None
 ) -> Order:
     if config.by == "random":
-        return random_order(model.config, config.seed)
+        return random_order(model.config, config.seed, config.stacks or None)
     if config.by == "ablation":
         return by_ablation(ablate(model, batches, gates=gates, progress=progress))
     scores = score_heads(model, batches, gates=gates, progress=progress)
     return by_scores(scores, config.by, normalize_layers if config.normalize else dict)
 
 
-def _by_fisher_blocks(model: Model, batches: Sequence[Batch]) -> Callable[[int], Order]:
+def _by_fisher_blocks(
+    model: Model, batches: Sequence[Batch], stacks: Sequence[str] | None
+) -> Callable[[int], Order]:
     blocks = fisher_blocks(model, batches)
-    everything = fisher_selection(model.config, blocks, len(all_heads(model.config)))
+    everything = fisher_selection(model.config, blocks, len(all_heads(model.config, stacks)), stacks=stacks)
 
     def choose(count: int) -> Order:
-        together = fisher_selection(model.config, blocks, count)
+        together = fisher_selection(model.config, blocks, count, stacks=stacks)
         return together + tuple(head for head in everything if head not in set(together))
 
     return choose
@@ -128,6 +133,8 @@ def _by_fisher_blocks(model: Model, batches: Sequence[Batch]) -> Callable[[int],
 def _by_learned_gates(
     model: Model, batches: Sequence[Batch], config: OrderConfig, count: int, progress: Update | None
 ) -> Order:
-    kept = max(len(all_heads(model.config)) - count, 1)
+    stacks = config.stacks or None
+    kept = max(len(all_heads(model.config, stacks)) - count, 1)
     options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
+    options["stacks"] = stacks
     return by_score(learn_gates(model, batches, LEARNED[config.by](config, kept), **options, progress=progress).logits)

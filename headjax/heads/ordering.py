@@ -70,29 +70,38 @@ def random_order(config: ModelConfig, seed: int, stacks: Iterable[str] | None = 
     return tuple(heads[i] for i in np.random.default_rng(seed).permutation(len(heads)))
 
 
-def iterative(config: ModelConfig, counts: Sequence[int], rescore: Rescore, minimum: int = 0) -> Order:
-    """Order with re-scoring: remove, score what is left, remove again.
+def iterative(
+    config: ModelConfig,
+    counts: Sequence[int],
+    rescore: Rescore,
+    minimum: int = 0,
+    stacks: Iterable[str] | None = None,
+) -> Order:
+    """Order with re-scoring: remove, score the remaining heads, remove again.
 
     Args:
         config: the architecture.
         counts: numbers of removed heads after which to score anew (`headjax.heads.steps`), rising.
-        rescore: called with the gates of what is left before each step.
-        minimum: heads that every layer keeps.
+        rescore: called before each step with the gates of the remaining heads.
+        minimum: number of heads that every layer keeps.
+        stacks: head stacks to remove heads from, at whose heads alone the counts are spent; None is all. The gates of
+            the other stacks stay 1.
 
     Returns:
         The heads removed by the last step; fewer if `minimum` leaves no more to remove.
 
     Raises:
-        HeadjaxError: counts that do not rise.
+        HeadjaxError: the counts do not rise, or the model has no such head stack.
     """
     if sorted(counts) != list(counts):
         raise HeadjaxError(f"counts: must rise, got {list(counts)}")
+    heads = all_heads(config, stacks)
     order: Order = ()
     for count in counts:
         if count <= len(order):
             continue
         values = rescore(head_gates.without(config, order))
-        rest = by_score({head: values[head] for head in all_heads(config) if head not in set(order)})
+        rest = by_score({head: values[head] for head in heads if head not in set(order)})
         order = keep_minimum(config, order + rest, minimum)[:count]
     return order
 

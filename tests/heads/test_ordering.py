@@ -12,6 +12,8 @@ from headjax.heads.normalization import normalize_layers
 from headjax.heads.scores import Scores, batch_sums, score_heads
 from headjax.heads.selection import most_within, requested_count, select
 from headjax.heads.steps import fraction_steps, percent_steps, tenth_steps
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import T5
 from tests import tiny
 
 CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(2)))
@@ -93,6 +95,24 @@ def test_iterative_order_scores_what_is_left():
     assert names(ordering.iterative(CONFIG, [1, 2, 4], rescore, minimum=1)) == ["0/0", "1/0", "0/1"]
     with pytest.raises(HeadjaxError, match="must rise"):
         ordering.iterative(CONFIG, [2, 1], rescore)
+
+
+def test_iterative_order_spends_its_count_on_the_chosen_stacks():
+    """Cross-attention scores lowest everywhere: its heads must neither take the count nor be gated."""
+    config = T5(
+        vocab_size=tiny.VOCABULARY, width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(3), feed_forward=Dense(8)
+    ).build()
+    seen = []
+
+    def rescore(at):
+        seen.append({stack: int(array.sum()) for stack, array in at.items()})
+        return {head: head.head - 10.0 * (head.stack == "cross") for head in all_heads(config)}
+
+    order = ordering.iterative(config, [2, 4], rescore, stacks=["encoder"])
+    assert [str(head) for head in order] == ["encoder/0/0", "encoder/1/0", "encoder/0/1", "encoder/1/1"]
+    assert seen == [{"encoder": 6, "decoder": 6, "cross": 6}, {"encoder": 4, "decoder": 6, "cross": 6}]
+    with pytest.raises(HeadjaxError, match="no head stack 'vision'"):
+        ordering.iterative(config, [1], rescore, stacks=["vision"])
 
 
 def test_iterative_order_by_importance_compiles_once():
