@@ -124,7 +124,7 @@ def _remove(
     from headjax.heads.rescaling import fold_gates, rescale
 
     if task is not None and is_gradual(options):
-        return _remove_gradually(model, task, goal.count, options, progress)
+        return _remove_gradually(model, task, goal.number, options, progress)
     removed = goal.removed or ()
     lessons = fine_tuning_of(options)
     if options.rescale and task is not None:

@@ -20,12 +20,12 @@ class Goal(NamedTuple):
     """The heads to remove.
 
     Attributes:
-        count: number of heads to remove.
+        number: how many heads to remove.
         removed: the heads; None where training between the steps decides which.
         found: other findings on the way, for the command's result.
     """
 
-    count: int
+    number: int
     removed: Order | None
     found: Mapping[str, float]
 
@@ -152,7 +152,9 @@ def _within(model: Model, task: Task, order: Order, options: argparse.Namespace,
 
         drop: Drop = options.max_drop
         within = most_within(order, evaluate, drop.amount * (abs(evaluate(())) if drop.relative else 1.0))
-    return Goal(len(within.heads), within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline})
+    return Goal(
+        len(within.heads), within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline}
+    )
 
 
 def _fast_enough(model: Model, task: Task, order: Order, options: argparse.Namespace) -> Goal:

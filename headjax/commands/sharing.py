@@ -52,8 +52,8 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         data["budget"] = budget
         tables.append(Table((Column("Layer"), Column("Dimensions", numbers.fixed(0))), list(budget.items())))
     if task is not None:
-        data["metrics"] = _split(model, task, options, progress)
-        tables.append(_split_table(data["metrics"], task.headline))
+        data["metrics"], data["left_out"] = _split(model, task, options, progress)
+        tables.append(_split_table(data["metrics"], data["left_out"], task.headline))
     if options.plots:
         data["plots"] = [str(path) for path in _write_plots(captured, Path(options.plots))]
     return Result(data, tables, f"plots: {', '.join(data['plots'])}" if options.plots else "")
@@ -81,32 +81,40 @@ def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table
     return Table(columns, rows, notes=(note,))
 
 
-def _split(model: Model, task: Task, options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """The task's metrics with all of the logits, and with context or content alone; without biases only the first."""
+def _split(
+    model: Model, task: Task, options: argparse.Namespace, progress: Progress
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the task's metrics with all of the logits, and with context or content alone.
+
+    A model whose logits cannot be split has the first only; the second dict then says why, by the name of the others.
+    """
     from headjax.conversion.bias_split import content_only, context_only
     from headjax.evaluation.task import evaluate_task
 
     metrics: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
     changes = {"all": lambda model: model, "context_only": context_only, "content_only": content_only}
     with progress("evaluating", len(changes), "models") as bar:
         for name, change in changes.items():
             try:
                 changed = change(model)
-            except ConfigError:
+            except ConfigError as error:
+                left_out[name] = str(error)
                 continue
             metrics[name] = evaluate_task(
                 changed, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets
             )
             bar(len(metrics), {})
-    return metrics
+    return metrics, left_out
 
 
-def _split_table(metrics: Mapping[str, Mapping[str, float]], headline: str) -> Table:
+def _split_table(metrics: Mapping[str, Mapping[str, float]], left_out: Mapping[str, str], headline: str) -> Table:
     rows = [(name.replace("_", " "), found[headline]) for name, found in metrics.items()]
-    notes = ("Context: what query and key say together. Content: what the key says to every query, by b_Q.",)
-    if len(metrics) == 1:
-        notes = ("Its queries have no biases, so all logits are context.",)
-    return Table((Column("Logits"), Column(headline, numbers.significant)), rows, notes=notes)
+    notes = ["Context: what query and key say together. Content: what the key says to every query, by b_Q."]
+    if left_out:
+        names = " and ".join(name.replace("_", " ") for name in left_out)
+        notes.append(f"Not measured: {names} ({next(iter(left_out.values()))}).")
+    return Table((Column("Logits"), Column(headline, numbers.significant)), rows, notes=tuple(notes))
 
 
 def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from headjax.conversion.layers import HeadLayer
 from headjax.conversion.moments import Moments, collect
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
-from headjax.evaluation.measures import Measure, Outcome, Outcomes
+from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.models.base import Batch, Model, ModelConfig, Output
 from headjax.models.tasks.similarity import sentence_embeddings
@@ -141,6 +141,10 @@ class WithEmbeddings(Measure):
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {**self.inner.outcomes(), "embedding": embeddings}
+
+    @property
+    def kind(self) -> Kind:
+        return self.inner.kind
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         return self.inner.metrics(outcomes)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.core.errors import DataError
 from headjax.core.progress import Update
 from headjax.evaluation.measures import Measure, Outcomes
 from headjax.heads.ablation import Ablation
@@ -24,8 +25,8 @@ class HeadEffects(NamedTuple):
         metric: the task's headline.
         baseline: metrics of the model itself, by name.
         metrics: by head, the metrics under its ablation.
-        comparisons: by head, the test of the headline: McNemar's for accuracy, a t-test on the examples' losses where
-            the headline follows from the loss, a paired bootstrap for metrics of the whole corpus.
+        comparisons: by head, the test of the headline by the measure's kind: McNemar's for `binary`, a t-test on the
+            examples' losses for `sum`, a paired bootstrap for `graded` and `corpus`.
         test: name of that test.
     """
 
@@ -49,8 +50,11 @@ def head_effects(
     Args:
         ablation: made with `metrics=measure.outcomes()`, so that it holds what the metrics are made of.
         measure: the task's measure.
-        resamples: bootstrap resamples, for metrics of the whole corpus.
+        resamples: number of bootstrap resamples.
         progress: called after every head with the number of heads done.
+
+    Raises:
+        DataError: fewer than two examples.
     """
     own = _outcomes(ablation, ablation.baseline)
     baseline = _metrics(own, measure)
@@ -76,17 +80,17 @@ def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str,
 
 
 def _test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
-    values = measure.values(own)
-    if values is not None and np.isin(values, (0, 1)).all():
-        return "McNemar's exact test", lambda changed: mcnemar(values, np.asarray(measure.values(changed)))
-    bootstrap = f"paired bootstrap, {resamples} resamples"
-    if values is not None:
-        return bootstrap, lambda changed: paired_bootstrap(
-            values, np.asarray(measure.values(changed)), resamples=resamples
-        )
-    if not measure.higher_is_better:
+    """Return the name of the paired test that suits the measure's kind, and the test of an ablation's outcomes."""
+    if measure.kind == "binary":
+        right = _values(measure, own)
+        return "McNemar's exact test", lambda changed: mcnemar(right, _values(measure, changed))
+    if measure.kind == "sum":
         targets = own["targets"]
         return "paired t-test on losses", lambda changed: t_test(own["loss"] / targets, changed["loss"] / targets)
+    bootstrap = f"paired bootstrap, {resamples} resamples"
+    if measure.kind == "graded":
+        graded = _values(measure, own)
+        return bootstrap, lambda changed: paired_bootstrap(graded, _values(measure, changed), resamples=resamples)
     names = sorted(own)
 
     def stacked(outcomes: Outcomes) -> np.ndarray:
@@ -97,3 +101,10 @@ def _test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callabl
 
     base = stacked(own)
     return bootstrap, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)
+
+
+def _values(measure: Measure, outcomes: Outcomes) -> np.ndarray:
+    values = measure.values(outcomes)
+    if values is None:
+        raise DataError(f"{measure.headline}: a measure of kind {measure.kind} must give a value of every example")
+    return np.asarray(values)

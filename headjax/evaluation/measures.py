@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,15 @@ Outcomes = Mapping[str, np.ndarray]
 
 Outcome = Callable[[Output, Batch], jax.Array]
 """A model's output and the batch to one number per example, `[batch]`, traceable by JAX."""
+
+Kind = Literal["binary", "graded", "sum", "corpus"]
+"""How a headline is made of the examples, which decides the paired test of a difference.
+
+* `binary`: the mean of one value per example (or question), 0 or 1.
+* `graded`: the mean of one value per example (or question) on a scale, such as an F1 between 0 and 1.
+* `sum`: a function of the examples' summed losses over their targets.
+* `corpus`: a function of the outcomes of all examples together, such as a correlation.
+"""
 
 SHOWN_RANKS = 5
 """Tasks of more classes than this report top-5 accuracy."""
@@ -69,12 +78,17 @@ class Measure(abc.ABC):
         """Per-example outcomes by name."""
         return {}
 
+    @property
+    @abc.abstractmethod
+    def kind(self) -> Kind:
+        """How the headline is made of the examples."""
+
     @abc.abstractmethod
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         """Metrics by name, the headline among them."""
 
     def values(self, outcomes: Outcomes) -> np.ndarray | None:
-        """`[examples]` numbers whose mean is the headline; None where it is not a mean over examples."""
+        """Return `[examples]` numbers whose mean is the headline, for the kinds `binary` and `graded`; else None."""
         return None
 
 
@@ -95,6 +109,10 @@ class LanguageModelling(Measure):
         if isinstance(output, TaskOutput):
             raise misfit(config, "a language model's, logits of the next token")
         return config
+
+    @property
+    def kind(self) -> Kind:
+        return "sum"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
@@ -147,6 +165,10 @@ class Classes(Measure):
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": predicted_class, "label": given_label, "rank": rank_of_label}
 
+    @property
+    def kind(self) -> Kind:
+        return "binary" if self.headline == "accuracy" else "corpus"
+
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         predicted, gold = outcomes["prediction"], outcomes["label"]
         found = {name: CLASSIFICATION_METRICS[name](predicted, gold) for name in self.chosen}
@@ -155,7 +177,7 @@ class Classes(Measure):
         return found
 
     def values(self, outcomes: Outcomes) -> np.ndarray | None:
-        if self.headline != "accuracy":
+        if self.kind != "binary":
             return None
         return (outcomes["prediction"] == outcomes["label"]).astype(np.float64)
 
@@ -179,6 +201,10 @@ class Numbers(Measure):
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"prediction": predicted_number, "label": given_label}
+
+    @property
+    def kind(self) -> Kind:
+        return "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         return {name: REGRESSION_METRICS[name](outcomes["prediction"], outcomes["label"]) for name in self.chosen}

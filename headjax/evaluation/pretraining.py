@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from headjax.evaluation.measures import Measure, Outcome, Outcomes, misfit
+from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
 from headjax.models.base import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import Pretraining
@@ -30,6 +30,10 @@ class MaskedAndNext(Measure):
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"masked_right": masked_right, "next_right": next_right}
+
+    @property
+    def kind(self) -> Kind:
+        return "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         return {

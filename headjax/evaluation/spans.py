@@ -11,7 +11,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.data.question_answering import Windows
-from headjax.evaluation.measures import Measure, Outcome, Outcomes, misfit
+from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
 from headjax.evaluation.squad import answer_f1, squad_metrics
 from headjax.models.base import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
@@ -42,6 +42,10 @@ class Spans(Measure):
 
     def outcomes(self) -> Mapping[str, Outcome]:
         return {"score": best_score, "start": best_start, "end": best_end, "window": window_number}
+
+    @property
+    def kind(self) -> Kind:
+        return "graded"
 
     def answers(self, outcomes: Outcomes) -> dict[int, str]:
         """The answer to every question of which a window is there, by the question's number."""

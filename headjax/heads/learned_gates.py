@@ -111,7 +111,9 @@ def learn_gates(
     distribution.check(len(heads))
     present = head_gates.from_values(config, dict.fromkeys(heads, 1.0), fill=0.0)
     learned = {head.stack for head in heads}
-    logits = {stack: jnp.where(present[stack] > 0, distribution.initial, -jnp.inf) for stack in present if stack in learned}
+    logits = {
+        stack: jnp.where(present[stack] > 0, distribution.initial, -jnp.inf) for stack in present if stack in learned
+    }
     state = _State(logits, optax.adam(learning_rate).init(logits))
     key, losses = jax.random.key(seed), []
     for step, batch in zip(range(steps), itertools.cycle(batches), strict=False):

@@ -112,14 +112,13 @@ def _fixed_order(
     if config.by == "random":
         return random_order(model.config, config.seed, config.stacks or None)
     if config.by == "ablation":
-        return by_ablation(ablate(model, batches, gates=gates, progress=progress))
+        heads = all_heads(model.config, config.stacks or None)
+        return by_ablation(ablate(model, batches, heads=heads, gates=gates, progress=progress))
     scores = score_heads(model, batches, gates=gates, progress=progress)
     return by_scores(scores, config.by, normalize_layers if config.normalize else dict)
 
 
-def _by_fisher_blocks(
-    model: Model, batches: Sequence[Batch], stacks: Sequence[str] | None
-) -> Callable[[int], Order]:
+def _by_fisher_blocks(model: Model, batches: Sequence[Batch], stacks: Sequence[str] | None) -> Callable[[int], Order]:
     blocks = fisher_blocks(model, batches)
     everything = fisher_selection(model.config, blocks, len(all_heads(model.config, stacks)), stacks=stacks)
 

@@ -1,11 +1,14 @@
 """convert, sweep and sharing from the command line: costs, sizes, lessons, and analyses that agree with each other."""
 
+import dataclasses
 import json
 
 import pytest
 
 from headjax.cli import main
+from headjax.data.tokenizers import byte_tokenizer
 from headjax.models.directory import load
+from tests import tiny
 from tests.commands.language_folder import write_language_folder
 
 
@@ -78,6 +81,20 @@ def test_sharing_reports_ranks_budgets_and_both_parts_of_the_logits(run, folder)
     assert metrics["content_only"] != pytest.approx(metrics["all"], rel=1e-4)
     assert "context only" in shown
     assert all((folder / "plots" / name).is_file() for name in ("captured.png", "captured_by_head.png"))
+
+
+def test_sharing_says_which_part_of_the_logits_it_could_not_measure(folder, capsys):
+    config = tiny.decoder_config(tiny.layer(tiny.multi_head(2, projection_bias=False)))
+    embeddings = dataclasses.replace(config.embeddings, vocab_size=257)
+    config = dataclasses.replace(config, embeddings=embeddings)
+    tiny.model(config).replace(tokenizer=byte_tokenizer()).save(folder / "no-biases")
+    words = ["--task", str(folder / "text.txt"), "--limit", "8", "--json", str(folder / "result.json")]
+    assert main(["sharing", str(folder / "no-biases"), *words]) == 0
+    assert "Not measured: context only and content only" in " ".join(capsys.readouterr().out.split())
+    data = json.loads((folder / "result.json").read_text())
+    assert list(data["metrics"]) == ["all"]
+    assert list(data["left_out"]) == ["context_only", "content_only"]
+    assert "per-head queries and keys with biases" in data["left_out"]["content_only"]
 
 
 def test_every_size_is_tried_once_and_kept(folder, capsys):
