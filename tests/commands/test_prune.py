@@ -5,10 +5,10 @@ import json
 import pytest
 
 from headjax.cli import main
-from headjax.data.tokenizers import byte_tokenizer
 from headjax.heads import named_orders
 from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Translation
+from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
 

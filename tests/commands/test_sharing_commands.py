@@ -6,8 +6,8 @@ import json
 import pytest
 
 from headjax.cli import main
-from headjax.data.tokenizers import byte_tokenizer
 from headjax.models.directory import load
+from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
 
