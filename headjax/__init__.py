@@ -34,7 +34,7 @@ _LAZY = {
     "from_huggingface": "headjax.hub.importing",
     "generate": "headjax.models.generation.generate",
     "load": "headjax.models.directory",
-    "load_config": "headjax.core.configuration",
+    "load_config": "headjax.training.config",
     "load_task": "headjax.evaluation.specs",
     "map_attention": "headjax.heads.surgery",
     "measure_task": "headjax.evaluation.task",

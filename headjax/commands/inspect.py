@@ -44,10 +44,10 @@ def _from_directory(path: str) -> ModelConfig:
 
 
 def _from_file(options: argparse.Namespace) -> ModelConfig:
-    from headjax.core.configuration import load_config
     from headjax.core.serialize import from_data
     from headjax.initialization import Initialization, architecture
     from headjax.models.recipes import Recipe
+    from headjax.training.config import load_config
 
     config = load_config(options.config, options.overrides).to_dict()
     if "model" not in config:

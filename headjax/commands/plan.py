@@ -33,11 +33,11 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Compiles the training step for a TPU slice, on any machine."""
     import jax
 
-    from headjax.core.configuration import load_config
     from headjax.plan.elsewhere import Elsewhere
     from headjax.plan.largest_batch import largest_batch
     from headjax.plan.plan import check_plan, plan_config
     from headjax.plan.tpu import find_slice
+    from headjax.training.config import load_config
 
     where = find_slice(options.topology)
     others = [where.resized(size) for size in options.scale]

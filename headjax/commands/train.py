@@ -29,8 +29,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
         initialize(options.distributed)
 
-    from headjax.core.configuration import load_config
-    from headjax.training.config import train_config
+    from headjax.training.config import load_config, train_config
     from headjax.training.loop import train
 
     config = train_config(load_config(options.config, options.overrides))

@@ -11,15 +11,12 @@ import importlib.util
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from headjax.core.errors import ConfigError
-from headjax.core.serialize import unknown_name
-
-OPTIONAL_GROUPS = ("compute", "mesh", "sharding")
-"""Groups of a training run that a file may leave out and an override may still set."""
+from headjax.core.serialize import group_fields, is_group, unknown_name
 
 
 def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
@@ -52,19 +49,28 @@ def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**values)
 
 
-def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Loads `FILE[:ARGS]` and applies overrides such as `--config.optimizer.schedule.peak=0.001`.
+def load_config(spec: str, overrides: Sequence[str] = (), describes: Any = None) -> ConfigDict:
+    """Load `FILE[:ARGS]` and apply overrides such as `--config.optimizer.schedule.peak=0.001`.
 
     An override may also set a field that the file leaves at its default. Whether the field exists is checked when the
-    config is built (`headjax.core.serialize.from_data`), where its type is known.
+    config is built (`headjax.core.serialize.from_data`). An override of a `kind` replaces the group: the fields that
+    the new kind has keep the file's values, the others go, and the group's other overrides are applied afterwards,
+    wherever they stand.
+
+    Args:
+        spec: the file, and after a colon its arguments.
+        overrides: `--config.FIELD=VALUE` each.
+        describes: the dataclass that the config describes; its groups can be set where the file leaves them out. None
+            knows the groups of the file alone.
 
     Raises:
         ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
     """
     path, _, argument = spec.partition(":")
     config = _call(_module(path), path, argument)
-    for override in overrides:
-        _override(config, override)
+    # A kind says which fields its group has: kinds come first, those of outer groups before those of inner ones.
+    for override in sorted((_Override.parse(text) for text in overrides), key=_Override.rank):
+        override.apply(config, describes)
     return config
 
 
@@ -96,25 +102,50 @@ def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
     return config
 
 
-def _override(config: ConfigDict, override: str) -> None:
-    path, equals, text = override.removeprefix("--").partition("=")
-    if not equals:
-        raise ConfigError(f"{override}: expected --config.FIELD=VALUE")
-    _, *groups, name = path.split(".")
-    node = config
-    if groups and groups[0] in OPTIONAL_GROUPS and groups[0] not in config:
-        with config.unlocked():
-            config[groups[0]] = ConfigDict()
-    for depth, group in enumerate(groups):
-        if not isinstance(node.get(group), ConfigDict):
-            where = ".".join(["config", *groups[:depth]])
-            raise ConfigError(f"{where}.{group}: {unknown_name('group', group, _groups(node))}")
-        node = node[group]
-    try:
+class _Override(NamedTuple):
+    """One `--config.GROUP.NAME=TEXT`."""
+
+    groups: tuple[str, ...]
+    name: str
+    text: str
+
+    @classmethod
+    def parse(cls, override: str) -> _Override:
+        path, equals, text = override.removeprefix("--").partition("=")
+        _, *groups, name = path.split(".")
+        if not equals or path == name:
+            raise ConfigError(f"{override}: expected --config.FIELD=VALUE")
+        return cls(tuple(groups), name, text)
+
+    def rank(self) -> tuple[bool, int]:
+        """Where among the overrides this one is applied."""
+        return self.name != "kind", len(self.groups) if self.name == "kind" else 0
+
+    def apply(self, config: ConfigDict, describes: Any) -> None:
+        node, fields = config, group_fields(describes, None)
+        for depth, group in enumerate(self.groups):
+            if not isinstance(node.get(group), ConfigDict):
+                missing = [name for name, expected in fields.items() if node.get(name) is None and is_group(expected)]
+                if group not in missing:
+                    where = ".".join(["config", *self.groups[: depth + 1]])
+                    raise ConfigError(f"{where}: {unknown_name('group', group, {*_groups(node), *missing})}")
+                with node.unlocked():
+                    node[group] = ConfigDict()
+            node = node[group]
+            kind = self.text if self.name == "kind" and depth + 1 == len(self.groups) else node.get("kind")
+            fields = group_fields(fields.get(group), kind)
         with node.unlocked():
-            node[name] = _literal(text, node.get(name))
-    except TypeError:
-        raise ConfigError(f"{path}: expected {type(node[name]).__name__}, got {text!r}") from None
+            if self.name == "kind" and fields:
+                for leftover in set(node) - set(fields) - {"kind"}:
+                    del node[leftover]
+            self._set(node, fields.get(self.name))
+
+    def _set(self, node: ConfigDict, expected: Any) -> None:
+        try:
+            node[self.name] = self.text if expected is str else _literal(self.text, node.get(self.name))
+        except TypeError:
+            path = ".".join(["config", *self.groups, self.name])
+            raise ConfigError(f"{path}: expected {type(node[self.name]).__name__}, got {self.text!r}") from None
 
 
 def _groups(node: ConfigDict) -> list[str]:

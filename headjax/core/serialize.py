@@ -47,6 +47,26 @@ def kinds_of(base: type) -> list[str]:
     return sorted(name for name, cls in _KINDS.items() if issubclass(cls, base))
 
 
+def group_fields(expected: Any, name: str | None = None) -> dict[str, Any]:
+    """Return the fields of a group of type `expected`, by name, with their types; none where it is no group.
+
+    Args:
+        expected: the type that the group's field is declared with.
+        name: the group's kind, or None where none is given.
+    """
+    options = [option for option in typing.get_args(expected) or (expected,) if option is not type(None)]
+    cls = _KINDS.get(name, options[0]) if name is not None else options[0]
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    return {field.name: _hints(cls)[field.name] for field in dataclasses.fields(cls) if field.init}
+
+
+def is_group(expected: Any) -> bool:
+    """Whether a field declared with this type holds a group of fields."""
+    options = [option for option in typing.get_args(expected) or (expected,) if option is not type(None)]
+    return len(options) == 1 and isinstance(options[0], type) and bool(group_fields(expected) or kinds_of(options[0]))
+
+
 def to_data(value: Any) -> Any:
     """The value as JSON data, every field written out, so that a later change of a default changes no saved model."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from headjax.core import configuration
 from headjax.core.errors import require, require_positive
 from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
@@ -112,6 +114,19 @@ class TrainConfig:
             return start
         require(start.params is None, "initialization", "is for fresh models, and this one has trained parameters")
         return start._replace(config=self.architecture())
+
+
+def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Load a training run's config file, see `headjax.core.configuration.load_config`.
+
+    Args:
+        spec: `FILE[:ARGS]`.
+        overrides: `--config.FIELD=VALUE` each; they may set groups that the file leaves out.
+
+    Raises:
+        ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
+    """
+    return configuration.load_config(spec, overrides, TrainConfig)
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

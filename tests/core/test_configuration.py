@@ -1,9 +1,12 @@
 """Config files and overrides: what is set, and the one line for what cannot be."""
 
+import dataclasses
+
 import pytest
 
 from headjax.core.configuration import load_config, parse_arguments
 from headjax.core.errors import ConfigError
+from headjax.core.serialize import from_data, kind
 
 FILE = """
 from ml_collections import ConfigDict
@@ -30,12 +33,11 @@ def test_arguments_keep_the_types_of_their_defaults(file):
 
 def test_overrides_set_fields_named_or_left_at_their_default(file):
     overrides = ["--config.model.width=3", "--config.rate=2", "--config.model.name=7", "--config.model.depth=5"]
-    config = load_config(file, [*overrides, "--config.smoke=True", "--config.mesh.fsdp=2"])
+    config = load_config(file, [*overrides, "--config.smoke=True"])
     assert config.to_dict() == {
         "model": {"width": 3, "name": "7", "depth": 5},
         "rate": 2.0,
         "smoke": True,
-        "mesh": {"fsdp": 2},
     }
 
 
@@ -84,6 +86,91 @@ def test_unusable_files(tmp_path, text, message):
     with pytest.raises(ConfigError, match=f"^{path}: {message}") as error:
         load_config(str(path))
     assert "\n" not in str(error.value)
+
+
+class Shape:
+    """Base of the shapes of this file's tests."""
+
+
+@kind("test_round")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Round(Shape):
+    radius: float
+    colour: str = "red"
+
+
+@kind("test_box")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Box(Shape):
+    width: int
+    height: int = 2
+    colour: str = "red"
+    within: Shape | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """What the file of `drawing` describes."""
+
+    shape: Shape
+    frame: Shape | None = None
+    title: str = ""
+
+
+@pytest.fixture
+def drawing(tmp_path):
+    path = tmp_path / "drawing.py"
+    shape = {"kind": "test_round", "radius": 1.5, "colour": "blue"}
+    path.write_text(
+        "from ml_collections import ConfigDict\n"
+        f"def get_config(arg=''): return ConfigDict({{'shape': {shape}, 'frame': None}})\n"
+    )
+    return str(path)
+
+
+def drawn(file, *overrides):
+    return from_data(Drawing, load_config(file, [f"--config.{each}" for each in overrides], Drawing).to_dict())
+
+
+def test_another_kind_drops_the_fields_it_does_not_have(drawing):
+    overrides = ("shape.kind=test_box", "shape.width=3")
+    assert drawn(drawing, *overrides) == drawn(drawing, *reversed(overrides))
+    assert drawn(drawing, *overrides).shape == Box(width=3, colour="blue")
+
+
+def test_the_same_kind_again_changes_nothing(drawing):
+    assert drawn(drawing, "shape.kind=test_round") == drawn(drawing)
+
+
+def test_a_group_that_the_file_leaves_out_can_be_named(drawing):
+    overrides = ("frame.kind=test_box", "frame.width=1", "frame.within.kind=test_round", "frame.within.radius=2")
+    assert drawn(drawing, *overrides).frame == Box(width=1, within=Round(radius=2.0))
+
+
+def test_text_stays_text_where_the_field_holds_text(drawing):
+    assert drawn(drawing, "title=2024").title == "2024"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("shape.kind=test_bx", r"config\.shape\.kind: unknown kind 'test_bx'; did you mean 'test_box'\?"),
+        ("shape.kind=test_box", r"config\.shape\.width: missing"),
+        ("shape.radios=2", r"config\.shape\.radios: unknown field 'radios'; did you mean 'radius'\?"),
+        ("frme.kind=test_box", r"config\.frme: unknown group 'frme'; did you mean 'frame'\?"),
+        ("title.kind=test_box", r"config\.title: unknown group 'title'; known: frame, shape"),
+        ("shape.radius.deep=1", r"config\.shape\.radius: unknown group 'radius'; known: "),
+        ("frame.width=1", r"config\.frame\.kind: missing; known: "),
+    ],
+)
+def test_unusable_kinds_and_groups(drawing, override, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        drawn(drawing, override)
+
+
+def test_an_explicit_field_that_the_new_kind_lacks_is_an_error(drawing):
+    with pytest.raises(ConfigError, match=r"^config\.shape\.radius: unknown field 'radius'"):
+        drawn(drawing, "shape.kind=test_box", "shape.width=3", "shape.radius=2")
 
 
 def test_a_missing_file(tmp_path):

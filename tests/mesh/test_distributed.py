@@ -13,7 +13,6 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.configuration import load_config
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import from_data
 from headjax.core.tensors import flatten
@@ -21,7 +20,7 @@ from headjax.data.records import Shard
 from headjax.mesh.distributed import Vote, initialize, process_shard
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.recipes import Recipe
-from headjax.training.config import train_config
+from headjax.training.config import load_config, train_config
 from headjax.training.loop import train
 from headjax.training.metrics import read_metrics
 from tests import tiny
