@@ -55,7 +55,7 @@ def group_fields(expected: Any, name: str | None = None) -> dict[str, Any]:
         name: the group's kind, or None where none is given.
     """
     options = [option for option in typing.get_args(expected) or (expected,) if option is not type(None)]
-    cls = _KINDS.get(name, options[0]) if name is not None else options[0]
+    cls: Any = _KINDS.get(name, options[0]) if name is not None else options[0]
     if not dataclasses.is_dataclass(cls):
         return {}
     return {field.name: _hints(cls)[field.name] for field in dataclasses.fields(cls) if field.init}
