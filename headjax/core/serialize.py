@@ -58,7 +58,8 @@ def group_fields(expected: Any, name: str | None = None) -> dict[str, Any]:
     cls: Any = _KINDS.get(name, options[0]) if name is not None else options[0]
     if not dataclasses.is_dataclass(cls):
         return {}
-    return {field.name: _hints(cls)[field.name] for field in dataclasses.fields(cls) if field.init}
+    hints = _hints(typing.cast(type, cls))
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 def is_group(expected: Any) -> bool:
