@@ -56,7 +56,8 @@ def run(progress: Progress = silent) -> BenchResult:
                 bar(repeat * len(DECOMPOSERS) + place + 1, {})
     summaries = {name: _summary(runs) for name, runs in measured.items()}
     ours, peer = summaries.values()
-    return BenchResult(ours, peer, ours["seconds"] / peer["seconds"], (_table(summaries),))
+    ratio = ours["seconds"] / peer["seconds"]
+    return BenchResult(ours, peer, ratio, (_table(summaries),), ("tensorly", "torch"))
 
 
 def read_weights() -> tuple[np.ndarray, np.ndarray]:

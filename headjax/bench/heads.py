@@ -87,7 +87,8 @@ def run(progress: Progress = silent) -> BenchResult:
         "importance_one_by_one_seconds": scoring["PyTorch: importance, one example at a time"].median,
         "pruned_speed_up": {str(size): value for size, value in PAPER.items()},
     }
-    return BenchResult(ours, theirs, scoring["headjax: importance"].median / batched, tables)
+    ratio = scoring["headjax: importance"].median / batched
+    return BenchResult(ours, theirs, ratio, tables, ("torch", "transformers"))
 
 
 def _batch(shape: tuple[int, int]) -> dict[str, np.ndarray]:

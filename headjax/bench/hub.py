@@ -45,7 +45,7 @@ def run(progress: Progress = silent) -> BenchResult:
     summaries = {name: _summary(runs, size) for name, runs in measured.items()}
     ours, peer = summaries.values()
     ratio = ours["seconds"] / peer["seconds"]
-    return BenchResult(ours, peer, ratio, (_table(summaries, size),))
+    return BenchResult(ours, peer, ratio, (_table(summaries, size),), ("safetensors",))
 
 
 def read_and_report(name: str, directory: str) -> None:

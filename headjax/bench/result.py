@@ -1,16 +1,13 @@
-"""What a benchmark measured."""
+"""What a benchmark measured, and where."""
 
 from __future__ import annotations
 
-import os
-import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
-
+from headjax.bench.machine import load, machine, machine_table
+from headjax.core.progress import Progress, silent
 from headjax.report.tables import Table
-from headjax.version import __version__
 
 
 class BenchResult(NamedTuple):
@@ -21,27 +18,40 @@ class BenchResult(NamedTuple):
         peer: what the peer measured.
         ratio: ours over the peer's in the headline quantity; below 1 is better.
         tables: the same for people.
+        peers: distributions that the peer is made of, whose versions are reported.
     """
 
     ours: Mapping[str, Any]
     peer: Mapping[str, Any]
     ratio: float
     tables: tuple[Table, ...]
+    peers: tuple[str, ...] = ()
+
+
+class Measured(NamedTuple):
+    """A benchmark's result and the machine it was taken on.
+
+    Attributes:
+        result: the result.
+        machine: see `headjax.bench.machine.machine`.
+    """
+
+    result: BenchResult
+    machine: Mapping[str, Any]
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The result's tables, and the machine's."""
+        return (*self.result.tables, machine_table(self.machine))
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON data, with the machine it was measured on."""
-        return {"ours": dict(self.ours), "peer": dict(self.peer), "ratio": self.ratio, "machine": machine()}
+        """Both as JSON data."""
+        ours, peer, ratio = dict(self.result.ours), dict(self.result.peer), self.result.ratio
+        return {"ours": ours, "peer": peer, "ratio": ratio, "machine": dict(self.machine)}
 
 
-def machine() -> dict[str, Any]:
-    """Where a measurement was taken."""
-    device = jax.devices()[0]
-    return {
-        "device": device.device_kind,
-        "platform": device.platform,
-        "cores": os.cpu_count(),
-        "processor": platform.machine(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "headjax": __version__,
-    }
+def measure(run: Callable[[Progress], BenchResult], progress: Progress = silent) -> Measured:
+    """Runs a benchmark; the load is read before and after it."""
+    before = load()
+    result = run(progress)
+    return Measured(result, machine(peers=result.peers, load_before=before))

@@ -33,7 +33,8 @@ def run(progress: Progress = silent) -> BenchResult:
     steps = {"headjax": our_step(), "transformers (PyTorch)": _peer()}
     timings = time_in_turns(steps, repeats=REPEATS, progress=progress)
     ours, peer = timings.values()
-    return BenchResult(ours._asdict(), peer._asdict(), ours.median / peer.median, (_table(timings),))
+    ratio = ours.median / peer.median
+    return BenchResult(ours._asdict(), peer._asdict(), ratio, (_table(timings),), ("torch", "transformers"))
 
 
 def _table(timings: dict[str, Timing]) -> Table:

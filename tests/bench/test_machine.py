@@ -1,0 +1,84 @@
+"""What a benchmark says of the machine it ran on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import jax
+import pytest
+
+from headjax.bench import result as results
+from headjax.bench.machine import machine, machine_table, processor
+from headjax.bench.result import BenchResult, measure
+from headjax.cli import main
+from headjax.report.tables import Column, Table
+
+INTEL = """processor\t: 0
+model name\t: Intel(R) Xeon(R) Processor
+flags\t\t: fpu sse4_2 avx avx2 fma avx512f avx512_bf16 amx_tile amx_bf16
+
+processor\t: 1
+model name\t: Intel(R) Xeon(R) Processor
+flags\t\t: fpu sse4_2
+"""
+ARM = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n"
+
+
+def test_the_processor_is_read_from_what_linux_says_of_it():
+    found = processor(INTEL)
+    assert found.model == "Intel(R) Xeon(R) Processor"
+    assert found.instruction_sets == (
+        "SSE4_2",
+        "AVX",
+        "AVX2",
+        "FMA",
+        "AVX512",
+        "AVX512_BF16",
+        "AMX",
+        "AMX_BF16",
+    )
+    assert processor(ARM).instruction_sets == ("NEON", "SVE")
+
+
+def test_a_system_without_the_file_still_names_an_architecture():
+    assert processor("").model
+    assert processor("").instruction_sets == ()
+
+
+def test_the_machine_names_versions_cores_load_and_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = machine(peers=("torch",), load_before=1.5)
+    assert found["versions"] == {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "numpy", "torch")}
+    assert 1 <= found["usable_cores"] <= found["cores"]
+    assert found["load_before"] == 1.5
+    assert found["load_after"] >= 0
+    assert found["threads"]["OMP_NUM_THREADS"] == "3"
+    assert found["threads"]["torch"] >= 1
+    assert found["device"] == jax.devices()[0].device_kind
+    rows = dict(machine_table(found).rows)
+    assert rows["versions"].endswith(f"torch {found['versions']['torch']}")
+    assert "OMP_NUM_THREADS=3" in rows["threads"]
+
+
+def test_the_load_is_that_before_the_benchmark(monkeypatch):
+    loads = iter([0.25, 7.0])
+    monkeypatch.setattr(results, "load", lambda: next(loads))
+    measured = measure(lambda progress: BenchResult({"a": 1}, {}, 0.5, (), ("torch",)))
+    assert measured.machine["load_before"] == 0.25
+    assert measured.to_json()["ours"] == {"a": 1}
+
+
+def test_the_command_prints_and_stores_it(monkeypatch, capsys, tmp_path):
+    table = Table((Column("What"),), [("something",)])
+    monkeypatch.setattr("headjax.bench.depth.run", lambda progress: BenchResult({"seconds": 2}, {}, 0.5, (table,)))
+    assert main(["bench", "depth"]) == 0
+    printed = capsys.readouterr().out
+    assert "something" in printed
+    assert "instruction sets" in printed
+    assert f"jaxlib {importlib.metadata.version('jaxlib')}" in " ".join(printed.split())
+    assert main(["bench", "depth", "--json", str(tmp_path / "depth.json")]) == 0
+    stored = json.loads((tmp_path / "depth.json").read_text())
+    assert stored["ours"] == {"seconds": 2}
+    assert stored["ratio"] == pytest.approx(0.5)
+    assert {"processor_model", "instruction_sets", "load_before", "threads", "versions"} <= set(stored["machine"])
