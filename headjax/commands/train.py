@@ -29,11 +29,13 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
         initialize(options.distributed)
 
+    from headjax.models.tasks.class_names import class_names
     from headjax.training.config import load_config, train_config
     from headjax.training.loop import train
 
     config = train_config(load_config(options.config, options.overrides))
     result = train(config, options.workdir, progress=progress, profiled=profiled)
+    classes = class_names(result.model.config)
     data = {
         "steps": result.steps,
         "finished": result.finished,
@@ -42,8 +44,11 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         "tokens_per_second": result.tokens_per_second,
         "model": None if result.path is None else str(result.path),
         "parameters": result.model.num_parameters,
+        "classes": list(classes),
     }
     rows = [("steps", f"{result.steps:,} of {config.steps:,}"), ("parameters", f"{result.model.num_parameters:,}")]
+    if classes:
+        rows.append(("classes", ", ".join(f"{number} {name}" for number, name in enumerate(classes[:8]))))
     rows += [(name, f"{value:,.4g}") for name, value in result.metrics.items()]
     rows.append(("tokens per second", f"{result.tokens_per_second:,.0f}"))
     if result.diverged is not None:

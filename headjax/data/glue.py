@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headjax.core.class_names import reorder, tell_nothing
 from headjax.core.errors import DataError, require, require_positive
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, TextSimilarity
@@ -128,6 +129,7 @@ class Glue(DataConfig):
         similarity: for `stsb`, whether each sentence is read by itself and labels are divided by 5.
         max_length: tokens of an example.
         vocabulary, buckets: see `LabelledText`.
+        classes: the task's class names in another order than GLUE's, a model's.
     """
 
     name: str
@@ -136,11 +138,23 @@ class Glue(DataConfig):
     max_length: int = 128
     vocabulary: str = ""
     buckets: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.name in GLUE, "name", unknown_name("GLUE task", self.name, GLUE))
         require(not self.similarity or self.name == "stsb", "similarity", "only stsb has similarities as labels")
         require_positive(self, "max_length")
+        known = ", ".join(GLUE[self.name].class_names)
+        ordered = not self.classes or reorder(self.classes, GLUE[self.name].class_names) is not None
+        require(ordered, "classes", f"the classes of {self.name} are {known}, got {', '.join(self.classes)}")
+
+    def for_classes(self, names: Sequence[str]) -> Glue:
+        own = GLUE[self.name].class_names
+        if tell_nothing(names) or not own:
+            return self
+        if reorder(names, own) is None:
+            raise DataError(f"{self.name}: its classes are {', '.join(own)}; the model's are {', '.join(names)}")
+        return dataclasses.replace(self, classes=tuple(names))
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         return self.table().load(tokenizer)
@@ -166,7 +180,10 @@ class Glue(DataConfig):
         }
         if self.similarity:
             return TextSimilarity(**fields, scale=5.0)
-        return TextClassification(**fields, classes=task.classes) if task.classes else TextRegression(**fields)
+        if not task.classes:
+            return TextRegression(**fields)
+        table = TextClassification(**fields, classes=task.classes, names=task.class_names)
+        return table.for_classes(self.classes) if self.classes else table
 
     def _find(self, task: GlueTask) -> tuple[Path, Layout]:
         for folder in candidate_folders(self.path, task.folders):

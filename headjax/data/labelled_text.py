@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headjax.core.class_names import MISSING, class_numbers, find_class, reorder, tell_nothing
 from headjax.core.errors import DataError, require, require_positive
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.buckets import LengthBuckets
@@ -140,26 +141,56 @@ class TextClassification(LabelledText):
     """Text, or pairs of texts, to sort into classes.
 
     Attributes:
-        classes: labels as they stand in the files, in the order of the class numbers; empty takes the labels that
-            occur, sorted (as numbers if they all are).
+        classes: labels as they stand in the files, in the order of the class numbers; empty takes the labels of the
+            training file (of the validation file where there is no other), sorted (as numbers if they all are).
+        names: what the classes are called, in the same order; empty calls them what the files do.
     """
 
     classes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = len(self.names) in (0, len(self.classes))
+        require(named, "names", f"{len(self.names)} names for {len(self.classes)} classes")
+
+    def for_classes(self, names: Sequence[str]) -> TextClassification:
+        if tell_nothing(names):
+            return self if self.classes else dataclasses.replace(self, classes=class_numbers(len(names)))
+        if not self.classes:
+            return dataclasses.replace(self, classes=tuple(names), names=tuple(names))
+        own = self.names or self.classes
+        places = reorder(names, own)
+        if places is None:
+            where = self.path or self.validation
+            raise DataError(f"{where}: its classes are {', '.join(own)}; the model's are {', '.join(names)}")
+        return dataclasses.replace(self, classes=tuple(self.classes[i] for i in places), names=tuple(names))
 
     def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-        numbers = {name: number for number, name in enumerate(self.names(tables))}
+        classes = self.labels(tables)
+        found: dict[str, int] = {}
         for row in (row for rows in tables for row in rows):
-            if row.values[-1] not in numbers:
-                raise DataError(f"{row.place}: {unknown_name('label', row.values[-1], numbers)}")
-        train, validation = (np.asarray([numbers[row.values[-1]] for row in rows], np.int32) for rows in tables)
+            label = row.values[-1]
+            if label not in found:
+                found[label] = _class_number(row.place, label, classes)
+        train, validation = (np.asarray([found[row.values[-1]] for row in rows], np.int32) for rows in tables)
         return train, validation
 
-    def names(self, tables: Tables) -> tuple[str, ...]:
-        """The labels in the order of the class numbers."""
-        return self.classes or sorted_labels({row.values[-1] for rows in tables for row in rows})
+    def labels(self, tables: Tables) -> tuple[str, ...]:
+        """The labels as they stand in the files, in the order of the class numbers.
+
+        Raises:
+            DataError: a row without a label; the message names file and line.
+        """
+        if self.classes:
+            return self.classes
+        rows = tables.train or tables.validation
+        for row in rows:
+            _require_label(row.place, row.values[-1])
+        return sorted_labels({row.values[-1] for row in rows})
 
     def notes(self, tables: Tables) -> Mapping[str, Any]:
-        return {"labels": list(self.names(tables))}
+        return {"labels": list(self.names or self.labels(tables))}
 
     def counts(self, source: RaggedRows) -> Mapping[str, Any]:
         return {**super().counts(source), "classes": np.bincount(source.targets["labels"]).tolist()}
@@ -207,6 +238,27 @@ class TextSimilarity(TextRegression):
 def sorted_labels(labels: set[str]) -> tuple[str, ...]:
     """Labels in the order of their class numbers: as numbers if they all are, else as text."""
     return tuple(sorted(labels, key=int)) if all(label.isdecimal() for label in labels) else tuple(sorted(labels))
+
+
+def _class_number(place: str, label: str, classes: Sequence[str]) -> int:
+    number = find_class(label, classes)
+    if number is not None:
+        return number
+    _require_label(place, label)
+    if not tell_nothing(classes):
+        raise DataError(f"{place}: {unknown_name('label', label, classes)}")
+    number = find_class(label, [f"LABEL_{i}" for i in range(len(classes))])
+    if number is None:
+        raise DataError(
+            f"{place}: unknown label {label!r}; the classes have no names, so labels are class numbers from 0 to "
+            f"{len(classes) - 1}"
+        )
+    return number
+
+
+def _require_label(place: str, label: str) -> None:
+    if label.strip().casefold() in MISSING:
+        raise DataError(f"{place}: no label, found {label!r}")
 
 
 def number(row: Row) -> float:

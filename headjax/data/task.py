@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -53,6 +53,17 @@ class TaskData(NamedTuple):
 
 class DataConfig(abc.ABC):
     """What `config.data` of a config file holds."""
+
+    def for_classes(self, names: Sequence[str]) -> DataConfig:
+        """The same data with its classes numbered as a model numbers its own, where they can be.
+
+        Args:
+            names: the model's class names in the order of their numbers; the numbers themselves where it has no names.
+
+        Raises:
+            DataError: the data names other classes.
+        """
+        return self
 
     @abc.abstractmethod
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headjax.core.class_names import find_class
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_files import ImageFiles
 from headjax.data.images import Mnist
@@ -24,7 +25,7 @@ def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
     if isinstance(config, PreparedData | Rehearsal):
         return prepared_measure(data)
     if isinstance(config, Glue):
-        return Similarities() if config.similarity else glue_measure(config.name)
+        return Similarities() if config.similarity else glue_measure(config.name, data)
     if isinstance(config, QuestionAnswering) and isinstance(data.validation, QuestionRows):
         return Spans(windows=data.validation.source)
     if isinstance(config, LanguageConfig | ParallelText) and "words_per_token" in data.info.get("validation", {}):
@@ -40,11 +41,13 @@ def measure_of(config: DataConfig, data: TaskData) -> Measure | None:
     return None
 
 
-def glue_measure(name: str) -> Measure:
-    """The metrics of a task of GLUE."""
+def glue_measure(name: str, data: TaskData) -> Measure:
+    """The metrics of a task of GLUE, whose classes may be numbered as a model numbers them."""
     task = GLUE[name]
     if task.classes:
-        return Classes(task.metrics[0], task.class_names, task.metrics)
+        names = tuple(data.info["labels"])
+        positive = find_class(task.class_names[1], names)
+        return Classes(task.metrics[0], names, task.metrics, 1 if positive is None else positive)
     return Numbers(task.metrics[0], task.metrics)
 
 
@@ -52,7 +55,7 @@ def prepared_measure(data: TaskData) -> Measure | None:
     """What is measured on prepared data, by the task and by the examples that it holds."""
     name = str(data.info["task"]).removesuffix("_mismatched")
     if name in GLUE:
-        return glue_measure(name)
+        return glue_measure(name, data)
     if isinstance(data.validation, QuestionRows):
         return Spans(windows=data.validation.source)
     if isinstance(data.validation, PretrainingRecords):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.evaluation import metrics as formulas
@@ -123,15 +125,18 @@ class LanguageModelling(Measure):
         }
 
 
-CLASSIFICATION_METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+Metric = Callable[[np.ndarray, np.ndarray], float]
+"""From predicted and right values `[examples]` to a number."""
+
+CLASSIFICATION_METRICS: Mapping[str, Metric] = {
     "accuracy": formulas.accuracy,
     "f1": formulas.f1,
     "macro_f1": formulas.macro_f1,
     "matthews": formulas.matthews,
 }
-"""Metrics of predicted and right classes; `f1` is that of class 1."""
+"""Metrics of predicted and right classes; `f1` is that of class 1 unless a measure names another."""
 
-REGRESSION_METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
+REGRESSION_METRICS: Mapping[str, Metric] = {
     "spearman": formulas.spearman,
     "pearson": formulas.pearson,
 }
@@ -148,11 +153,13 @@ class Classes(Measure):
     Attributes:
         names: the classes in the order of their numbers.
         chosen: metrics, names of `CLASSIFICATION_METRICS`.
+        positive: number of the class whose `f1` is meant.
     """
 
     headline: str = "accuracy"
     names: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ("accuracy",)
+    positive: int = 1
 
     def fit(self, config: ModelConfig) -> ModelConfig:
         output = getattr(config, "output", None)
@@ -160,6 +167,10 @@ class Classes(Measure):
         classes = getattr(output, "classes", None)
         if not isinstance(output, Classification | DistilledClassification) or classes != len(self.names):
             raise misfit(config, f"a classification into {wanted}")
+        if output.names and not same_classes(output.names, self.names):
+            raise HeadjaxError(
+                f"task: it numbers its classes {', '.join(self.names)}; the model's are {', '.join(output.names)}"
+            )
         return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -171,7 +182,9 @@ class Classes(Measure):
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         predicted, gold = outcomes["prediction"], outcomes["label"]
-        found = {name: CLASSIFICATION_METRICS[name](predicted, gold) for name in self.chosen}
+        positive: Metric = functools.partial(formulas.f1, positive=self.positive)
+        known = {**CLASSIFICATION_METRICS, "f1": positive}
+        found = {name: known[name](predicted, gold) for name in self.chosen}
         if len(self.names) > SHOWN_RANKS:
             found["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
         return found

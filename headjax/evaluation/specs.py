@@ -23,6 +23,8 @@ from headjax.data.task import DataConfig, TaskData
 from headjax.evaluation.data_measures import language_measure, measure_of
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
+from headjax.models.tasks import Regression
+from headjax.models.tasks.class_names import names_or_numbers
 from headjax.tokenizers.tokenizer import Tokenizer
 
 LENGTH = 128
@@ -80,7 +82,8 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
             * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET` (`newstest2014:en-de`),
               or a table with columns of those names or numbers (`mtnt/test.tsv:1-2`);
             * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
-              all of it is evaluated on. Labels with a decimal point in them make it a regression;
+              all of it is evaluated on. Labels of a classifier are its class names, class numbers where it has no
+              names. For models without an output, labels with a decimal point make it a regression;
             * a folder that `headjax prepare` wrote;
             * any other file, a folder or a pattern: language modelling on the part that training on it
               (`LanguageConfig.path`) holds out; `all:PATH` on the whole text.
@@ -121,7 +124,7 @@ def _whole_text(asked: Request) -> Task:
 def _glue(name: str) -> Callable[[Request], Task]:
     def load(asked: Request) -> Task:
         config = Glue(name=name, path=asked.path, max_length=asked.length())
-        return _measured(name, config, asked.tokenizer())
+        return _measured(name, config.for_classes(names_or_numbers(asked.model.config)), asked.tokenizer())
 
     return load
 
@@ -141,9 +144,9 @@ def _table(asked: Request) -> Task:
         if column not in names:
             listed = ", ".join(names[:8])
             raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {listed}")
-    labels = {row.values[0] for row in read_table(path, ["label"])}
-    regression = all(_is_real(label) for label in labels) and any("." in label for label in labels)
-    config = TextRegression(**fields) if regression else TextClassification(**fields)
+    if _is_regression(path, asked.model):
+        return _measured(path, TextRegression(**fields), asked.tokenizer())
+    config = TextClassification(**fields).for_classes(names_or_numbers(asked.model.config))
     return _measured(path, config, asked.tokenizer())
 
 
@@ -201,6 +204,15 @@ def _task(name: str, config: DataConfig, data: TaskData) -> Task:
     if measure is None:
         raise HeadjaxError(f"{name}: nothing is measured on this data")
     return Task(name, data, measure)
+
+
+def _is_regression(path: str, model: Model) -> bool:
+    """Whether a table's labels are numbers to predict: as the model's output has it, else by their decimal points."""
+    output = getattr(model.config, "output", None)
+    if names_or_numbers(model.config) or isinstance(output, Regression):
+        return isinstance(output, Regression)
+    labels = {row.values[0] for row in read_table(path, ["label"])}
+    return all(_is_real(label) for label in labels) and any("." in label for label in labels)
 
 
 def _is_real(label: str) -> bool:

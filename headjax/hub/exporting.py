@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from headjax.core import tensors as declared
+from headjax.core.class_names import tell_nothing
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
 from headjax.hub.checking import longest
 from headjax.hub.families import FAMILIES
+from headjax.hub.families.labels import label_names
 from headjax.hub.family import Family, InexpressibleError
+from headjax.hub.fields import Fields
 from headjax.hub.layouts import LAYOUTS, choose
 from headjax.hub.results import Exported
 from headjax.hub.rules import bind
@@ -132,11 +135,17 @@ def _arrays(model: Model, family: Family, class_name: str, progress: Progress) -
 
 
 def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields, and those of the imported config that they say nothing about; names of as many labels stay."""
+    """The fields, and those of the imported config that they say nothing about.
+
+    Names of labels stay as they were written if they are still the model's.
+    """
     merged = {name: value for name, value in past.items() if name not in _FORGOTTEN} | dict(fields)
-    for name in ("id2label", "label2id"):
-        if name in fields and len(past.get(name) or ()) == len(fields[name]):
-            merged[name] = past[name]
+    if "id2label" in fields and past.get("id2label"):
+        labels = Fields(past).group("id2label")
+        ours = tuple(fields["id2label"].values())
+        unnamed = tell_nothing(ours) and tell_nothing([str(name) for name in labels.values()])
+        if len(labels) == len(ours) and (unnamed or label_names(Fields(past)) == ours):
+            merged |= {name: past[name] for name in ("id2label", "label2id") if name in past}
     return merged
 
 

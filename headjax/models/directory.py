@@ -17,6 +17,7 @@ from headjax.core.errors import CheckpointError
 from headjax.core.files import check_sizes, write_sizes
 from headjax.core.serialize import from_data, to_data
 from headjax.models.base import Model, ModelConfig
+from headjax.models.tasks.class_names import remembered_names, with_class_names
 from headjax.version import __version__
 
 FORMAT = 1
@@ -71,6 +72,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
     folder = Path(path)
     config = load_config(folder)
     history = _read_json(folder / "history.json")
+    config = with_class_names(config, remembered_names(history))
     tokenizer = None
     if (folder / "tokenizer").is_dir():
         from headjax.tokenizers.tokenizer import Tokenizer

@@ -20,6 +20,7 @@ from headjax.mesh.mesh import check_batch_size
 from headjax.models.base import Model, ModelConfig
 from headjax.models.kernels import check_kernels
 from headjax.models.recipes import Start
+from headjax.models.tasks.class_names import class_names, with_class_names
 from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed
@@ -138,7 +139,10 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     check_batch_size(config.batch_size, mesh, config.accumulate)
     check_kernels(model, config.compute, training=True)
     check_workdir(workdir, config)
-    data = config.data.load(start.tokenizer) if data is None else data
+    if data is None:
+        data = config.data.for_classes(class_names(model)).load(start.tokenizer)
+    model = with_class_names(model, data.info.get("labels", ()))
+    start = start._replace(config=model)
     check_vocabulary(model, data)
     claim_workdir(workdir, config)
     optimizer = config.optimizer.build(model.tensors(), config.steps)

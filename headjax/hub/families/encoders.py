@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from headjax.attention.multi_head import MultiHead
 from headjax.core.tensors import Normal
-from headjax.hub.families.labels import classifier, label_fields, num_labels
+from headjax.hub.families.labels import classifier, label_fields, label_names, num_labels
 from headjax.hub.family import Family, expect, head_dim
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import Rules
@@ -148,7 +148,7 @@ class EncoderFamily(Family):
         if suffix == "ForQuestionAnswering":
             return Span(dropout=dropout)
         if suffix == "ForTokenClassification":
-            return TokenClassification(classes=num_labels(fields), dropout=dropout)
+            return TokenClassification(classes=num_labels(fields), dropout=dropout, names=label_names(fields))
         return classifier(fields, dropout)
 
     def suffix(self, fields: Fields, names: Collection[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from headjax.attention.multi_head import MultiHead
 from headjax.core.tensors import Normal
-from headjax.hub.families.labels import classifier, label_fields, num_labels
+from headjax.hub.families.labels import classifier, label_fields, label_names, num_labels
 from headjax.hub.family import Family, expect, head_dim
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.forms import LastFirst, Leading
@@ -106,7 +106,7 @@ class VitFamily(Family):
         if name.endswith("Model"):
             return NoTask()
         if name.endswith("WithTeacher"):
-            return DistilledClassification(classes=num_labels(fields))
+            return DistilledClassification(classes=num_labels(fields), names=label_names(fields))
         return classifier(fields, dropout=0.0)
 
     def write(self, config: VisionModel) -> dict[str, Any]:

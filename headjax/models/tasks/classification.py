@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from headjax.core.errors import DataError, require_positive, require_rate
+from headjax.core.errors import DataError, require, require_positive, require_rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
@@ -31,6 +31,7 @@ class Classification(TaskOutput):
         classes: number of classes.
         dropout: rate on the pooled vector.
         label_smoothing: share of the target spread evenly over the classes.
+        names: the classes by name, in the order of their numbers; empty where they have numbers only.
     """
 
     needs_pooler: ClassVar[bool] = True
@@ -38,10 +39,12 @@ class Classification(TaskOutput):
     classes: int
     dropout: float = 0.1
     label_smoothing: float = 0.0
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "classes")
         require_rate(self, "dropout", "label_smoothing")
+        require_names(self.names, self.classes)
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, self.classes)
@@ -113,16 +116,19 @@ class TokenClassification(TaskOutput):
     Attributes:
         classes: number of classes.
         dropout: rate on the hidden states.
+        names: the classes by name, in the order of their numbers; empty where they have numbers only.
     """
 
     needs_tokens: ClassVar[bool] = True
 
     classes: int
     dropout: float = 0.1
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "classes")
         require_rate(self, "dropout")
+        require_names(self.names, self.classes)
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, self.classes)
@@ -139,6 +145,11 @@ class TokenClassification(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "labels")
+
+
+def require_names(names: tuple[str, ...], classes: int) -> None:
+    """Raises `ConfigError` unless there are no names, or one for each class."""
+    require(len(names) in (0, classes), "names", f"{len(names)} names for {classes} classes")
 
 
 def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax.Array, jax.Array]:

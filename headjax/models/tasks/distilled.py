@@ -13,7 +13,7 @@ from headjax.models.base import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
-from headjax.models.tasks.classification import class_losses
+from headjax.models.tasks.classification import class_losses, require_names
 
 
 @kind("distilled_classification")
@@ -28,14 +28,17 @@ class DistilledClassification(TaskOutput):
     Attributes:
         classes: number of classes.
         label_smoothing: share of the label's target spread evenly over the classes.
+        names: the classes by name, in the order of their numbers; empty where they have numbers only.
     """
 
     classes: int
     label_smoothing: float = 0.0
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "classes")
         require_rate(self, "label_smoothing")
+        require_names(self.names, self.classes)
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return {"class": linear_tensors(width, self.classes), "distillation": linear_tensors(width, self.classes)}

@@ -1,0 +1,242 @@
+"""A model's class names are the contract: labels of task files are matched with them, whatever order files have."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from headjax.cli import main
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.data.labelled_text import TextClassification
+from headjax.evaluation.specs import load_task
+from headjax.evaluation.task import evaluate_task
+from headjax.hub import from_huggingface, to_huggingface
+from headjax.models import directory
+from headjax.models.feed_forward import Dense
+from headjax.models.recipes import Bert, Directory
+from headjax.models.tasks import Classification
+from headjax.models.tasks.replace import with_task
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.training.config import TrainConfig
+from headjax.training.loop import train
+from headjax.training.optimizer import AdamW, ConstantRate
+from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
+from tests.hub.directories import BERT, model_of, rewrite
+from tests.tiny import multi_head
+
+
+def imported(folder, names=None, labels=2):
+    """An imported classifier whose `config.json` names its classes so."""
+    model = model_of({**BERT, "vocab_size": len(WORDS), "max_position_embeddings": 32, "num_labels": labels})
+    to_huggingface(model.replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder))), folder / "hf")
+    if names is not None:
+        id2label = {str(number): name for number, name in enumerate(names)}
+        rewrite(folder / "hf", id2label=id2label, label2id={name: int(number) for number, name in id2label.items()})
+    model = from_huggingface(folder / "hf")
+    return model.replace(tokenizer=wordpiece_tokenizer(folder / "vocab.txt"))
+
+
+def sentences(count):
+    generator = np.random.default_rng(0)
+    return [" ".join(generator.choice(TEXT, generator.integers(2, 9))) for _ in range(count)]
+
+
+def balanced(model, texts, folder):
+    """The model with a bias such that it gives half of the texts to either class, and the class number of each."""
+    rows = [f"{text}\t{i % 2}" for i, text in enumerate(texts)]
+    path = write_lines(folder / "plain.tsv", "sentence\tlabel", *rows)
+    source = TextClassification(validation=str(path)).load(model.tokenizer).validation
+    batch = {name: np.stack([row[name] for row in source]) for name in source[0]}
+    logits = np.asarray(model(batch).logits)
+    margin = logits[:, 1] - logits[:, 0]
+    output = model.params["output"]
+    bias = np.asarray(output["bias"]) - np.float32([0, np.median(margin)])
+    model = model.replace(params={**model.params, "output": {**output, "bias": bias}})
+    return model, (margin > np.median(margin)).astype(int)
+
+
+@pytest.mark.parametrize("names", [("positive", "negative"), ("negative", "positive"), ("NEGATIVE", "POSITIVE")])
+def test_words_are_the_models_classes(tmp_path, names):
+    """A file that gives the model's own answers in words has an accuracy of 1, whatever number a word has."""
+    texts = sentences(12)
+    model, numbers = balanced(imported(tmp_path, names), texts, tmp_path)
+    said = [names[number].lower() for number in numbers]
+    assert len(set(said)) == 2
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *(f"{t}\t{s}" for t, s in zip(texts, said, strict=True)))
+    task = load_task(str(path), model)
+    assert evaluate_task(model, task)["accuracy"] == 1.0
+    assert task.measure.names == names
+    # A class that the file does not hold keeps its number.
+    some = [f"{text}\tpositive" for text, word in zip(texts, said, strict=True) if word == "positive"]
+    path = write_lines(tmp_path / "b.tsv", "sentence\tlabel", *some)
+    assert evaluate_task(model, load_task(str(path), model))["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "names, label, message",
+    [
+        (("positive", "negative"), "neutral", "unknown label 'neutral'; known: negative, positive$"),
+        (("positive", "negative"), "positiv", r"unknown label 'positiv'; did you mean 'positive'\?$"),
+        (("positive", "negative"), "", "no label, found ''$"),
+        (("positive", "negative"), "nan", "no label, found 'nan'$"),
+        (("positive", "negative"), "null", "no label, found 'null'$"),
+        (("positive", "negative"), "1", "unknown label '1'; known: negative, positive$"),
+        (None, "5", "unknown label '5'; the classes have no names, so labels are class numbers from 0 to 1$"),
+        (None, "good", "unknown label 'good'; the classes have no names, so labels are class numbers from 0 to 1$"),
+        (None, "-1", "unknown label '-1'; the classes have no names"),
+        (("LABEL_0", "LABEL_1"), "2", "unknown label '2'; the classes have no names"),
+    ],
+)
+def test_other_labels_are_refused(tmp_path, names, label, message):
+    model = imported(tmp_path, names)
+    good = names[0] if names else "1"
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", f"good\t{good}", f"bad\t{label}")
+    with pytest.raises(DataError, match=rf"a\.tsv: line 3: {message}"):
+        load_task(str(path), model)
+
+
+def test_null_in_json_is_no_label(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", '{"sentence": "good", "label": "x"}', '{"sentence": "bad", "label": null}')
+    with pytest.raises(DataError, match=r"a\.jsonl: line 2: no label, found 'null'$"):
+        load_task(str(path), imported(tmp_path, ("x", "y")))
+
+
+def test_numbers_are_class_numbers_where_there_are_no_names(tmp_path):
+    """Also where the numbers do not begin at 0, and by the names that Hugging Face invents."""
+    model = imported(tmp_path, labels=7)
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "good\t1", "bad\t5", "fun\tLABEL_6")
+    task = load_task(str(path), model)
+    assert task.data.validation.targets["labels"].tolist() == [1, 5, 6]
+    assert evaluate_task(model, task)["accuracy"] <= 1.0
+
+
+def glue(folder, name, *rows):
+    (folder / name).mkdir()
+    for split in ("train", "dev"):
+        write_lines(folder / name / f"{split}.tsv", *rows)
+    return f"{folder}/{name}"
+
+
+def test_glue_is_numbered_as_the_model_is(tmp_path):
+    """MNLI and others are published with their classes in several orders."""
+    path = glue(tmp_path, "RTE", "sentence1\tsentence2\tlabel", "good\tbad\tentailment", "good\tbad\tnot_entailment")
+    task = load_task(f"rte:{path}", imported(tmp_path, ("NOT_ENTAILMENT", "ENTAILMENT")))
+    assert task.data.validation.targets["labels"].tolist() == [1, 0]
+    assert load_task(f"rte:{path}", imported(tmp_path)).data.validation.targets["labels"].tolist() == [0, 1]
+    with pytest.raises(DataError, match=r"^rte: its classes are entailment, not_entailment; the model's are yes, no$"):
+        load_task(f"rte:{path}", imported(tmp_path, ("yes", "no")))
+
+
+def test_f1_is_that_of_the_positive_class(tmp_path):
+    rows = ("index\tid\tid\t#1 String\t#2 String\tQuality", "0\t1\t2\tgood\tbad\t1", "0\t1\t2\tfun\tdull\t0")
+    path = glue(tmp_path, "MRPC", rows[0].replace("\tid\tid", ""), *(row.replace("\t1\t2", "") for row in rows[1:]))
+    plain = imported(tmp_path)
+    expected = evaluate_task(plain, load_task(f"mrpc:{path}", plain))
+    # The same model with its classes exchanged.
+    output = {name: array[..., ::-1] for name, array in plain.params["output"].items()}
+    config = imported(tmp_path, ("equivalent", "not_equivalent")).config
+    exchanged = plain.replace(config=config, params={**plain.params, "output": output})
+    assert evaluate_task(exchanged, load_task(f"mrpc:{path}", exchanged)) == pytest.approx(expected, rel=1e-5)
+
+
+def run_config(folder, model, train_file, held):
+    data = TextClassification(
+        path=str(folder / train_file), validation=str(folder / held), max_length=16,
+        vocabulary=str(write_vocabulary(folder)),
+    )  # fmt: skip
+    return TrainConfig(
+        model=model, data=data, batch_size=16, steps=60, tensorboard=False,
+        optimizer=AdamW(schedule=ConstantRate(peak=0.01)),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A classifier of words, fine-tuned on two files that name their classes in different orders."""
+    folder = tmp_path_factory.mktemp("trained")
+    texts = sentences(80)
+    rows = [f"{text}\t{'sunny' if 'good' in text.split() else 'cloudy'}" for text in texts]
+    write_lines(folder / "train.tsv", "sentence\tlabel", *rows)
+    write_lines(folder / "dev.tsv", "sentence\tlabel", *sorted(rows[:30], key=lambda row: "cloudy" in row))
+    recipe = Bert(
+        attention=multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=16, width=16, num_layers=1,
+        dropout=0.0, attention_dropout=0.0, task=Classification(classes=2),
+    )  # fmt: skip
+    result = train(run_config(folder, recipe, "train.tsv", "dev.tsv"), folder / "run")
+    return folder, result, rows
+
+
+def test_a_fine_tuned_model_keeps_its_classes(trained, tmp_path):
+    folder, result, rows = trained
+    assert result.metrics["accuracy"] > 0.9
+    stored = json.loads((folder / "run" / "model" / "config.json").read_text())["model"]["output"]
+    assert stored["names"] == ["cloudy", "sunny"]
+    # A file of one class, and one that begins with the other class, give the same accuracies.
+    model = directory.load(folder / "run" / "model")
+    sunny = [row for row in rows if row.endswith("sunny")]
+    path = write_lines(tmp_path / "sunny.tsv", "sentence\tlabel", *sunny)
+    assert evaluate_task(model, load_task(str(path), model))["accuracy"] > 0.9
+    to_huggingface(model, tmp_path / "hf")
+    fields = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert fields["id2label"] == {"0": "cloudy", "1": "sunny"}
+    assert fields["label2id"] == {"cloudy": 0, "sunny": 1}
+    back = from_huggingface(tmp_path / "hf").replace(tokenizer=model.tokenizer)
+    assert evaluate_task(back, load_task(str(path), back))["accuracy"] > 0.9
+
+
+def test_a_second_task_is_matched_with_the_first(trained, tmp_path):
+    folder, _, _ = trained
+    write_lines(folder / "wet.tsv", "sentence\tlabel", "good\tsunny", "bad\trainy")
+    recipe = Directory(path=str(folder / "run" / "model"))
+    with pytest.raises(DataError, match=r"wet\.tsv: line 3: unknown label 'rainy'; "):
+        train(run_config(folder, recipe, "wet.tsv", "wet.tsv"), tmp_path / "wet")
+    fresh = Directory(path=str(folder / "run" / "model"), task=Classification(classes=2))
+    assert not (tmp_path / "wet").exists()
+    config = run_config(folder, fresh, "wet.tsv", "wet.tsv")
+    assert train(config, tmp_path / "fresh").model.config.output.names == ("rainy", "sunny")
+
+
+def test_a_label_that_training_never_saw_is_refused(trained, tmp_path):
+    folder, _, _ = trained
+    write_lines(folder / "odd.tsv", "sentence\tlabel", "good\tsunny", "bad\tsnowy")
+    data = TextClassification(
+        path=str(folder / "train.tsv"), validation=str(folder / "odd.tsv"), vocabulary=str(write_vocabulary(folder))
+    )
+    with pytest.raises(DataError, match=r"odd\.tsv: line 3: unknown label 'snowy'; "):
+        data.load()
+
+
+def test_names_of_another_output_do_not_come_back(tmp_path):
+    """An imported model with a fresh output of as many classes has lost the names of the old one."""
+    model = imported(tmp_path, ("positive", "negative"))
+    to_huggingface(with_task(model, Classification(classes=2)), tmp_path / "out")
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert fields["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+
+
+def test_directories_written_before_names_were_kept(tmp_path):
+    model = imported(tmp_path, ("positive", "negative"))
+    model.save(tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    data = json.loads(file.read_text())
+    del data["model"]["output"]["names"]
+    file.write_text(json.dumps(data))
+    assert directory.load(tmp_path / "model").config == model.config
+
+
+def test_an_id2label_with_gaps_is_refused(tmp_path):
+    imported(tmp_path)
+    rewrite(tmp_path / "hf", id2label={"0": "a", "2": "b"})
+    with pytest.raises(HeadjaxError, match=r"config\.json: id2label: expected the keys 0 to 1, got 0, 2$"):
+        from_huggingface(tmp_path / "hf")
+
+
+def test_from_the_command_line(tmp_path, capsys):
+    imported(tmp_path, ("positive", "negative")).save(tmp_path / "model")
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "good\tpositive", "bad\tmaybe")
+    assert main(["evaluate", str(tmp_path / "model"), "--task", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "a.tsv: line 3: unknown label 'maybe'; known: negative, positive" in error
