@@ -71,12 +71,32 @@ def assert_close(
 
 
 def assert_trees_close(
-    actual: Mapping[str, Any], expected: Mapping[str, Any], *, sums: int, scale: float | None = None, dtype: Any = None
+    actual: Mapping[str, Any], expected: Mapping[str, Any], *, sums: int, floor: float = 0.0, dtype: Any = None
 ) -> None:
-    """Fail unless two flat trees have the same paths and, each relative to its own largest value, the same arrays."""
+    """Fail unless two flat trees have the same paths and, each relative to its own largest value, the same arrays.
+
+    Args:
+        actual: Arrays by path.
+        expected: Arrays by path.
+        sums: Terms added up on the longest way to a result; see `tolerance`.
+        floor: Share of the tree's largest value that counts as the scale of arrays with smaller values. The gradient of
+            a key's bias is zero; what is left of it are the rounding errors of larger terms that cancel.
+        dtype: Precision of the computation.
+    """
     assert actual.keys() == expected.keys()
+    sizes = {path: float(np.abs(np.asarray(array, np.float64)).max(initial=0.0)) for path, array in expected.items()}
+    smallest = floor * max(sizes.values(), default=0.0)
     for path, array in expected.items():
-        assert_close(actual[path], array, sums=sums, scale=scale, dtype=dtype, message=path)
+        assert_close(actual[path], array, sums=sums, scale=max(sizes[path], smallest), dtype=dtype, message=path)
+
+
+def assert_numbers_close(actual: Mapping[Any, float], expected: Mapping[Any, float], *, sums: int, name: str) -> None:
+    """Fail unless two dictionaries of one quantity, such as a score of each head, are equal up to rounding.
+
+    The bound is relative to the largest number: a small one is left where larger terms cancel.
+    """
+    assert actual.keys() == expected.keys()
+    assert_close([actual[key] for key in expected], list(expected.values()), sums=sums, message=name)
 
 
 def close_to(expected: Any, *, sums: int, dtype: Any = np.float32) -> Any:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.closeness import assert_close, assert_trees_close, close_to, tolerance
+from tests.closeness import assert_close, assert_numbers_close, assert_trees_close, close_to, tolerance
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -84,6 +84,17 @@ def test_each_array_of_a_tree_has_a_largest_value_of_its_own():
         assert_trees_close(tree | {"small": tree["small"] + 1e-6}, tree, sums=1)
     with pytest.raises(AssertionError):
         assert_trees_close({"large": tree["large"]}, tree, sums=1)
+    assert_trees_close(tree | {"small": tree["small"] + 3e-7}, tree, sums=1, floor=1e-3)
+    with pytest.raises(AssertionError, match="small"):
+        assert_trees_close(tree | {"small": tree["small"] + 1e-6}, tree, sums=1, floor=1e-3)
+
+
+def test_numbers_of_one_quantity_are_compared_relative_to_their_largest():
+    scores = {"a": 100.0, "b": 1e-6}
+    assert_numbers_close({"b": 2e-5, "a": 100.0}, scores, sums=1, name="importance")
+    for wrong in ({"a": 100.0, "b": 2e-4}, {"a": 100.0}):
+        with pytest.raises(AssertionError):
+            assert_numbers_close(wrong, scores, sums=1, name="importance")
 
 
 def test_numbers_and_dictionaries_are_compared_relative_to_themselves():

@@ -24,6 +24,13 @@ VOCABULARY = 50
 MAX_LENGTH = 12
 OPTIONS = Options()
 
+LAYER_SUMS = 4 * WIDTH + 2 * WIDTH + 4 + 2 * MAX_LENGTH + 16 + 32
+"""Terms added up on the way through one layer: mean and variance of two normalisations, the projections to queries and
+to the feed-forward's 32 units, logits, softmax and context over the keys, the heads' outputs, the feed-forward's."""
+SUMS = 3 * LAYER_SUMS + 3 * WIDTH + VOCABULARY + 2 * MAX_LENGTH
+"""Terms on the way to a loss: three layers (few tiny models have more), the last normalisation, the logits, their
+softmax and the mean over the targets. A gradient goes the way twice, there and back."""
+
 
 def multi_head(num_heads: int = 4, head_dim: int = 4, **fields: Any) -> MultiHead:
     """A small multi-head formulation."""

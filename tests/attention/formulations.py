@@ -13,6 +13,9 @@ from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal, Params, initialize
 
 WIDTH = 16
+SUMS = WIDTH + 8 + 8 + 2 * 6 + 20
+"""Terms on the longest way through one of these: projection, a latent, logits, softmax and context over the six keys of
+`random_inputs`, and the heads' outputs."""
 
 FORMULATIONS: dict[str, Attention] = {
     "multi_head": MultiHead(num_heads=4, head_dim=4),

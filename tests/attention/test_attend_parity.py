@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Mask, MultiHead, attend
-from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.attention.formulations import SUMS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
@@ -40,7 +41,7 @@ def test_attend_is_scaled_dot_product_attention(masking, key_heads):
         **theirs,
     )
     attended = attend(query, key, value, scale=0.3, **ours)
-    np.testing.assert_allclose(attended.context, expected.transpose(1, 2), atol=2e-6)
+    assert_close(attended.context, expected.transpose(1, 2), sums=SUMS)
 
 
 def test_multi_head_is_torchs_multihead_attention():
@@ -64,5 +65,5 @@ def test_multi_head_is_torchs_multihead_attention():
 
     y = jnp.asarray(x)
     attended = attention.attend(params, y, attention.memory(params, y, None), Call(mask=Mask(causal=True)))
-    np.testing.assert_allclose(attended.probabilities, weights, atol=2e-6)
-    np.testing.assert_allclose(attention.combine(params, attended.context), output, rtol=1e-5, atol=1e-5)
+    assert_close(attended.probabilities, weights, sums=SUMS)
+    assert_close(attention.combine(params, attended.context), output, sums=SUMS)

@@ -11,7 +11,8 @@ import pytest
 from headjax.attention import Attention, Call, Collaborative, Mask, MultiHead
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Params, count
-from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.attention.formulations import SUMS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 
 HEADS, DIM, VALUES = 3, 4, 5
 MULTI = MultiHead(num_heads=HEADS, head_dim=DIM, value_dim=VALUES)
@@ -45,8 +46,8 @@ def test_multi_head_is_the_case_of_block_ones_mixing():
     params = random_params(MULTI)
     expected, probabilities = attended(MULTI, params)
     output, mixed = attended(BLOCKS, concatenated(params))
-    np.testing.assert_allclose(mixed, probabilities, atol=1e-6)
-    np.testing.assert_allclose(output, expected, atol=1e-6 * np.abs(expected).max())
+    assert_close(mixed, probabilities, sums=SUMS)
+    assert_close(output, expected, sums=SUMS)
 
 
 def test_content_bias_stands_in_for_the_query_bias():
@@ -56,7 +57,7 @@ def test_content_bias_stands_in_for_the_query_bias():
     content = jnp.einsum("whd,hd->wh", params["key"], params["query_bias"])
     moved = concatenated(params) | {"content_bias": content, "query_bias": jnp.zeros(HEADS * DIM)}
     output, _ = attended(BLOCKS, moved)
-    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+    assert_close(output, expected, sums=SUMS)
     without, _ = attended(BLOCKS, moved | {"content_bias": jnp.zeros((WIDTH, HEADS))})
     assert np.abs(without - expected).max() > 0.1
 
@@ -67,7 +68,7 @@ def test_key_bias_vanishes_in_the_softmax():
     _, expected = attended(BLOCKS, params)
     _, probabilities = attended(BLOCKS, params | {"key_bias": jnp.zeros(HEADS * DIM)})
     assert np.abs(params["key_bias"]).max() > 0.1
-    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
+    assert_close(probabilities, expected, sums=SUMS)
 
 
 def test_logits_are_those_of_the_formula():
@@ -84,7 +85,7 @@ def test_logits_are_those_of_the_formula():
         logits = np.where(np.tril(np.ones((6, 6), bool)), logits, -np.inf)
         expected = np.exp(logits - logits.max(axis=-1, keepdims=True))
         expected /= expected.sum(axis=-1, keepdims=True)
-        np.testing.assert_allclose(attended(shared, params)[1][:, head], expected, atol=2e-6)
+        assert_close(attended(shared, params)[1][:, head], expected, sums=SUMS)
 
 
 def test_content_bias_adds_to_a_relative_bias():
@@ -95,7 +96,7 @@ def test_content_bias_adds_to_a_relative_bias():
     lean = {name: array for name, array in params.items() if name != "content_bias"}
     content = jnp.swapaxes(jnp.asarray(random_inputs()) @ params["content_bias"], 1, 2)[:, :, None] / np.sqrt(DIM)
     expected, _ = attended(without, lean, bias=bias + content)
-    np.testing.assert_allclose(attended(BLOCKS, params, bias=bias)[0], expected, rtol=1e-5, atol=1e-5)
+    assert_close(attended(BLOCKS, params, bias=bias)[0], expected, sums=SUMS)
 
 
 def test_cache_holds_one_key_for_all_heads():

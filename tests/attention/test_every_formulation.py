@@ -14,7 +14,8 @@ from headjax.attention import Attention, Call, Mask, NoHeads
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
 from headjax.mesh.rules import RULES
-from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 
 BATCH, LENGTH = 2, 6
 
@@ -78,7 +79,7 @@ def test_a_gate_of_zero_is_removal(name):
     declared.check(pruned.tensors(WIDTH, WIDTH), kept)
     assert declared.count(pruned.tensors(WIDTH, WIDTH)) < declared.count(attention.tensors(WIDTH, WIDTH))
     removed = run(pruned, kept, x, present, everything(pruned)[1])
-    np.testing.assert_allclose(removed, masked, rtol=1e-5, atol=1e-5)
+    assert_close(removed, masked, sums=SUMS)
 
     # Removal composes: the heads of the pruned layer can go too, and a layer can lose all of them.
     last, kept = pruned.keep_heads(kept, [1], WIDTH, WIDTH)
@@ -86,13 +87,11 @@ def test_a_gate_of_zero_is_removal(name):
     declared.check(last.tensors(WIDTH, WIDTH), kept)
     gates[:, :, -1] = 0.0
     masked = run(attention, params, x, present, gates)
-    np.testing.assert_allclose(run(last, kept, x, present, everything(last)[1]), masked, rtol=1e-5, atol=1e-5)
+    assert_close(run(last, kept, x, present, everything(last)[1]), masked, sums=SUMS)
     none, kept = last.keep_heads(kept, [], WIDTH, WIDTH)
     assert isinstance(none, NoHeads)
     masked = run(attention, params, x, present, np.zeros_like(gates))
-    np.testing.assert_allclose(
-        np.broadcast_to(run(none, kept, x, present, gates[:, :, :0]), masked.shape), masked, atol=1e-6
-    )
+    assert_close(np.broadcast_to(run(none, kept, x, present, gates[:, :, :0]), masked.shape), masked, sums=SUMS)
 
 
 @every
@@ -107,7 +106,7 @@ def test_gates_of_every_shape_and_their_gradient(name):
     for gates in (per_head, per_query[:, 0]):
         call = Call(mask=Mask(causal=True), gates=jnp.asarray(gates))
         attended = attention.attend(params, jnp.asarray(x), attention.memory(params, jnp.asarray(x), None), call)
-        np.testing.assert_allclose(attention.combine(params, attended.context), expected, rtol=1e-5, atol=1e-5)
+        assert_close(attention.combine(params, attended.context), expected, sums=SUMS)
 
     # Outputs are linear in the gates, so a finite difference is exact up to rounding.
     weights = generator.standard_normal(x.shape).astype(np.float32)
@@ -115,7 +114,7 @@ def test_gates_of_every_shape_and_their_gradient(name):
     nudged = per_query.copy()
     nudged[1, 2, -1] += 1.0
     change = np.sum(weights * (run(attention, params, x, present, nudged) - expected))
-    np.testing.assert_allclose(slope[1, 2, -1], change, rtol=1e-3, atol=1e-4)
+    assert_close(slope[1, 2, -1], change, sums=2 * SUMS, scale=float(np.abs(weights * expected).sum()))
 
 
 @every
@@ -146,7 +145,7 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
     mask = Mask(causal=True, query_offset=jnp.asarray(t))
     attend = jax.jit(lambda *arrays: attention.attend(*arrays, Call(mask=mask)).context)
     decoded = attention.combine(params, attend(params, x[:, t : t + 1], cache))
-    np.testing.assert_allclose(decoded[:, 0], full[:, t], rtol=1e-4, atol=1e-5)
+    assert_close(decoded[:, 0], full[:, t], sums=SUMS)
 
 
 @every

@@ -10,7 +10,8 @@ import pytest
 from headjax.attention import Call, Gated, Mask, MultiHead, NoHeads
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Constant, Normal, Zeros, initialize
-from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 
 PLAIN = ["fixed_head_size", "ragged_grouped", "collaborative", "latent", "talking"]
 
@@ -38,7 +39,7 @@ def test_gates_multiply_those_of_the_call(shape):
     plain = inner.attend(params["inner"], x, inner.memory(params["inner"], x, None), Call()).context
     own = 1.0 / (1.0 + np.exp(-(np.asarray(x) @ params["gate"] + params["gate_bias"].reshape(1, 1, 3))))
     full = given.reshape({1: (1, 1, 3), 2: (2, 1, 3), 3: (2, 6, 3)}[len(shape)])
-    np.testing.assert_allclose(actual, plain * (own * full)[..., None], rtol=1e-5, atol=1e-6)
+    assert_close(actual, plain * (own * full)[..., None], sums=SUMS)
 
 
 def test_heads_are_those_of_the_formulation_inside():

@@ -8,7 +8,8 @@ import pytest
 
 from headjax.attention import Call, Grouped, Mask, MultiHead
 from headjax.core.errors import ConfigError
-from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 
 
 def context(attention, params, x):
@@ -24,7 +25,7 @@ def test_equals_multi_head_attention_with_repeated_heads(index):
     repeated = params | {name: jnp.take(params[name], read, axis=1) for name in ("key", "value")}
     repeated |= {name: jnp.take(params[name], read, axis=0) for name in ("key_bias", "value_bias")}
     multi_head = MultiHead(num_heads=6, head_dim=4)
-    np.testing.assert_allclose(context(grouped, params, x), context(multi_head, repeated, x), rtol=1e-5, atol=1e-5)
+    assert_close(context(grouped, params, x), context(multi_head, repeated, x), sums=SUMS)
 
 
 def test_removal_takes_unread_key_and_value_heads_away():

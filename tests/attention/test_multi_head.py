@@ -11,8 +11,9 @@ import pytest
 from headjax.attention import Attention, Call, Mask, MultiHead, NoHeads
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Params, count
-from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.attention.formulations import SUMS, WIDTH, random_inputs, random_params
 from tests.attention.test_attend import reference
+from tests.closeness import assert_close
 
 MEMORY_WIDTH = 10
 CASES = {
@@ -44,7 +45,7 @@ def test_agrees_with_its_formula_in_numpy(name):
     allowed = np.tril(np.ones((x.shape[1],) * 2, bool))[None, None]
     context, _ = reference(project("query"), project("key"), project("value"), scale, allowed)
     expected = np.einsum("bqhd,hdw->bqw", context, p["output"]) + p.get("output_bias", 0.0)
-    np.testing.assert_allclose(forward(attention, params, x, mask=Mask(causal=True)), expected, rtol=1e-5, atol=1e-5)
+    assert_close(forward(attention, params, x, mask=Mask(causal=True)), expected, sums=SUMS)
 
 
 @every
@@ -56,7 +57,7 @@ def test_is_the_sum_of_its_single_heads(name):
     for head in range(attention.num_heads):
         single, kept = attention.keep_heads(params, [head], WIDTH, WIDTH)
         total += forward(single, kept, x) - np.asarray(bias)
-    np.testing.assert_allclose(forward(attention, params, x), total, atol=1e-6 * np.abs(total).max())
+    assert_close(forward(attention, params, x), total, sums=SUMS)
 
 
 def test_a_gate_scales_the_rows_of_the_output_matrix():
@@ -65,7 +66,7 @@ def test_a_gate_scales_the_rows_of_the_output_matrix():
     gates = np.array([0.0, 1.0, -0.5, 2.0, 0.0], np.float32)
     scaled = params | {"output": params["output"] * gates[:, None, None]}
     gated = forward(attention, params, x, gates=jnp.asarray(gates))
-    np.testing.assert_allclose(gated, forward(attention, scaled, x), rtol=1e-5, atol=1e-5)
+    assert_close(gated, forward(attention, scaled, x), sums=SUMS)
 
 
 def test_heads_are_kept_in_the_order_asked_for_under_their_original_numbers():
@@ -84,7 +85,7 @@ def test_without_heads_the_output_bias_remains():
     params = random_params(attention)
     none, kept = attention.keep_heads(params, [], WIDTH, WIDTH)
     assert none == NoHeads()
-    np.testing.assert_allclose(forward(none, kept, x), np.broadcast_to(params["output_bias"], x.shape))
+    assert_close(forward(none, kept, x), np.broadcast_to(params["output_bias"], x.shape), sums=SUMS)
     none, kept = CASES["single"].keep_heads(random_params(CASES["single"]), [], WIDTH, WIDTH)
     assert (none, kept) == (NoHeads(output_bias=False), {})
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from headjax.attention import Call, Mask, MultiHead
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, RotaryInterleaved
 from headjax.core.errors import ConfigError
-from tests.attention.formulations import random_inputs, random_params
+from tests.attention.formulations import SUMS, random_inputs, random_params
+from tests.closeness import assert_close
 
 PAIRINGS = [RotaryHalves, RotaryInterleaved]
 
@@ -26,8 +27,8 @@ def test_pairs_turn_by_position_times_rate(pairing):
     pairs = {RotaryHalves: [(0, 2), (1, 3)], RotaryInterleaved: [(0, 1), (2, 3)]}[pairing]
     for rate, (first, second) in zip([1.0, 50.0**-0.5], pairs, strict=True):
         expected = complex(vector[first], vector[second]) * cmath.exp(1j * 7 * rate)
-        assert turned[first] == pytest.approx(expected.real, abs=1e-5)
-        assert turned[second] == pytest.approx(expected.imag, abs=1e-5)
+        # An angle is as exact as its number of radians allows.
+        assert_close(turned[[first, second]], [expected.real, expected.imag], sums=2, scale=7 * abs(expected))
     assert turned[4] == 5.0
 
 
@@ -43,11 +44,12 @@ def test_logits_depend_only_on_differences_of_positions(pairing, shift, seed):
         turned = jnp.einsum("bqhd,bkhd->bhqk", rotary(query, positions + offset), rotary(key, positions + offset))
         return np.asarray(turned)
 
-    np.testing.assert_allclose(logits(shift), logits(0), atol=2e-3)
     unturned = np.asarray(jnp.einsum("bqhd,bkhd->bhqk", query, key))
-    np.testing.assert_allclose(
-        np.diagonal(logits(shift), axis1=2, axis2=3), np.diagonal(unturned, axis1=2, axis2=3), atol=2e-3
-    )
+    # An angle is as exact as its number of radians allows.
+    scale = (shift + 9) * float(np.abs(unturned).max())
+    assert_close(logits(shift), logits(0), sums=6, scale=scale)
+    turned, still = (np.diagonal(each, axis1=2, axis2=3) for each in (logits(shift), unturned))
+    assert_close(turned, still, sums=6, scale=scale)
     assert np.abs(logits(0) - unturned).max() > 0.1
 
 
@@ -60,19 +62,19 @@ def test_shifted_positions_leave_the_layer_unchanged_and_stretched_ones_do_not()
         return np.asarray(attention.attend(params, x, attention.memory(params, x, positions), call).context)
 
     counted = jnp.arange(6)[None, :]
-    np.testing.assert_allclose(context(counted), context(None), atol=1e-6)
-    np.testing.assert_allclose(context(counted + 11), context(counted), atol=1e-4)
+    assert_close(context(counted), context(None), sums=SUMS)
+    assert_close(context(counted + 11), context(counted), sums=SUMS)
     assert np.abs(context(2 * counted) - context(counted)).max() > 1e-2
 
 
 def test_scalings():
     rates = jnp.asarray([1.0, 1e-2, 1e-4, 1e-6])
-    np.testing.assert_allclose(LinearScaling(4.0)(rates), rates / 4.0)
+    assert_close(LinearScaling(4.0)(rates), rates / 4.0, sums=1)
     scaled = np.asarray(Llama3Scaling()(rates)) / np.asarray(rates)
     # 8192 positions turn these 1304, 13, 0.13 and 0.0013 times; below once is slow, above 4 times fast.
-    np.testing.assert_allclose(scaled, [1.0, 1.0, 1 / 8, 1 / 8], rtol=1e-6)
+    assert_close(scaled, [1.0, 1.0, 1 / 8, 1 / 8], sums=1)
     between = Llama3Scaling()(jnp.asarray([2.5 * 2 * np.pi / 8192]))
-    np.testing.assert_allclose(between * 8192 / (2 * np.pi), [(2.5 + 2.5 / 8) / 2], rtol=1e-5)
+    assert_close(between * 8192 / (2 * np.pi), [(2.5 + 2.5 / 8) / 2], sums=4)
 
 
 def test_impossible_sizes_are_refused_with_both_fields():

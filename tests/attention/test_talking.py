@@ -9,7 +9,8 @@ import pytest
 
 from headjax.attention import Call, Dropout, Mask, MultiHead, Talking
 from headjax.core.errors import ConfigError
-from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, SUMS, random_inputs, random_params
+from tests.closeness import assert_close
 
 
 def test_follows_the_formula():
@@ -38,8 +39,8 @@ def test_follows_the_formula():
         for h in range(4):
             mixed = sum(weights[j] * p["weight_mixing"][j, h] for j in range(5))
             value = x[example] @ p["value"][:, h] + p["value_bias"][h]
-            np.testing.assert_allclose(attended.probabilities[example, h], mixed, atol=1e-4)
-            np.testing.assert_allclose(attended.context[example, :, h], mixed @ value, rtol=1e-4, atol=1e-4)
+            assert_close(attended.probabilities[example, h], mixed, sums=SUMS)
+            assert_close(attended.context[example, :, h], mixed @ value, sums=SUMS)
 
 
 def test_silent_heads_are_multi_head_attention():
@@ -50,7 +51,7 @@ def test_silent_heads_are_multi_head_attention():
     call = Call(mask=Mask(causal=True))
     actual = talking.attend(params, x, talking.memory(params, x, None), call)
     expected = multi_head.attend(params, x, multi_head.memory(params, x, None), call)
-    np.testing.assert_allclose(actual.context, expected.context, atol=1e-6)
+    assert_close(actual.context, expected.context, sums=SUMS)
 
 
 def test_dropout_is_unbiased_and_leaves_the_reported_weights():
@@ -63,7 +64,7 @@ def test_dropout_is_unbiased_and_leaves_the_reported_weights():
         return talking.attend(params, x, memory, Call(dropout=Dropout(0.3, key)))
 
     attended = jax.vmap(dropped)(jax.random.split(jax.random.key(0), 2000))
-    np.testing.assert_allclose(attended.probabilities[0], clean.probabilities, atol=1e-6)
+    assert_close(attended.probabilities[0], clean.probabilities, sums=SUMS)
     spread = attended.context.std(axis=0)
     assert float(spread.min()) > 0.0
     error = jnp.abs(attended.context.mean(axis=0) - clean.context) / spread

@@ -11,7 +11,8 @@ from headjax.attention import Call, Collaborative, Concatenate, Mask, MultiHead,
 from headjax.attention.mixing import MIXINGS
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal, initialize
-from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.attention.formulations import SUMS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 
 
 def context(attention, params, x):
@@ -29,7 +30,7 @@ def test_equals_multi_head_attention_of_its_products():
         "key_bias": jnp.repeat(params["key_bias"][None], 3, axis=0),
     }
     multi_head = MultiHead(num_heads=3, head_dim=5, value_dim=4, scale=7**-0.5)
-    np.testing.assert_allclose(context(tucker, params, x), context(multi_head, params | wide, x), atol=1e-5)
+    assert_close(context(tucker, params, x), context(multi_head, params | wide, x), sums=SUMS)
 
 
 def test_diagonal_mixing_is_collaborative_attention():
@@ -38,7 +39,7 @@ def test_diagonal_mixing_is_collaborative_attention():
     tucker = Tucker(query_rank=6, key_rank=6, **sizes)
     params, x = random_params(collaborative), jnp.asarray(random_inputs())
     diagonal = params | {"mixing": jax.vmap(jnp.diag)(params["mixing"])}
-    np.testing.assert_allclose(context(tucker, diagonal, x), context(collaborative, params, x), atol=1e-5)
+    assert_close(context(tucker, diagonal, x), context(collaborative, params, x), sums=SUMS)
 
 
 def test_concatenated_blocks_start_as_multi_head_attention():
@@ -48,13 +49,13 @@ def test_concatenated_blocks_start_as_multi_head_attention():
     heads = {name: params[name].reshape(WIDTH, 4, 2) for name in ("query", "key")}
     multi_head = MultiHead(num_heads=4, head_dim=2, value_dim=4, projection_bias=False)
     expected = context(multi_head, params | heads, x)
-    np.testing.assert_allclose(context(collaborative, params, x), expected, atol=1e-5)
+    assert_close(context(collaborative, params, x), expected, sums=SUMS)
 
     tucker = Tucker(num_heads=4, query_rank=8, key_rank=8, value_dim=4, head_dim=2, mixing_init=Concatenate())
     stacked = tucker.tensors(WIDTH, WIDTH)["mixing"].stack(2)
     blocks = Concatenate()(jax.random.key(0), stacked, jnp.float32)
     assert blocks.shape == (2, 4, 8, 8)
-    np.testing.assert_allclose(context(tucker, params | {"mixing": blocks[1]}, x), expected, atol=1e-5)
+    assert_close(context(tucker, params | {"mixing": blocks[1]}, x), expected, sums=SUMS)
 
 
 def test_the_papers_mixings_have_names():

@@ -16,14 +16,14 @@ from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.core.norms import RMSNorm
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import max_difference
+from headjax.hub.checking import example_batch, max_difference
 from headjax.hub.family import InexpressibleError
 from headjax.models.pooler import Pooler
 from headjax.models.tasks import NoTask, SentenceSimilarity
+from tests import tiny
+from tests.closeness import tolerance
 from tests.hub.directories import BERT, LLAMA, T5, model_of, rewrite
-from tests.tiny import model as noisy
 
-EXACT = 2e-6
 RAGGED = ["encoder/0/1", "encoder/1/0", "encoder/1/2"]
 
 
@@ -33,7 +33,14 @@ def replaced(fields, *attentions, stack="encoder"):
     old = config.stacks()[stack]
     layers = [dataclasses.replace(layer, attention=a) for layer, a in zip(old.layers, attentions, strict=True)]
     config = config.replace_stacks({stack: dataclasses.replace(old, layers=tuple(layers))})
-    return noisy(config)
+    return tiny.model(config)
+
+
+def rounding(model):
+    """Largest difference that another order of sums makes to the model's outputs."""
+    output = model(example_batch(model))
+    largest = max(float(np.abs(array).max()) for array in (output.hidden, output.logits) if array is not None)
+    return tolerance(tiny.SUMS) * largest
 
 
 def refused(model, folder, layout="auto", **options):
@@ -58,7 +65,7 @@ def ragged(bert):
 def test_padded_computes_the_same(ragged, tmp_path):
     exported = to_huggingface(ragged, tmp_path / "out", "padded")
     assert exported.layout == "padded"
-    assert max_difference(ragged, tmp_path / "out") < EXACT
+    assert max_difference(ragged, tmp_path / "out") < rounding(ragged)
     weight = load_file(tmp_path / "out" / "model.safetensors")["bert.encoder.layer.1.attention.output.dense.weight"]
     assert [bool(np.any(weight[:, 2 * head : 2 * head + 2])) for head in range(4)] == [False, True, False, True]
 
@@ -96,11 +103,11 @@ def test_a_model_that_compares_sentences_is_written_without_a_task(bert, tmp_pat
 def test_layers_without_heads(bert, tmp_path):
     bare = prune(bert, [f"encoder/1/{head}" for head in range(4)])
     to_huggingface(bare, tmp_path / "one")
-    assert max_difference(bare, tmp_path / "one") < EXACT
+    assert max_difference(bare, tmp_path / "one") < rounding(bare)
     assert "has no heads left" in refused(bare, tmp_path, "pruned_heads")
     none = prune(bare, [f"encoder/0/{head}" for head in range(4)])
     to_huggingface(none, tmp_path / "two")
-    assert max_difference(none, tmp_path / "two") < EXACT
+    assert max_difference(none, tmp_path / "two") < rounding(none)
 
 
 def test_albert_loses_a_head_at_every_depth(tmp_path):
@@ -115,7 +122,7 @@ def test_smaller_heads_are_widened_and_rescaled(tmp_path):
     """Heads of size 1 in a width of 8: four heads of size 2, whose scale differs."""
     model = replaced(BERT, *[MultiHead(num_heads=4, head_dim=1, value_dim=2)] * 2)
     assert to_huggingface(model, tmp_path / "out").layout == "padded"
-    assert max_difference(model, tmp_path / "out") < EXACT
+    assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
 def test_heads_that_do_not_fit(tmp_path):
@@ -131,7 +138,7 @@ def test_equal_counts_of_a_llama_are_native(tmp_path):
     assert to_huggingface(smaller, tmp_path / "out").layout == "native"
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (fields["num_attention_heads"], fields["num_key_value_heads"], fields["head_dim"]) == (2, 2, 4)
-    assert max_difference(smaller, tmp_path / "out") < EXACT
+    assert max_difference(smaller, tmp_path / "out") < rounding(smaller)
 
 
 def test_a_ragged_llama_keeps_its_groups(tmp_path):
@@ -142,7 +149,7 @@ def test_a_ragged_llama_keeps_its_groups(tmp_path):
     assert to_huggingface(smaller, tmp_path / "out").layout == "padded"
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (fields["num_attention_heads"], fields["num_key_value_heads"]) == (4, 2)
-    assert max_difference(smaller, tmp_path / "out") < EXACT
+    assert max_difference(smaller, tmp_path / "out") < rounding(smaller)
     assert "transformers 4 removed no heads of llama" in refused(
         smaller, tmp_path / "x", "pruned_heads", family="llama"
     )
@@ -154,7 +161,7 @@ def test_normalised_heads_of_another_scale(tmp_path):
     like = model_of(fields).config.decoder.layers[0].attention
     model = replaced(fields, dataclasses.replace(like, scale=0.3), like, stack="decoder")
     to_huggingface(model, tmp_path / "out", "padded", family="qwen3")
-    assert max_difference(model, tmp_path / "out") < EXACT
+    assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
 @pytest.mark.parametrize("columns", [(0, 2), (0, 1)])
@@ -166,7 +173,7 @@ def test_t5_shares_a_position_bias(tmp_path, columns):
     smaller = prune(model, [*first, *rest, *(f"encoder/1/{head}" for head in columns)])
     expected = "native" if columns == (0, 2) else "padded"
     assert to_huggingface(smaller, tmp_path / "out").layout == expected
-    assert max_difference(smaller, tmp_path / "out") < EXACT
+    assert max_difference(smaller, tmp_path / "out") < rounding(smaller)
     if expected == "padded":
         assert "kept different heads and share one position bias" in refused(smaller, tmp_path / "x", "native")
 
@@ -188,7 +195,7 @@ FORMULATIONS = {
 def test_formulations_that_are_multi_head_attention(name, tmp_path):
     model = replaced(BERT, FORMULATIONS[name], MultiHead(num_heads=2, head_dim=2))
     assert to_huggingface(model, tmp_path / "out").layout == "padded"
-    assert max_difference(model, tmp_path / "out") < EXACT
+    assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -203,7 +210,7 @@ def test_heads_of_any_size_fit_a_t5(biased, tmp_path):
         return
     assert to_huggingface(model, tmp_path / "out", family="t5").layout == "padded"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["d_kv"] == 6
-    assert max_difference(model, tmp_path / "out") < EXACT
+    assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
 def test_shared_dimensions_that_no_head_reads_are_dropped(tmp_path):
@@ -214,7 +221,7 @@ def test_shared_dimensions_that_no_head_reads_are_dropped(tmp_path):
     run = model.params["encoder"]["layers_0_1"]
     run["attention"]["mixing"] = np.stack([blocks, 2 * blocks])
     assert to_huggingface(model, tmp_path / "out").layout == "padded"
-    assert max_difference(model, tmp_path / "out") < EXACT
+    assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +246,7 @@ def test_a_bias_without_a_place(tmp_path):
 
 
 def test_what_a_family_cannot_say(bert, tmp_path):
-    model = noisy(dataclasses.replace(bert.config, pooler=Pooler(activation="relu")))
+    model = tiny.model(dataclasses.replace(bert.config, pooler=Pooler(activation="relu")))
     message = refused(model, tmp_path, family="bert")
     assert "a bert config.json cannot say that pooler.activation is 'relu' (it would be 'tanh')" in message
 

@@ -10,6 +10,8 @@ import numpy as np
 from headjax.attention import Mask
 
 BATCH, QUERIES, KEYS, HEADS = 2, 12, 12, 4
+SUMS = 8 + 2 * KEYS
+"""Terms on the way to a context: logits of `inputs`, softmax and context over the keys. A gradient goes it twice."""
 
 
 def normal(*shape: int, seed: int) -> Any:

@@ -11,7 +11,8 @@ import pytest
 
 from headjax.attention import Mask, attend
 from headjax.core.errors import KernelError
-from tests.attention.kernels.calls import BATCH, HEADS, KEYS, inputs, masks, normal
+from tests.attention.kernels.calls import BATCH, HEADS, KEYS, SUMS, inputs, masks, normal
+from tests.closeness import assert_close
 
 
 @functools.partial(jax.jit, static_argnames="implementation")
@@ -35,7 +36,7 @@ def test_xla_equals_the_reference_in_every_shape(shape):
     query, key, value = inputs(**shape)
     mask = masks()["causal and padding"]
     results = [context(query, key, value, mask, None, name) for name in ("einsum", "xla")]
-    np.testing.assert_allclose(results[1], results[0], atol=1e-5)
+    assert_close(results[1], results[0], sums=SUMS)
 
 
 @pytest.mark.parametrize("name", masks())
@@ -43,7 +44,7 @@ def test_xla_equals_the_reference_under_every_mask(name):
     query, key, value = inputs()
     bias = normal(1, HEADS, KEYS, KEYS, seed=5)
     results = [context(query, key, value, masks()[name], bias, kernel) for kernel in ("einsum", "xla")]
-    np.testing.assert_allclose(results[1], results[0], atol=1e-5)
+    assert_close(results[1], results[0], sums=SUMS)
 
 
 def test_xla_with_a_query_offset_and_a_query_that_sees_nothing():
@@ -52,7 +53,7 @@ def test_xla_with_a_query_offset_and_a_query_that_sees_nothing():
     offset = Mask(causal=True, query_offset=jnp.asarray(7))
     for mask, queries in ((hidden, query), (offset, query[:, :1])):
         results = [context(queries, key, value, mask, None, kernel) for kernel in ("einsum", "xla")]
-        np.testing.assert_allclose(results[1], results[0], atol=1e-5)
+        assert_close(results[1], results[0], sums=SUMS)
 
 
 def test_xla_has_the_references_gradients():
@@ -64,7 +65,7 @@ def test_xla_has_the_references_gradients():
 
     gradients = [jax.grad(loss, argnums=(0, 1, 2))(query, key, value, name) for name in ("einsum", "xla")]
     for expected, actual in zip(*gradients, strict=True):
-        np.testing.assert_allclose(actual, expected, atol=1e-5)
+        assert_close(actual, expected, sums=2 * SUMS)
 
 
 def test_cudnn_equals_the_reference_on_a_gpu():

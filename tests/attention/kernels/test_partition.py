@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from headjax.attention import Mask, attend
 from headjax.attention.kernels.choose import tpu_generation
 from headjax.mesh.mesh import MeshConfig, current_mesh
-from tests.attention.kernels.calls import normal
+from tests.attention.kernels.calls import SUMS, normal
+from tests.closeness import assert_close
 
 BATCH, LENGTH, SHARED, VALUES = 2, 5, 8, 4
 
@@ -36,7 +36,7 @@ def test_results_and_gradients_are_those_of_one_device(heads):
     with jax.set_mesh(MeshConfig(data=2, fsdp=1, model=2).build(jax.devices()[:4])):
         actual = step(arrays, mask, "collaborative_pallas")
     for one, several in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
-        np.testing.assert_allclose(several, one, rtol=1e-4, atol=1e-5)
+        assert_close(several, one, sums=2 * SUMS)
     spread = actual[1].sharding.shard_shape(actual[1].shape)
     assert spread == (BATCH // 2, LENGTH, 2 if heads == 4 else heads, VALUES)
 
