@@ -15,8 +15,8 @@ from headjax.conversion.layers import find_layers
 from headjax.conversion.target import LayerError, Restructuring
 from headjax.core.errors import require, require_positive
 from headjax.core.tensors import Params
+from headjax.heads.deepen import after_norm, deepen, part_counts
 from headjax.models.base import SLOTS, Model
-from headjax.models.deep import after_norm, deepen, part_counts
 from headjax.models.layer import Layer, LayerCall
 
 EXAMPLES, LENGTH = 4, 32
@@ -27,7 +27,7 @@ EXAMPLES, LENGTH = 4, 32
 class ToDeep(Restructuring):
     """A layer of H heads becomes H / heads layers, attention and feed-forward split together (Liu et al. 2021).
 
-    See `headjax.models.deep` for what becomes of norms and biases. The function is not kept.
+    See `headjax.heads.deepen` for what becomes of norms and biases. The function is not kept.
 
     Attributes:
         heads: heads of each new layer.

@@ -6,7 +6,6 @@ from headjax.initialization.architecture import architecture
 from headjax.initialization.base import Initialization, Setting
 from headjax.initialization.deep_norm import DeepNorm
 from headjax.initialization.ds_init import DSInit
-from headjax.initialization.folding import fold_shortcuts
 from headjax.initialization.layer_scale import LayerScale
 from headjax.initialization.re_zero import ReZero
 from headjax.initialization.t_fixup import TFixup
@@ -23,5 +22,4 @@ __all__ = [
     "TFixup",
     "architecture",
     "constant_omega",
-    "fold_shortcuts",
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from headjax.heads.deepen import Deep
 from headjax.initialization.base import Initialization
 from headjax.models.base import ModelConfig
 from headjax.models.recipes import Recipe
+
+__all__ = ["Deep", "architecture"]  # a config names `deep` among the recipes, so every run has to know it
 
 
 def architecture(recipe: Recipe, initialization: Initialization | None) -> ModelConfig:

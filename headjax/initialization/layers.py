@@ -15,7 +15,6 @@ from headjax.core.errors import require
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
 from headjax.models.base import ModelConfig
-from headjax.models.layer import Layer
 from headjax.models.residual import Residual
 from headjax.models.run import Run
 from headjax.models.stack import SharedStack, Stack
@@ -52,15 +51,9 @@ def without_final_norms(config: ModelConfig) -> ModelConfig:
     return config.replace_stacks({name: dataclasses.replace(stack, final_norm=None) for name, stack in stacks})
 
 
-def residual_slots(layer: Layer) -> list[str]:
-    """Keys of a layer's residual connections among its parameters, in the order in which they are computed."""
-    crossed = [] if layer.cross_attention is None else ["cross_attention_residual"]
-    return ["attention_residual", *crossed, "feed_forward_residual"]
-
-
 def num_sub_layers(stack: Stack) -> int:
     """Number of residual sub-layers: two a layer, three with cross-attention."""
-    return sum(len(residual_slots(layer)) for layer in stack.layers)
+    return sum(len(layer.residual_slots) for layer in stack.layers)
 
 
 def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, int, str], float]) -> Params:
@@ -103,7 +96,7 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
         changed[name] = dict(params[name])
         values = iter(np.asarray(omega[name], np.float32).tolist())
         for run in stack.runs:
-            slots = residual_slots(run.layer)
+            slots = run.layer.residual_slots
             by_layer = np.asarray([[next(values) for _ in slots] for _ in range(run.count)], np.float32)
             weights = dict(params[name][run.name])
             for column, slot in enumerate(slots):

@@ -108,6 +108,12 @@ class Layer:
     def __post_init__(self) -> None:
         require_rate(self, "dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth")
 
+    @property
+    def residual_slots(self) -> tuple[str, ...]:
+        """Keys of the residual connections among the parameters, in the order of computation."""
+        crossed = () if self.cross_attention is None else ("cross_attention_residual",)
+        return ("attention_residual", *crossed, "feed_forward_residual")
+
     def tensors(self, width: int, memory_width: int) -> Tensors:
         """The declared parameters; `memory_width` is the width of the encoder output, for cross-attention."""
         tensors = {

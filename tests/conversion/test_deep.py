@@ -13,7 +13,7 @@ from headjax.conversion import ToDeep, convert
 from headjax.conversion.deep import layer_gap
 from headjax.conversion.difference import output_difference
 from headjax.core.errors import ConfigError, DataError
-from headjax.models.deep import deepen
+from headjax.heads.deepen import deepen
 from headjax.models.directory import load
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.feed_forward import Dense

@@ -2,7 +2,6 @@
 
 from headjax.models.recipes.base import Recipe, Start, equal_layers, final_norm
 from headjax.models.recipes.bert import Albert, Bert, DistilBert, Roberta
-from headjax.models.recipes.deep import Deep
 from headjax.models.recipes.directory import Directory
 from headjax.models.recipes.language_model import LanguageModel
 from headjax.models.recipes.translation import T5, Translation
@@ -12,7 +11,6 @@ __all__ = [
     "T5",
     "Albert",
     "Bert",
-    "Deep",
     "Directory",
     "DistilBert",
     "LanguageModel",

@@ -14,12 +14,12 @@ from headjax.attention import Call, MultiHead, NoHeads, Talking
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal, initialize
+from headjax.heads.deepen import Deep, deep_config, deepen, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.models.deep import deep_config, deepen, split_attention, split_feed_forward
 from headjax.models.dropout import Dropper
 from headjax.models.feed_forward import Dense, GatedDense
-from headjax.models.recipes import T5, Albert, Bert, Deep, Directory, Translation
+from headjax.models.recipes import T5, Albert, Bert, Directory, Translation
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 

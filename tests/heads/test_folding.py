@@ -11,7 +11,7 @@ import pytest
 from headjax.attention import Grouped, Latent
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
-from headjax.initialization import fold_shortcuts
+from headjax.heads.folding import fold_shortcuts
 from headjax.models import EncoderDecoderModel, EncoderModel
 from headjax.models.directory import load
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal

@@ -1,4 +1,4 @@
-"""Folding Admin's omega away: the same function as plain post-norm layers."""
+"""Fold Admin's omega into the weights around it: plain post-norm layers of the same function."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core import history
-from headjax.core.errors import ConfigError
+from headjax.core.errors import ConfigError, require
 from headjax.core.tensors import Params, Tensors, flatten
-from headjax.initialization.layers import require_own_layers, residual_slots
 from headjax.models.base import Model, ModelConfig
 from headjax.models.layer import Layer
 from headjax.models.residual import PostNorm, ScaledPostNorm
+from headjax.models.stack import SharedStack
 
 
 def fold_shortcuts(model: Model) -> Model:
-    """The model with omega folded into the weights around it: post-norm layers, the same function up to rounding.
+    """Return the model with omega folded into the weights around it: post-norm layers, the same up to rounding.
 
     With x'_i = omega_(i+1) * x_i, the layer LN(omega_i * x_(i-1) + f_i(x_(i-1))) reads LN(x'_(i-1) + f'_i(x'_(i-1))):
-    the normalisation before gets omega_i times its scale and bias, and the rows of f_i's input weights are divided by
-    omega_i. The last sub-layer's output stays as it is, so that whatever reads a stack finds what it found.
+    the scale and bias of the normalisation before are multiplied by omega_i, and the rows of f_i's input weights are
+    divided by omega_i. The last sub-layer's output stays as it is, so a stack's output does not change.
 
-    A stack's first omega goes into the normalisation of the embeddings. Where they have none, the first layer keeps
-    that omega (and is `scaled_post_norm` still, with ones after it).
+    A stack's first omega goes into the normalisation of the embeddings. Without such a normalisation the first layer
+    stays `scaled_post_norm` and keeps its first omega.
 
     Args:
-        model: a model with `ScaledPostNorm` layers.
+        model: Model of `ScaledPostNorm` layers.
 
     Raises:
-        ConfigError: a stack without such layers, layers that share their parameters, or an omega that is zero.
+        ConfigError: A stack has other layers, its layers share their parameters, or an omega is zero.
     """
     config, params = model.config, dict(model.params)
-    require_own_layers(config, "folding gives each layer weights of its own")
     stacks = {}
     for name, stack in config.stacks().items():
+        shared = isinstance(stack, SharedStack)
+        require(not shared, f"{name}.layers", "share their parameters; folding gives each layer weights of its own")
         residuals = [layer.residual for layer in stack.layers if type(layer.residual) is ScaledPostNorm]
         if len(residuals) < len(stack.layers):
             raise ConfigError(f"{name}.layers: not all are scaled_post_norm; there is nothing to fold")
@@ -55,7 +56,7 @@ def fold_shortcuts(model: Model) -> Model:
         stacks[name] = dataclasses.replace(stack, layers=tuple(folded))
         for layer, weights in zip(folded, layers, strict=True):
             if type(layer.residual) is PostNorm:
-                for slot in residual_slots(layer):
+                for slot in layer.residual_slots:
                     weights[slot].pop("shortcut")
         params[name] = stacks[name].restack(layers, params[name])
     entry = history.entry("fold shortcuts")
@@ -63,9 +64,9 @@ def fold_shortcuts(model: Model) -> Model:
 
 
 def _fold(layers: tuple[Layer, ...], weights: list[Params], norms: list[Params], width: int) -> None:
-    """Folds in place; `norms` holds the normalisation before the first sub-layer, or nothing."""
+    """Fold omega in place; `norms` starts with the normalisation before the first sub-layer, if there is one."""
     for number, (layer, params) in enumerate(zip(layers, weights, strict=True)):
-        for slot in residual_slots(layer):
+        for slot in layer.residual_slots:
             omega = params[slot]["shortcut"]
             if norms:
                 if not bool(jnp.all(omega != 0)):
@@ -78,10 +79,10 @@ def _fold(layers: tuple[Layer, ...], weights: list[Params], norms: list[Params],
 
 
 def _reading(layer: Layer, part: str, width: int) -> dict[str, tuple[int, ...]]:
-    """The dimensions of each weight that run along the stream the sub-layer reads, by path.
+    """Return the dimensions of each weight that run along the stream that the sub-layer reads, by path.
 
-    They are those that grow with the stream's width and that the weight sums over. Cross-attention reads its memory,
-    which is not the stream, by keys and values of another width.
+    These dimensions grow with the stream's width, and the weight sums over them. Keys and values of cross-attention
+    read the encoder output and not the stream; declaring them with a fixed width leaves them out.
     """
 
     def declare(size: int) -> Tensors:
@@ -120,7 +121,7 @@ def _copy(params: Params) -> Params:
 
 
 def _embeddings_norm(config: ModelConfig, stack: str) -> str | None:
-    """Key of the embeddings whose normalisation is the stack's input, or None."""
+    """Return the key of the embeddings whose normalisation gives the stack's input, or None."""
     crossed = config.stacks()[stack].layers[0].cross_attention is not None
     embeddings = getattr(config, "target_embeddings" if crossed else "embeddings", None)
     if embeddings is None or embeddings.norm is None or embeddings.size is not None:

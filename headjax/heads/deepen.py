@@ -1,12 +1,12 @@
-"""Many heads side by side to many layers of few: the deep single-head Transformer of Liu, Liu and Han (2021).
+"""Put a layer's heads into layers of their own: the deep single-head Transformer of Liu, Liu and Han (2021).
 
-Both sub-layers of a layer with H heads are sums (their equations 1 and 3): attention of its heads, the feed-forward
-sub-layer of H slices of its inner units. A restructured layer is H layers, each with one head and one slice:
+Both sub-layers of a layer with H heads are sums (their equations 1 and 3): attention sums over its heads, the
+feed-forward sub-layer over H slices of its inner units. H layers with one head and one slice each take its place:
 
     x_h' = LN(x_h + ATT_h(x_h)),   x_(h+1) = LN(x_h' + FFN_h(x_h')),   h = 1..H
 
-What was summed is now composed, so the function changes. The heads stay, and so do work and parameters but for the
-norms and biases that every new layer has.
+The parts were summed and are now composed, so the function changes. The heads keep their weights; only norms and
+biases, which every new layer has, add parameters and work.
 """
 
 from __future__ import annotations
@@ -20,27 +20,54 @@ import jax.numpy as jnp
 from headjax.attention import Attention, NoHeads, Talking
 from headjax.core import history
 from headjax.core.errors import require
-from headjax.core.serialize import kind_of
+from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, Tensor, map_tensors
 from headjax.models.base import Model, ModelConfig
 from headjax.models.feed_forward import FeedForward
 from headjax.models.layer import Layer
+from headjax.models.recipes import Recipe, Start
 from headjax.models.residual import PreNorm, Residual
 from headjax.models.stack import SharedStack, Stack
 
 C = TypeVar("C", bound=ModelConfig)
 
 Parts = dict[str, list[int]]
-"""Into how many layers each layer splits, by stack (`encoder`, `decoder`)."""
+"""Number of layers that each layer splits into, by stack (`encoder`, `decoder`)."""
+
+
+@kind("deep")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deep(Recipe):
+    """Recipe of another recipe's model with its heads in layers of their own (Liu et al. 2021).
+
+    A recipe with trained weights (`directory`) hands them on. The function changes.
+
+    Attributes:
+        of: Recipe of the model with many heads a layer.
+        heads: Number of heads of each new layer.
+    """
+
+    of: Recipe
+    heads: int = 1
+
+    def build(self) -> ModelConfig:
+        return deep_config(self.of.build(), self.heads)
+
+    def start(self) -> Start:
+        start = self.of.start()
+        if start.params is None:
+            return Start(deep_config(start.config, self.heads))
+        model = deepen(Model(start.config, start.params, start.history, start.tokenizer), self.heads)
+        return Start(model.config, model.params, model.tokenizer, model.history)
 
 
 def deep_config(config: C, heads: int = 1) -> C:
-    """The architecture with `heads` heads in every layer and as many more layers, for fresh models.
+    """Return the architecture of a fresh model with `heads` heads in every layer and as many more layers.
 
-    In every layer heads are numbered from 0, except where relative positions know them by their numbers.
+    Heads are numbered from 0 in every layer, except where relative positions know them by their numbers.
 
     Raises:
-        ConfigError: a layer that cannot be split, or no layer with more heads; the message names the layer.
+        ConfigError: A layer cannot be split, or no layer has more heads; the message names the layer.
     """
     stacks = {}
     for name, stack in _split_stacks(config, part_counts(config, heads)).items():
@@ -51,23 +78,22 @@ def deep_config(config: C, heads: int = 1) -> C:
 
 
 def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | None = None) -> Model:
-    """The model with its layers split into layers of `heads` heads each, from the same weights.
+    """Return the model with its layers split into layers of `heads` heads each, from the same weights.
 
-    Every new layer has its heads and its slice of the feed-forward weights. Biases that a sub-layer adds once, b_O and
-    b_2, are shared out evenly, so that the new layers' sub-layers sum to the old one's. What heads share (keys of
-    grouped attention, collaborative projections) every new layer has for itself. Norms that a sub-layer reads through
-    (pre-norm) are copied; of those that come after a sub-layer (post-norm) the last of the new layers has the old
-    layer's, those between have constants that pass on what they are given at the size it has, see `level`. Heads keep
-    their numbers: with 12 heads a layer, `encoder/3/7` becomes `encoder/43/7`. The history says into how many layers
-    each layer was split.
+    Every new layer has its heads and its slice of the feed-forward weights. The biases b_O and b_2, which a sub-layer
+    adds once, are divided evenly, so that the new layers' sub-layers sum to the old one's. Tensors that heads share
+    (keys of grouped attention, collaborative projections) are copied into every new layer, and so are norms before a
+    sub-layer (pre-norm). Of the norms after a sub-layer (post-norm) the last new layer has the old one; the layers
+    between have a constant norm that passes the stream on at its size, see `level`. Heads keep their numbers: with 12
+    heads a layer, `encoder/3/7` becomes `encoder/43/7`. The history holds the number of parts of each layer.
 
     Args:
-        model: the model.
-        heads: heads of each new layer.
+        model: Model to split.
+        heads: Number of heads of each new layer.
         chosen: (stack, layer) of the layers to split, self- and cross-attention together; None is all.
 
     Raises:
-        ConfigError: see `deep_config`.
+        ConfigError: See `deep_config`.
     """
     counts = part_counts(model.config, heads, chosen)
     stacks = _split_stacks(model.config, counts)
@@ -82,10 +108,10 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
 
 
 def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None = None) -> Parts:
-    """Into how many layers of `heads` heads each layer splits; 1 for those that are not chosen.
+    """Return the number of layers of `heads` heads that each layer splits into; 1 where it is not chosen.
 
     Raises:
-        ConfigError: see `deep_config`.
+        ConfigError: See `deep_config`.
     """
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
     counts: Parts = {}
@@ -103,7 +129,7 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
 
 
 def split_layer(layer: Layer, parts: int) -> list[Layer]:
-    """The layers that a layer becomes, its heads and inner units in equal groups; heads keep their numbers."""
+    """Return the layers that a layer becomes: equal groups of heads and inner units; heads keep their numbers."""
     if parts == 1:
         return [layer]
     feed_forward = dataclasses.replace(layer.feed_forward, hidden=layer.feed_forward.hidden // parts)
@@ -117,33 +143,33 @@ def split_layer(layer: Layer, parts: int) -> list[Layer]:
 
 
 def split_params(layer: Layer, params: Params, parts: int, width: int) -> list[Params]:
-    """The parameters of the layers that a layer becomes, see `deepen`."""
+    """Return the parameters of the layers that a layer becomes, see `deepen`."""
     if parts == 1:
         return [params]
     cut = {slot: split_attention(attention, params[slot], parts, width) for slot, attention in _slots(layer)}
     cut["feed_forward"] = split_feed_forward(layer.feed_forward, params["feed_forward"], parts, width)
     between = dict(params)
     if after_norm(layer.residual):
-        residuals = [name for name in params if name.endswith("_residual")]
-        between |= {name: params[name] | {"norm": level(params[name]["norm"])} for name in residuals}
+        between |= {name: params[name] | {"norm": level(params[name]["norm"])} for name in layer.residual_slots}
     rest = [between] * (parts - 1) + [params]
     return [rest[i] | {name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
 
 
 def after_norm(residual: Residual) -> bool:
-    """Whether the residual connection normalises its sum (post-norm)."""
+    """Return whether the residual connection normalises its sum (post-norm)."""
     return residual.norm is not None and not isinstance(residual, PreNorm)
 
 
 def level(norm: Params) -> Params:
-    """A norm's weights as constants: outputs of the same mean and variance, and no feature scaled unlike another.
+    """Return a norm's weights as constants: outputs of the same mean and variance, all features scaled alike.
 
-    scale = sqrt(mean(gamma^2) + var(beta)), bias = mean(beta). Applied to what a norm with gamma and beta has given, it
-    is nearly the identity; gamma and beta themselves, applied once for every head, would wear the stream down to the
-    few features that they let pass.
+        scale = sqrt(mean(gamma^2) + var(beta)),   bias = mean(beta)
+
+    Applied to the output of a norm with gamma and beta, this norm is nearly the identity. Gamma and beta themselves,
+    applied once for every head, would reduce the stream to the few features with a large gamma.
 
     Args:
-        norm: `scale [width]` and, if it has one, `bias [width]`.
+        norm: `scale [width]` and optionally `bias [width]`.
     """
     scale, bias = norm["scale"], norm.get("bias")
     variance = jnp.square(scale).mean() + (0.0 if bias is None else bias.var())
@@ -152,13 +178,13 @@ def level(norm: Params) -> Params:
 
 
 def split_attention(attention: Attention, params: Params, parts: int, width: int) -> list[Params]:
-    """The parameters of each of `parts` equal groups of heads; the groups' outputs sum to the layer's."""
+    """Return the parameters of each of `parts` equal groups of heads; their outputs sum to the layer's."""
     kept = [attention.keep_heads(params, group, width, width) for group in _groups(attention, parts)]
     return [_share_bias(piece, parts, "output_bias") for _, piece in kept]
 
 
 def split_feed_forward(feed_forward: FeedForward, params: Params, parts: int, width: int) -> list[Params]:
-    """The parameters of each of `parts` equal slices of the inner units; the slices' outputs sum to the whole's."""
+    """Return the parameters of each of `parts` equal slices of the inner units; their outputs sum to the whole's."""
     size = feed_forward.hidden // parts
 
     def part(index: int) -> Params:
@@ -174,7 +200,7 @@ def split_feed_forward(feed_forward: FeedForward, params: Params, parts: int, wi
 
 
 def _share_bias(params: Params, parts: int, name: str) -> Params:
-    """The parameters with an equal share of the bias of this name, at whatever depth."""
+    """Return the parameters with the bias of this name, at any depth, divided by `parts`."""
     return {
         key: _share_bias(entry, parts, name) if isinstance(entry, dict) else entry / parts if key == name else entry
         for key, entry in params.items()
@@ -200,7 +226,7 @@ def _groups(attention: Attention, parts: int) -> list[range]:
 
 
 def _parts(where: str, layer: Layer, heads: int) -> int:
-    """Into how many layers a layer splits; its sub-layers must agree."""
+    """Return the number of layers that a layer splits into; its sub-layers must agree."""
     found: dict[str, int] = {}
     for slot, attention in _slots(layer):
         splits = not isinstance(attention, NoHeads | Talking)
