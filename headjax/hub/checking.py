@@ -1,42 +1,63 @@
-"""Whether a directory holds what it was written from."""
+"""Result of an export, and the check that a directory computes what the model computes that it was written from."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
 from headjax.models.base import Model
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.vision import VisionModel
 
 LENGTH = 16
-"""Tokens of the checked sequences, at most."""
+"""Largest number of tokens of the checked sequences."""
 
 
-def max_difference(model: Model, directory: str | Path) -> float:
-    """The largest absolute difference between the outputs of a model and of the directory written from it.
+class Exported(NamedTuple):
+    """Result of an export.
 
-    The directory is read anew. Outputs are the hidden states and, where there are any, logits, on two random examples
-    of which one is padded.
+    Attributes:
+        family: `model_type` of the config; the kind of model for ONNX.
+        layout: the layout taken.
+        tensors: number of tensors in the file.
+        bytes: size of the weights in bytes.
+        max_difference: largest difference of outputs, where they were compared.
+    """
+
+    family: str
+    layout: str
+    tensors: int
+    bytes: int
+    max_difference: float | None = None
+
+
+def max_difference(model: Model, directory: str | Path, *, family: Family | None = None) -> float:
+    """Return the largest absolute difference between the outputs of a model and of the directory written from it.
+
+    The directory is read anew. The outputs are the hidden states and, where there are any, the logits of two random
+    examples, the second of which is padded.
 
     Args:
         model: the model.
-        directory: what `to_huggingface` wrote.
+        directory: the directory that `to_huggingface` wrote.
+        family: as of `from_huggingface`.
     """
     batch = example_batch(model)
-    ours, theirs = model(batch), from_huggingface(directory)(batch)
+    ours, theirs = model(batch), from_huggingface(directory, family=family)(batch)
     pairs = [(ours.hidden, theirs.hidden), (ours.logits, theirs.logits)]
     return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs if a is not None)
 
 
 def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
-    """Two random examples of what the model reads, the second padded.
+    """Return a batch of two random examples for the model, the second padded.
 
     Args:
         model: the model.
-        length: their tokens; None is `LENGTH`, or the model's longest if that is less.
+        length: number of tokens; None is `LENGTH`, or the model's longest if that is less.
     """
     generator, config = np.random.default_rng(0), model.config
     if isinstance(config, VisionModel):
@@ -55,7 +76,7 @@ def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarr
 
 
 def longest(model: Model) -> int | None:
-    """The longest sequence that the model reads, in tokens; None where there is no such limit."""
+    """Return the length in tokens of the longest sequence that the model reads; None where there is no limit."""
     embeddings = getattr(model.config, "embeddings", None)
     return None if embeddings is None else getattr(embeddings.positions, "max_length", None)
 

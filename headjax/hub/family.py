@@ -1,24 +1,21 @@
-"""What every family of Hugging Face models is: its config fields, its name rules and how it sizes heads."""
+"""Families of Hugging Face models: a table of config fields, name rules of tensors, and how heads are sized."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from headjax.attention.base import Attention
 from headjax.attention.multi_head import MultiHead
-from headjax.core.errors import HeadjaxError
 from headjax.hub.fields import Fields
-from headjax.hub.rules import Rules
+from headjax.hub.rules import Rules, under
+from headjax.hub.table import Entry, InexpressibleError, Record
 from headjax.models.base import ModelConfig
 
-T = TypeVar("T")
-
-
-class InexpressibleError(HeadjaxError):
-    """A family's config or tensors cannot say what a model is; the message says what."""
+Copies = tuple[tuple[str, str], ...]
+"""Pairs (copy, original) of tensors that some files hold twice."""
 
 
 class HeadShape(NamedTuple):
@@ -35,97 +32,144 @@ class HeadShape(NamedTuple):
     kv_heads: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Family(abc.ABC):
-    """A family of Hugging Face models.
+def dividing(num_heads: int, head_dim: int, width: int) -> HeadShape | None:
+    """Return the smallest heads that hold so many of this size, where heads times size must be the width."""
+    fitting = [n for n in range(num_heads, width + 1) if width % n == 0 and width // n >= head_dim]
+    return HeadShape(fitting[-1], width // fitting[-1], fitting[-1]) if fitting else None
+
+
+def any_size(num_heads: int, head_dim: int, width: int) -> HeadShape | None:
+    """Return heads of exactly this number and size, where the config has a field for the size."""
+    return HeadShape(num_heads, head_dim, num_heads)
+
+
+def multi_head(shape: HeadShape, like: Attention) -> Attention:
+    """Return multi-head attention of this shape with all biases."""
+    return MultiHead(num_heads=shape.num_heads, head_dim=shape.head_dim)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelClass:
+    """A class of a family: the base model, or the model with one task.
 
     Attributes:
-        model_type: of its `config.json`.
+        suffix: what the class's name ends with, behind the family's `class_prefix`.
+        parts: entries of the config that differ between classes: `output`, perhaps `pooler`.
+        rules: names of the tensors that differ between classes. They replace the family's rules of the same tensors.
+        copies: tensors that files of this class may repeat.
+        instead_of, marked_by: a file that names the class with the suffix `instead_of`, and has a tensor whose name
+            matches the pattern `marked_by`, is of this class.
+    """
+
+    suffix: str
+    parts: Mapping[str, Entry]
+    rules: Rules = ()
+    copies: Copies = ()
+    instead_of: str | None = None
+    marked_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Family:
+    """A family of Hugging Face models, both directions in one table.
+
+    Attributes:
+        model_type: the field of `config.json` that names the family.
         class_prefix: what the names of its classes begin with.
+        classes: its classes. A config that names none means the first; a model is written as the first that can.
+        config: the architecture as fields of the config, without the parts that differ between classes.
+        rules: names of the base model's tensors, without `prefix`.
+        prefix: what the names of the base model's tensors begin with in the files of models with a task.
+        head_groups: head stacks whose head counts are one field of the config.
+        copies: tensors that some files repeat. A pair counts for models that have the original and not the copy.
+        ignored: patterns of whole names: tensors of older files that hold nothing learned.
+        supported: fields with the values that are supported, the default first.
+        constants: fields that every config of the family has.
+        prunable: the head stack whose layers transformers 4 numbers in `pruned_heads`; None where it removes no heads.
+        head_shape: `head_shape(num_heads, head_dim, width)` is the smallest shape of heads that the family can have
+            and that holds so many heads of this size; None where there is none.
+        standard: `standard(shape, like)` is the family's attention with heads of this shape; whatever else differs
+            between models of the family is taken from `like`.
     """
 
     model_type: str
     class_prefix: str
+    classes: tuple[ModelClass, ...]
+    config: Record
+    rules: Rules
+    head_groups: tuple[tuple[str, ...], ...]
+    prefix: str = ""
+    copies: Copies = ()
+    ignored: tuple[str, ...] = ()
+    supported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    prunable: str | None = None
+    head_shape: Callable[[int, int, int], HeadShape | None] = dividing
+    standard: Callable[[HeadShape, Attention], Attention] = multi_head
 
-    prefix: ClassVar[str] = ""
-    """What names of the base model's tensors begin with in the files of models with a task."""
-    ignored: ClassVar[tuple[str, ...]] = ()
-    """Patterns (of whole names) of buffers that hold nothing learned and that older files have."""
-    config_type: ClassVar[type[ModelConfig]]
-    """The architecture here."""
-    head_groups: ClassVar[tuple[tuple[str, ...], ...]]
-    """Head stacks whose head counts are one field of the config."""
-    prunable: ClassVar[str | None] = None
-    """The head stack whose layers transformers 4 numbers in `pruned_heads`, if it can remove heads of this family."""
+    @property
+    def config_type(self) -> type[ModelConfig]:
+        """The architecture's class."""
+        return self.config.kind
 
-    @abc.abstractmethod
-    def read(self, fields: Fields, names: Collection[str]) -> ModelConfig:
-        """The architecture that a `config.json` describes.
-
-        Args:
-            fields: the config.
-            names: names of the tensors in the file, for what the config leaves open (whether there is a pooler).
+    def read(self, fields: Fields) -> ModelConfig:
+        """Return the architecture that a `config.json` describes.
 
         Raises:
-            ConfigError: a field that is missing, malformed or of a value that is not supported.
+            ConfigError: a field is missing, malformed or has a value that is not supported.
         """
+        for name, values in self.supported.items():
+            fields.only(name, values, values[0])
+        config: ModelConfig = self.config.having(**self._named(fields).parts).read(fields)
+        return config
 
-    @abc.abstractmethod
-    def write(self, config: Any) -> dict[str, Any]:
-        """The fields of a `config.json` that says as much of an architecture as the family can say.
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the fields of a `config.json` that say as much of an architecture as the family can say.
 
-        `read` of them is the architecture if, and only if, the family can express it.
+        The family can express the architecture if, and only if, `read` of the fields returns it.
 
         Raises:
             InexpressibleError: a part is of a kind that the family does not have.
         """
+        chosen = self._classes_of(config)
+        if not chosen:
+            raise InexpressibleError(f"no class of {self.model_type} has the output {config.output!r}")  # type: ignore[attr-defined]
+        fields = {"model_type": self.model_type, "architectures": [self.class_prefix + chosen[0].suffix]}
+        return fields | dict(self.constants) | self.config.having(**chosen[0].parts).write(config, "")
 
-    @abc.abstractmethod
-    def rules(self, config: Any) -> Rules:
-        """Names of the tensors, as a model with a task has them."""
-
-    @abc.abstractmethod
-    def classes(self, config: Any) -> tuple[str, ...]:
-        """Names of the classes that have this architecture, the usual one first."""
-
-    def copies(self, config: Any) -> Mapping[str, str]:
-        """Tensors that some files repeat: by name, that of the original they must equal."""
-        return {}
+    def class_names(self, config: ModelConfig) -> tuple[str, ...]:
+        """Return the names of the classes that have this architecture, the usual one first."""
+        return tuple(self.class_prefix + entry.suffix for entry in self._classes_of(config))
 
     def is_base(self, class_name: str) -> bool:
-        """Whether the tensors of a class are named without `prefix`."""
+        """Return whether the tensors of a class are named without `prefix`."""
         return class_name == f"{self.class_prefix}Model"
 
-    def standard(self, shape: HeadShape, like: Attention) -> Attention:
-        """The family's attention with heads of this shape; what else it has is taken from `like`."""
-        return MultiHead(num_heads=shape.num_heads, head_dim=shape.head_dim)
+    def tensor_rules(self, config: ModelConfig) -> Rules:
+        """Return the names of the tensors, as a model with a task has them."""
+        own = tuple(rule for entry in self._classes_of(config)[:1] for rule in entry.rules)
+        replaced = {path for rule in own for path in rule.ours}
+        return (*(rule for rule in under(self.prefix, "", self.rules) if replaced.isdisjoint(rule.ours)), *own)
 
-    def head_shape(self, num_heads: int, head_dim: int, width: int) -> HeadShape | None:
-        """The smallest shape the family can give heads that holds so many heads of this size; None if none does.
+    def repeated(self, config: ModelConfig) -> Copies:
+        """Return the tensors that files of this architecture may repeat."""
+        return self.copies + tuple(pair for entry in self._classes_of(config)[:1] for pair in entry.copies)
 
-        Here: heads times head size is the width, and the head size at least the one asked for.
-        """
-        fitting = [n for n in range(num_heads, width + 1) if width % n == 0 and width // n >= head_dim]
-        return HeadShape(fitting[-1], width // fitting[-1], fitting[-1]) if fitting else None
+    def _classes_of(self, config: Any) -> list[ModelClass]:
+        """The classes that have a config's output."""
+        return [entry for entry in self.classes if entry.parts["output"].accepts(config.output)]
 
-
-def head_dim(fields: Fields, width: int, num_heads: int, name: str) -> int:
-    """The size of heads that together are as wide as the model.
-
-    Raises:
-        ConfigError: it does not divide; the message names the field `name` of the number of heads.
-    """
-    if width % num_heads:
-        raise fields.error(name, f"{num_heads} heads do not divide a width of {width}")
-    return width // num_heads
-
-
-def expect(value: Any, kind: type[T], path: str, family: Family) -> T:
-    """The value, if it is exactly of this type.
-
-    Raises:
-        InexpressibleError: it is not.
-    """
-    if type(value) is not kind:
-        raise InexpressibleError(f"{path} is {type(value).__name__}, {family.model_type} has {kind.__name__}")
-    return value
+    def _named(self, fields: Fields) -> ModelClass:
+        """The class that `architectures` names."""
+        known = {self.class_prefix + entry.suffix: entry for entry in self.classes}
+        named = fields.data.get("architectures") or list(known)[:1]
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            raise fields.error("architectures", f"expected a list of class names, got {named!r}")
+        for name in named:
+            if name not in known:
+                raise fields.error("architectures", f"{name} is not supported; supported: {', '.join(known)}")
+        found = known[named[0]]
+        for entry in self.classes:
+            marked = entry.instead_of == found.suffix and any(re.search(entry.marked_by, t) for t in fields.tensors)
+            found = entry if marked else found
+        return found

@@ -1,9 +1,10 @@
-"""The fields of a Hugging Face `config.json`, read with one-line errors."""
+"""The fields of a Hugging Face `config.json`, read with one-line errors that name the file and the field."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,27 +22,39 @@ ACTIVATIONS: Mapping[str, ActivationName] = {
     "swish": "silu",
     "tanh": "tanh",
 }
-"""Our names of their activations."""
+"""Our name of each activation in Hugging Face configs."""
 
 ACTIVATION_NAMES: Mapping[str, str] = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
-"""Their names of our activations."""
+"""The Hugging Face name of each of our activations."""
 
-_REQUIRED: Any = object()
+REQUIRED: Any = object()
+"""The default of a field that has none: the config must give it."""
 
 
 class Fields:
-    """A config's fields by name; errors start with the file and name the field."""
+    """The fields of a config by name, and the names of the tensors beside it.
 
-    def __init__(self, data: Mapping[str, Any], file: str | Path = "config.json") -> None:
+    A field that is null counts as absent. Errors start with the file and name the field.
+
+    Attributes:
+        data: the JSON object.
+        file: the file, for errors.
+        tensors: names of the tensors, for what a config leaves open (whether there is a pooler).
+    """
+
+    def __init__(
+        self, data: Mapping[str, Any], file: str | Path = "config.json", tensors: Collection[str] = ()
+    ) -> None:
         self.data = data
         self.file = file
+        self.tensors = tensors
 
     @classmethod
-    def load(cls, directory: Path) -> Fields:
-        """Reads a directory's `config.json`.
+    def load(cls, directory: Path, tensors: Collection[str] = ()) -> Fields:
+        """Read the `config.json` of a directory.
 
         Raises:
-            CheckpointError: there is none, or it is no JSON object.
+            CheckpointError: the file is missing, or it holds no JSON object.
         """
         file = directory / "config.json"
         try:
@@ -52,54 +65,65 @@ class Fields:
             raise CheckpointError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
         if not isinstance(data, dict):
             raise CheckpointError(f"{file}: not a JSON object")
-        return cls(data, file)
+        return cls(data, file, tensors)
 
     def error(self, name: str, message: str) -> ConfigError:
-        """The error of a field."""
+        """Return the error of a field."""
         return ConfigError(f"{self.file}: {name}: {message}")
 
-    def size(self, name: str, default: int = _REQUIRED) -> int:
-        """A positive integer; null is the default."""
+    def has(self, name: str) -> bool:
+        """Return whether the config gives this field."""
+        return self.data.get(name) is not None
+
+    def size(self, name: str, default: int = REQUIRED) -> int:
+        """Return a positive integer."""
         value = self._typed(name, int, default, "a positive integer")
         if value < 1:
             raise self.error(name, f"expected a positive integer, got {value}")
         return value
 
-    def integer(self, name: str, default: int = _REQUIRED) -> int:
-        """An integer; null is the default."""
+    def integer(self, name: str, default: int = REQUIRED) -> int:
+        """Return an integer."""
         return self._typed(name, int, default, "an integer")
 
-    def number(self, name: str, default: float = _REQUIRED) -> float:
-        """A number; null is the default."""
-        return float(self._typed(name, (int, float), default, "a number"))
+    def number(self, name: str, default: float = REQUIRED) -> float:
+        """Return a finite number."""
+        value = self._typed(name, (int, float), default, "a number")
+        if not math.isfinite(value):
+            raise self.error(name, f"expected a finite number, got {value}")
+        return float(value)
 
-    def flag(self, name: str, default: bool = _REQUIRED) -> bool:
-        """True or false; null is the default."""
+    def flag(self, name: str, default: bool = REQUIRED) -> bool:
+        """Return true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.error(name, f"expected true or false, got {value!r}")
         return value
 
-    def text(self, name: str, default: str = _REQUIRED) -> str:
-        """A string; null is the default."""
+    def text(self, name: str, default: str = REQUIRED) -> str:
+        """Return a string."""
         return self._typed(name, str, default, "a string")
 
     def group(self, name: str) -> Mapping[str, Any]:
-        """An object; absent or null is empty."""
+        """Return an object; an absent one is empty."""
         return self._typed(name, Mapping, {}, "an object")
 
-    def activation(self, name: str, default: str) -> ActivationName:
-        """An activation, by our name."""
+    def activation(self, name: str, default: str = REQUIRED) -> ActivationName:
+        """Return an activation by our name; the default is a Hugging Face name."""
         theirs = self.text(name, default)
         if theirs not in ACTIVATIONS:
             raise self.error(name, f"unknown activation {theirs!r}; known: {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[theirs]
 
     def only(self, name: str, allowed: Iterable[Any], default: Any) -> None:
-        """Raises `ConfigError` unless the field has one of the values that are supported."""
+        """Raise `ConfigError` unless the field has one of the supported values."""
         allowed, value = list(allowed), self._get(name, default)
         if value not in allowed:
-            raise self.error(name, f"{value!r} is not supported; supported: {', '.join(map(repr, allowed))}")
+            raise self.unsupported(name, value, allowed)
+
+    def unsupported(self, name: str, value: Any, supported: Iterable[Any]) -> ConfigError:
+        """Return the error of a value that is not among the supported ones."""
+        return self.error(name, f"{value!r} is not supported; supported: {', '.join(map(repr, supported))}")
 
     def _typed(self, name: str, kind: Any, default: Any, expected: str) -> Any:
         value = self._get(name, default)
@@ -110,7 +134,7 @@ class Fields:
     def _get(self, name: str, default: Any) -> Any:
         value = self.data.get(name)
         if value is None:
-            if default is _REQUIRED:
+            if default is REQUIRED:
                 raise self.error(name, "missing")
             return default
         return value

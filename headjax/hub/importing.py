@@ -1,61 +1,71 @@
-"""Hugging Face directories in."""
+"""Hugging Face directories in: strictly matched, each tensor read once into the buffers that become the arrays."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.progress import Progress, silent
+from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.loading import load_params
 from headjax.hub.rules import Bound, bind
-from headjax.hub.safetensors_files import SafetensorsFiles, shorten
+from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, shorten
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import shardings
 from headjax.models.base import SLOTS, Model, ModelConfig
 from headjax.tokenizers.files import read_tokenizer
 
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-"""Endings that the first conversions from TensorFlow gave, and what they are called since."""
+"""Endings of names that the first conversions from TensorFlow gave, with today's endings."""
 
 
 def from_huggingface(
     directory: str | Path,
     *,
+    family: Family | None = None,
     mesh: Mesh | None = None,
     dtype: str | None = None,
     progress: Progress = silent,
 ) -> Model:
-    """The model of a Hugging Face directory: `config.json`, safetensors (one file or shards) and tokenizer files.
+    """Read a Hugging Face directory: `config.json`, safetensors (one file or shards) and tokenizer files.
 
-    The function is that of the `transformers` class named in `architectures`. Tensors keep their type. Whatever the
-    directory holds beyond what the model is made of, or lacks of it, is an error; nothing is guessed. The model's
-    history keeps the `config.json`, so that `to_huggingface` can give back fields that mean nothing here.
+    The model computes what the `transformers` class named in `architectures` computes. Tensors keep their type. A
+    tensor that the model lacks, or that the directory lacks, is an error; nothing is guessed. The model's history keeps
+    the `config.json`, so that `to_huggingface` can write back fields that mean nothing here.
 
     Args:
         directory: the directory.
+        family: reads the directory as this family; None is the one that `model_type` names. A family of your own goes
+            here (docs/huggingface.md, "Adding a family").
         mesh: place the parameters on this mesh by the sharding rules, each device reading its own parts; None is one
             device.
         dtype: `float32`, `bfloat16` or `float16` to convert to; None keeps each tensor's type.
         progress: shows what is read.
 
     Raises:
-        CheckpointError: a file that is missing, broken or no safetensors; the message starts with it.
-        ConfigError: a `config.json` of no known family, or with a field that is not supported.
-        ParameterError: tensors that are missing, left over or of another shape than the config gives.
+        CheckpointError: a file is missing, broken or not safetensors; the message starts with the file.
+        ConfigError: `config.json` names no known family, or a field has a value that is not supported; the message
+            names the file and the field.
+        ParameterError: tensors are missing, left over or of another shape than the config gives.
     """
     folder = Path(directory)
     files = SafetensorsFiles(folder)
-    fields = Fields.load(folder)
-    family = family_of(fields)
-    config = read_config(family, fields, files.entries)
+    fields = Fields.load(folder, files.entries)
+    family = _named_family(fields, FAMILIES if family is None else (family,))
+    config = read_config(family, fields)
     bound = match(family, config, files)
     params = load_params(config.tensors(), bound, files, mesh=mesh, dtype=dtype, progress=progress)
     entry = history.entry(
@@ -68,28 +78,24 @@ def from_huggingface(
     return Model(config, params, (entry,), read_tokenizer(folder))
 
 
-def family_of(fields: Fields) -> Family:
-    """The family that a `config.json` names.
-
-    Raises:
-        ConfigError: none that is known.
-    """
+def _named_family(fields: Fields, families: Collection[Family]) -> Family:
+    """Return the family that a `config.json` names."""
     name = fields.text("model_type")
-    for family in FAMILIES:
+    for family in families:
         if family.model_type == name:
             return family
-    known = ", ".join(family.model_type for family in FAMILIES)
-    raise fields.error("model_type", f"{name!r} is no known family; known: {known}")
+    known = ", ".join(family.model_type for family in families)
+    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}")
 
 
-def read_config(family: Family, fields: Fields, names: Collection[str]) -> ModelConfig:
-    """The architecture that a `config.json` describes, without the heads that its `pruned_heads` lists.
+def read_config(family: Family, fields: Fields) -> ModelConfig:
+    """Return the architecture that a `config.json` describes, without the heads that its `pruned_heads` lists.
 
     Raises:
-        ConfigError: a field that is missing, malformed or not supported.
+        ConfigError: a field is missing, malformed or has a value that is not supported.
     """
     try:
-        config = family.read(fields, names)
+        config = family.read(fields)
     except ConfigError as error:
         if str(error).startswith(str(fields.file)):
             raise
@@ -99,17 +105,19 @@ def read_config(family: Family, fields: Fields, names: Collection[str]) -> Model
 
 
 def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[Bound]:
-    """Every tensor of a model with its name in the files.
+    """Return every tensor of a model with its name in the files.
 
     Raises:
-        ParameterError: tensors that are missing, left over, wrongly shaped or differ from what they repeat.
+        ParameterError: tensors are missing, left over, wrongly shaped, or differ from the tensor that they repeat.
     """
-    bound = bind(family.rules(config), config, family.model_type)
+    bound = bind(family.tensor_rules(config), config, family.model_type)
     expected = {entry.theirs for entry in bound}
-    copies = family.copies(config)
-    actual = {_canonical(name, expected | set(copies), family.prefix): name for name in files.entries}
-    missing = sorted(expected - set(actual))
+    copies = {
+        copy: original for copy, original in family.repeated(config) if original in expected and copy not in expected
+    }
     known = expected | set(copies)
+    actual = {_canonical(name, known, family.prefix): name for name in files.entries}
+    missing = sorted(expected - set(actual))
     extra = [
         name
         for canonical, name in sorted(actual.items())
@@ -118,7 +126,7 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
     if missing or extra:
         what = [f"missing {shorten(missing)}"] if missing else []
         what += [f"left over {shorten(extra)}"] if extra else []
-        raise ParameterError(f"{files.source}: not the tensors of {family.classes(config)[0]}: {'; '.join(what)}")
+        raise ParameterError(f"{files.source}: not the tensors of {family.class_names(config)[0]}: {'; '.join(what)}")
     for entry in bound:
         found = files.entries[actual[entry.theirs]]
         if found.shape != entry.shape:
@@ -133,7 +141,7 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
 
 
 def _canonical(name: str, known: Collection[str], prefix: str) -> str:
-    """The name as a model with a task has it today."""
+    """Return the name that a model with a task has today."""
     for old, new in _OLD_NAMES:
         if name.endswith(old):
             name = name.removesuffix(old) + new
@@ -141,6 +149,7 @@ def _canonical(name: str, known: Collection[str], prefix: str) -> str:
 
 
 def _check_copy(files: SafetensorsFiles, copy: str, original: str) -> None:
+    """Raise `ParameterError` unless both names stand for the same values."""
     one, other = files.entries[copy], files.entries[original]
     same = (one.dtype, one.shape) == (other.dtype, other.shape)
     if not same or not np.array_equal(files.read(copy), files.read(original)):
@@ -150,6 +159,7 @@ def _check_copy(files: SafetensorsFiles, copy: str, original: str) -> None:
 def _without_heads(
     family: Family, config: ModelConfig, pruned: Mapping[str, Sequence[int]], fields: Fields
 ) -> ModelConfig:
+    """Return the architecture without the heads that `pruned_heads` lists by layer."""
     if family.prunable is None:
         raise fields.error("pruned_heads", f"transformers removes no heads of {family.model_type}")
     name, slot = SLOTS[family.prunable]
@@ -159,7 +169,7 @@ def _without_heads(
         if not number.isdecimal() or int(number) >= len(layers):
             raise fields.error("pruned_heads", f"names layer {number!r} of {len(layers)}, counted from 0")
         attention = getattr(layers[int(number)], slot)
-        if not isinstance(heads, list) or not set(heads) <= set(attention.ids):
+        if not isinstance(heads, list) or any(head not in attention.ids for head in heads):
             raise fields.error("pruned_heads", f"layer {number} has {attention.num_heads} heads, not {heads}")
         kept = [head for head in attention.ids if head not in heads]
         if not kept:
@@ -167,3 +177,98 @@ def _without_heads(
         for tied in stack.tied_layers(int(number)):
             layers[tied] = dataclasses.replace(layers[tied], **{slot: attention.with_heads(kept)})
     return config.replace_stacks({name: dataclasses.replace(stack, layers=tuple(layers))})
+
+
+class _Piece(NamedTuple):
+    """One layer of a declared tensor.
+
+    Attributes:
+        layer: its index along the axis of layers, or None where there is none.
+        bound: the rule that names it.
+        part: its number among the tensors that the rule names.
+    """
+
+    layer: int | None
+    bound: Bound
+    part: int
+
+
+def load_params(
+    tensors: Tensors,
+    bound: Iterable[Bound],
+    files: SafetensorsFiles,
+    *,
+    mesh: Mesh | None,
+    dtype: str | None,
+    progress: Progress,
+) -> Params:
+    """Return the parameters that a model declares, read from files.
+
+    Each layer goes straight into its place in a run's array, or in the array's shards on this process's devices. Beside
+    the result, at most one tensor of the file and one array are held.
+
+    Args:
+        tensors: the declarations.
+        bound: every tensor with its name in the files.
+        files: the files.
+        mesh: the mesh on which they are placed; None is one device.
+        dtype: type to convert to; None keeps the type in the files, or the smallest that holds all layers of a run.
+        progress: shows what is read.
+    """
+    pieces: dict[str, list[_Piece]] = defaultdict(list)
+    for entry in bound:
+        for part, place in enumerate(entry.ours):
+            pieces[place.path].append(_Piece(place.layer, entry, part))
+    mesh = MeshConfig().build(jax.devices()[:1]) if mesh is None else mesh
+    placed = flatten(shardings(tensors, mesh))
+    with progress("reading", len(placed), "arrays") as update:
+        numbers = itertools.count(1)
+
+        def load(path: str, tensor: Tensor) -> jax.Array:
+            array = _load(tensor, pieces[path], files, placed[path], dtype)
+            update(next(numbers), {})
+            return array
+
+        return map_tensors(load, tensors)
+
+
+def _load(
+    tensor: Tensor, pieces: list[_Piece], files: SafetensorsFiles, sharding: NamedSharding, dtype: str | None
+) -> jax.Array:
+    found = {files.dtype(piece.bound.theirs) for piece in pieces}
+    kind = np.dtype(jax.numpy.dtype(dtype)) if dtype else np.dtype(jax.numpy.result_type(*found))
+    everything = (slice(None),) * len(tensor.shape)
+    places = {
+        device: everything if index is None else index
+        for device, index in sharding.addressable_devices_indices_map(tensor.shape).items()
+    }
+    shards = {_span(index, tensor.shape): index for index in places.values()}
+    buffers: dict[Any, np.ndarray] = {}
+    for piece in pieces:
+        value = files.read(piece.bound.theirs)
+        value = piece.bound.form.load(value, piece.bound.tensors, piece.part)
+        for span, index in shards.items():
+            if piece.layer is None:
+                buffers[span] = _whole(value[index], kind)
+                continue
+            if span not in buffers:
+                buffers[span] = aligned_empty(tuple(stop - start for start, stop in span), kind)
+            start, stop = span[0]
+            if start <= piece.layer < stop:
+                buffers[span][piece.layer - start] = value[index[1:]]
+        del value
+    arrays = [jax.device_put(buffers[_span(index, tensor.shape)], device) for device, index in places.items()]
+    return jax.make_array_from_single_device_arrays(tensor.shape, sharding, arrays)
+
+
+def _whole(value: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """Return the value in a buffer of its own, which may be the value itself."""
+    if value.flags.c_contiguous and value.dtype == kind:
+        return value
+    buffer = aligned_empty(value.shape, kind)
+    buffer[...] = value
+    return buffer
+
+
+def _span(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))

@@ -1,4 +1,4 @@
-"""How a model is written that Hugging Face may have no name for: three layouts, each exact or refused."""
+"""The three layouts of an export: each expresses a model exactly or refuses it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from headjax.attention.multi_head import MultiHead
 from headjax.attention.no_heads import NoHeads
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.serialize import kind_of
-from headjax.hub.family import Family, InexpressibleError
+from headjax.core.tensors import Params
+from headjax.heads.surgery import map_attention
+from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.importing import read_config
 from headjax.hub.padding import pad_heads
 from headjax.hub.rules import bind
+from headjax.hub.table import InexpressibleError
 from headjax.models.base import SLOTS, Model, ModelConfig
 
 TRAINING_ONLY = {
@@ -33,10 +36,10 @@ TRAINING_ONLY = {
 
 
 class Written(NamedTuple):
-    """A model in the form in which a family can write it.
+    """A model as a family can write it.
 
     Attributes:
-        model: the model, computing the same function.
+        model: a model that computes the same function.
         fields: its `config.json`.
     """
 
@@ -45,21 +48,21 @@ class Written(NamedTuple):
 
 
 def native(model: Model, family: Family) -> Written:
-    """The shapes the model has: equal layers of any count and size of heads that the family's config can say.
+    """Write the shapes that the model has: equal layers whose heads the family's config can describe.
 
-    Heads are counted anew, since a config has no place for their original numbers.
+    Heads are numbered anew, since a config has no field for their original numbers.
     """
     model = _renumber(model)
     return Written(model, _write(model.config, family))
 
 
 def padded(model: Model, family: Family) -> Written:
-    """Zeros in place of what is missing, see `pad_heads`: loadable everywhere, not smaller and not faster."""
+    """Write zeros in place of missing heads and dimensions (`pad_heads`): loads everywhere, not smaller, not faster."""
     return native(pad_heads(model, family), family)
 
 
 def pruned_heads(model: Model, family: Family) -> Written:
-    """The smaller shapes, and `pruned_heads` in the config: what transformers 4 wrote and read, and 5 does not."""
+    """Write the smaller shapes, and `pruned_heads` in the config, which transformers 4 reads and 5 does not."""
     if family.prunable is None:
         raise InexpressibleError(f"transformers 4 removed no heads of {family.model_type}")
     name, slot = SLOTS[family.prunable]
@@ -90,19 +93,19 @@ def pruned_heads(model: Model, family: Family) -> Written:
 Layout = Callable[[Model, Family], Written]
 
 LAYOUTS: Mapping[str, Layout] = {"native": native, "padded": padded, "pruned_heads": pruned_heads}
-"""The layouts by name; `auto` takes the first that can express the model."""
+"""The layouts by name; `auto` takes the first of them that can express the model."""
 
 
 def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Family, str, Written]:
-    """The first family that can express the model in a layout, with the layout and what is to be written.
+    """Return the first family that can express the model in a layout, with the layout and the model as written.
 
     Args:
         model: the model.
-        families: candidates.
+        families: the candidates.
         layout: a name in `LAYOUTS`, or `auto` for the first that works.
 
     Raises:
-        InexpressibleError: none can; the message says why, and which layout can.
+        InexpressibleError: no family can; the message says why, and names a layout that can.
     """
     names = list(LAYOUTS) if layout == "auto" else [layout]
     reasons: dict[str, dict[Family, str]] = {name: {} for name in names}
@@ -122,6 +125,7 @@ def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Fam
 
 
 def _can(model: Model, family: Family, layout: str) -> bool:
+    """Return whether a family can express the model in a layout."""
     try:
         LAYOUTS[layout](model, family)
     except (InexpressibleError, ParameterError):
@@ -130,14 +134,15 @@ def _can(model: Model, family: Family, layout: str) -> bool:
 
 
 def _write(config: ModelConfig, family: Family) -> dict[str, Any]:
+    """Return the fields of an architecture, checked."""
     return _checked(family.write(config), config, family)
 
 
 def _checked(fields: dict[str, Any], config: ModelConfig, family: Family) -> dict[str, Any]:
-    """The fields, read back to make sure that they say everything about an architecture."""
-    names = {entry.theirs for entry in bind(family.rules(config), config, family.model_type)}
+    """Return the fields after reading them back, which must give the architecture."""
+    names = {entry.theirs for entry in bind(family.tensor_rules(config), config, family.model_type)}
     try:
-        read = read_config(family, Fields(fields), names)
+        read = read_config(family, Fields(fields, tensors=names))
     except ConfigError as error:
         raise InexpressibleError(str(error)) from None
     found = first_difference(config, read, TRAINING_ONLY)
@@ -147,12 +152,12 @@ def _checked(fields: dict[str, Any], config: ModelConfig, family: Family) -> dic
 
 
 def first_difference(one: Any, other: Any, ignored: Collection[str], path: str = "") -> str | None:
-    """Where two configs first differ, as a phrase; None if they compute the same.
+    """Return a phrase about the first field in which two configs differ; None if they compute the same.
 
     Args:
         one, other: the configs.
         ignored: names of fields that may differ.
-        path: of the configs, for the phrase.
+        path: place of the configs, for the phrase.
     """
     if isinstance(one, Attention) and isinstance(other, Attention):
         one, other = _spelled_out(one), _spelled_out(other)
@@ -175,7 +180,7 @@ def first_difference(one: Any, other: Any, ignored: Collection[str], path: str =
 
 
 def _spelled_out(attention: Attention) -> Attention:
-    """The attention with the defaults that follow from other fields written out."""
+    """Return the attention with those defaults written out that follow from other fields."""
     if isinstance(attention, MultiHead | Grouped):
         attention = dataclasses.replace(attention, value_dim=attention.values, scale=attention.logit_scale)
     if isinstance(attention, Grouped):
@@ -188,7 +193,7 @@ def _shown(value: Any) -> str:
 
 
 def _renumber(model: Model) -> Model:
-    """The model with heads counted from 0 in every layer, and a position bias of the heads that are left."""
+    """Return the model with heads numbered from 0 in every layer, and a position bias of the remaining heads."""
     stacks, params = {}, dict(model.params)
     for name, stack in model.config.stacks().items():
         if stack.position_bias is not None:
@@ -208,10 +213,9 @@ def _renumber(model: Model) -> Model:
 
 
 def _in_order(model: Model) -> Model:
-    """The model with heads in the order of their numbers, in which `pruned_heads` has them."""
-    from headjax.heads.surgery import map_attention
+    """Return the model with heads in the order of their numbers, as `pruned_heads` has them."""
 
-    def sort(stack: str, layer: int, attention: Attention, params: Any) -> tuple[Attention, Any]:
+    def sort(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         order = sorted(range(attention.num_heads), key=lambda head: attention.ids[head])
         if order == list(range(attention.num_heads)):
             return attention, params

@@ -1,4 +1,4 @@
-"""Models as ONNX, by `jax2onnx`: any formulation and any head counts, for onnxruntime."""
+"""Write models as ONNX with `jax2onnx`: any formulation and any head counts, for onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
-from headjax.hub.checking import example_batch, longest
-from headjax.hub.results import Exported
+from headjax.hub.checking import Exported, example_batch, longest
 from headjax.models.base import Model, Options
 from headjax.models.compute import Compute
 from headjax.models.directory import write_directory
@@ -20,23 +19,24 @@ from headjax.tokenizers.files import write_tokenizer
 
 FILE = "model.onnx"
 TOLERANCE = 1e-3
-"""Largest relative difference from our outputs at which a file is written."""
+"""Largest relative difference between the outputs of the model and of onnxruntime."""
 
 
 def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:
-    """Writes `model.onnx`, which computes what the model computes, tokenizer files, and `inputs.json`.
+    """Write `model.onnx`, which computes what the model computes, tokenizer files, and `inputs.json`.
 
-    Inputs have Hugging Face's names, int32 where they are tokens, for any number of examples of one length; shorter
+    Inputs have Hugging Face's names; tokens are int32. The number of examples is free, their length is fixed: shorter
     ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is
     written, onnxruntime computes an example and the outputs are compared.
 
     Args:
         model: the model.
-        directory: where to; an earlier export there is replaced.
-        length: tokens of an example; None is 128, or the model's longest if that is less. Images have their own size.
+        directory: the directory to write; an earlier export there is replaced.
+        length: number of tokens of an example; None is 128, or the model's longest if that is less. Images have their
+            own size.
 
     Raises:
-        HeadjaxError: the `onnx` extra is not installed, the converter failed, or the outputs differ.
+        HeadjaxError: the `onnx` extra is not installed, the converter fails, or the outputs differ.
     """
     try:
         import jax2onnx
@@ -69,7 +69,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
             )
             session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
             found = session.run(list(expected), batch)
-        except Exception as error:  # both libraries raise what they like
+        except Exception as error:  # both libraries raise errors of any type
             raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
         for ours, theirs in zip(expected.values(), found, strict=True):
             difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))
@@ -88,12 +88,14 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
 
 
 def _outputs(model: Model, batch: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the model's outputs by name."""
     output = model(batch)
     named = {"hidden": output.hidden, "logits": output.logits}
     return {name: np.asarray(array) for name, array in named.items() if array is not None}
 
 
 def _length(model: Model, length: int | None) -> int:
+    """Return the number of tokens of an example."""
     most = longest(model)
     if length is None:
         return min(128, most or 128)

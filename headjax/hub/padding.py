@@ -10,8 +10,9 @@ from headjax.attention.grouped import Grouped
 from headjax.attention.multi_head import MultiHead
 from headjax.core.tensors import Params, flatten
 from headjax.heads.surgery import attention_layers, map_attention
-from headjax.hub.family import Family, InexpressibleError
+from headjax.hub.family import Family
 from headjax.hub.plain_heads import PlainHeads, plain_heads
+from headjax.hub.table import InexpressibleError
 from headjax.models.base import SLOTS, Model
 
 

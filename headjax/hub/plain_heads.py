@@ -20,7 +20,7 @@ from headjax.attention.tucker import Tucker
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
-from headjax.hub.family import InexpressibleError
+from headjax.hub.table import InexpressibleError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,73 +1,237 @@
-"""Name rules: which tensor of a Hugging Face file is which of ours."""
+"""Name rules: which tensor of a Hugging Face file is which of ours, and how their layouts differ."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from headjax.core.errors import ParameterError
 from headjax.core.tensors import Tensor, flatten
-from headjax.hub.forms import Flat, Form, OneForm, Same, Transposed
 from headjax.hub.safetensors_files import shorten
 from headjax.models.base import ModelConfig
 
 _RUN = re.compile(r"((?:encoder|decoder)/)layers_([0-9]+)_([0-9]+)(/.*)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """One tensor of theirs and what it is here.
+class Form(abc.ABC):
+    """How one tensor of a file becomes one or several tensors of ours, and back.
 
-    `{}` on both sides stands for the number of a layer. A rule whose tensors the config does not declare says nothing,
-    so that one list serves a family's variants; what is left over on either side is an error all the same.
+    Ours are declared as `Tensor`s of one layer. The shape in the file follows from the declarations.
+    """
+
+    @abc.abstractmethod
+    def shape(self, ours: Sequence[Tensor]) -> tuple[int, ...]:
+        """Return the shape of the tensor in the file."""
+
+    @abc.abstractmethod
+    def load(self, theirs: np.ndarray, ours: Sequence[Tensor], part: int) -> np.ndarray:
+        """Return our tensor number `part`, perhaps as a view of the file's."""
+
+    @abc.abstractmethod
+    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[Tensor]) -> np.ndarray:
+        """Return the file's tensor."""
+
+
+class OneForm(Form):
+    """A form between one tensor and one tensor."""
+
+    def shape(self, ours: Sequence[Tensor]) -> tuple[int, ...]:
+        return self.shape_of(ours[0])
+
+    def load(self, theirs: np.ndarray, ours: Sequence[Tensor], part: int) -> np.ndarray:
+        return self.load_one(theirs, ours[0])
+
+    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[Tensor]) -> np.ndarray:
+        return self.store_one(arrays[0], ours[0])
+
+    @abc.abstractmethod
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        """Return the shape of the tensor in the file."""
+
+    def load_one(self, theirs: np.ndarray, ours: Tensor) -> np.ndarray:
+        """Return our tensor."""
+        return theirs.reshape(ours.shape)
+
+    def store_one(self, array: np.ndarray, ours: Tensor) -> np.ndarray:
+        """Return the file's tensor."""
+        return array.reshape(self.shape_of(ours))
+
+
+@dataclasses.dataclass(frozen=True)
+class Same(OneForm):
+    """The same shape on both sides: embedding tables, norms."""
+
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        return ours.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat(OneForm):
+    """A vector in the file: biases, which have the shape `[heads, head_dim]` here."""
+
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        return (ours.size,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leading(OneForm):
+    """Our shape behind dimensions of one: `[1, vocabulary]`, `[1, 1, width]`.
 
     Attributes:
-        theirs: its name.
+        ones: number of these dimensions.
+    """
+
+    ones: int = 1
+
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        return (1,) * self.ones + ours.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix(OneForm):
+    """`[inputs, outputs]` in the file (GPT-2's Conv1D), with the features of all heads in one dimension."""
+
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        inputs = math.prod(ours.shape[: len(ours.inputs)])
+        return inputs, ours.size // max(inputs, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transposed(OneForm):
+    """`[outputs, inputs]` in the file (`torch.nn.Linear`), with the features of all heads in one dimension."""
+
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        return Matrix().shape_of(ours)[::-1]
+
+    def load_one(self, theirs: np.ndarray, ours: Tensor) -> np.ndarray:
+        return theirs.T.reshape(ours.shape)
+
+    def store_one(self, array: np.ndarray, ours: Tensor) -> np.ndarray:
+        return array.reshape(Matrix().shape_of(ours)).T
+
+
+@dataclasses.dataclass(frozen=True)
+class LastFirst(OneForm):
+    """Our last dimension first in the file (`torch.nn.Conv2d`: `[outputs, channels, height, width]`)."""
+
+    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+        return ours.shape[-1:] + ours.shape[:-1]
+
+    def load_one(self, theirs: np.ndarray, ours: Tensor) -> np.ndarray:
+        return np.moveaxis(theirs, 0, -1)
+
+    def store_one(self, array: np.ndarray, ours: Tensor) -> np.ndarray:
+        return np.moveaxis(array, -1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused(Form):
+    """Several of our tensors side by side along the last dimension in the file (GPT-2's query, key and value).
+
+    Attributes:
+        parts: form of each of them.
+    """
+
+    parts: OneForm
+
+    def shape(self, ours: Sequence[Tensor]) -> tuple[int, ...]:
+        shapes = [self.parts.shape_of(tensor) for tensor in ours]
+        return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
+
+    def load(self, theirs: np.ndarray, ours: Sequence[Tensor], part: int) -> np.ndarray:
+        sizes = [self.parts.shape_of(tensor)[-1] for tensor in ours]
+        start = sum(sizes[:part])
+        return self.parts.load_one(theirs[..., start : start + sizes[part]], ours[part])
+
+    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[Tensor]) -> np.ndarray:
+        stored = [self.parts.store_one(array, tensor) for array, tensor in zip(arrays, ours, strict=True)]
+        return np.concatenate(stored, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """The name of one tensor in a file, and of the same tensor here.
+
+    `{}` on both sides stands for the number of a layer. A rule whose tensors the config does not declare is passed
+    over, so that one list serves a family's variants. A tensor without a rule is an error on either side.
+
+    Attributes:
+        theirs: name in the file.
         ours: our paths, layers unstacked: `encoder/{}/attention/query`.
-        form: how they differ.
+        form: how the layouts differ.
+        given: the rule counts only where the config declares a tensor of this path.
+        unless: the rule counts only where the config declares no tensor of this path.
     """
 
     theirs: str
     ours: tuple[str, ...]
     form: Form
+    given: str | None = None
+    unless: str | None = None
 
     def under(self, theirs: str, ours: str) -> Rule:
-        """The rule with these prefixes."""
-        return dataclasses.replace(self, theirs=theirs + self.theirs, ours=tuple(ours + path for path in self.ours))
+        """Return the rule with these prefixes."""
+        return dataclasses.replace(
+            self,
+            theirs=theirs + self.theirs,
+            ours=tuple(ours + path for path in self.ours),
+            given=None if self.given is None else ours + self.given,
+            unless=None if self.unless is None else ours + self.unless,
+        )
+
+    def counts(self, declared: Collection[str], number: int | None) -> bool:
+        """Return whether the rule counts for a config that declares these paths, in the layer of this number."""
+        if self.given is not None and self.given.format(number) not in declared:
+            return False
+        return self.unless is None or self.unless.format(number) not in declared
 
 
 Rules = tuple[Rule, ...]
 
 
 def one(theirs: str, ours: str, form: OneForm = Same()) -> Rules:
-    """A single tensor."""
+    """Return the rule of a single tensor."""
     return (Rule(theirs, (ours,), form),)
 
 
 def projection(theirs: str, ours: str, weight: OneForm = Transposed()) -> Rules:
-    """`theirs.weight` and `theirs.bias` are `ours` and `ours_bias`."""
+    """Return the rules `theirs.weight` to `ours` and `theirs.bias` to `ours_bias`."""
     return (*one(f"{theirs}.weight", ours, weight), *one(f"{theirs}.bias", f"{ours}_bias", Flat()))
 
 
 def affine(theirs: str, ours: str) -> Rules:
-    """`theirs.weight` and `theirs.bias` are `ours/kernel` and `ours/bias`."""
+    """Return the rules `theirs.weight` to `ours/kernel` and `theirs.bias` to `ours/bias`."""
     return (*one(f"{theirs}.weight", f"{ours}/kernel", Transposed()), *one(f"{theirs}.bias", f"{ours}/bias"))
 
 
 def norm(theirs: str, ours: str) -> Rules:
-    """`theirs.weight` and `theirs.bias` are `ours/scale` and `ours/bias`."""
+    """Return the rules `theirs.weight` to `ours/scale` and `theirs.bias` to `ours/bias`."""
     return (*one(f"{theirs}.weight", f"{ours}/scale"), *one(f"{theirs}.bias", f"{ours}/bias"))
 
 
 def under(theirs: str, ours: str, rules: Iterable[Rule]) -> Rules:
-    """The rules with these prefixes."""
+    """Return the rules with these prefixes."""
     return tuple(rule.under(theirs, ours) for rule in rules)
 
 
+def given(path: str, rules: Iterable[Rule]) -> Rules:
+    """Return the rules for configs that declare a tensor of this path."""
+    return tuple(dataclasses.replace(rule, given=path) for rule in rules)
+
+
+def unless(path: str, rules: Iterable[Rule]) -> Rules:
+    """Return the rules for configs that declare no tensor of this path."""
+    return tuple(dataclasses.replace(rule, unless=path) for rule in rules)
+
+
 class Place(NamedTuple):
-    """Where one layer's tensor lies in the parameters.
+    """The place of one layer's tensor in the parameters.
 
     Attributes:
         path: path of the declared tensor.
@@ -81,7 +245,7 @@ class Place(NamedTuple):
 
 
 def places(config: ModelConfig) -> dict[str, Place]:
-    """Every tensor a model declares, layers unstacked: by path with the layer's number in place of its run's name."""
+    """Return every tensor a model declares, by its path with the layer's number in place of the run's name."""
     found: dict[str, Place] = {}
     for path, tensor in flatten(config.tensors()).items():
         run = _RUN.fullmatch(path)
@@ -99,9 +263,9 @@ class Bound(NamedTuple):
     """A rule applied to a model.
 
     Attributes:
-        theirs: the name in the file.
-        ours: where its parts go.
-        form: how they differ.
+        theirs: name in the file.
+        ours: places of its parts in the parameters.
+        form: how the layouts differ.
     """
 
     theirs: str
@@ -110,17 +274,22 @@ class Bound(NamedTuple):
 
     @property
     def tensors(self) -> Sequence[Tensor]:
-        """Declarations of the parts."""
+        """The declarations of the parts."""
         return [place.tensor for place in self.ours]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape the tensor in the file must have."""
+        """The shape of the tensor in the file."""
         return self.form.shape(self.tensors)
 
 
 def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[Bound]:
-    """The rules applied to every layer of a model.
+    """Return the rules applied to every layer of a model.
+
+    Args:
+        rules: the rules.
+        config: the model's config.
+        family: `model_type` of the family, for errors.
 
     Raises:
         ParameterError: the model declares tensors for which the family has no name.
@@ -131,7 +300,7 @@ def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[Bound]
     for rule in rules:
         for number in layers if "{}" in rule.theirs else [None]:
             paths = [path.format(number) for path in rule.ours]
-            if not any(path in declared for path in paths):
+            if not rule.counts(declared, number) or not any(path in declared for path in paths):
                 continue
             absent = [path for path in paths if path not in declared]
             if absent:
@@ -145,7 +314,7 @@ def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[Bound]
 
 
 def _of_one_layer(tensor: Tensor) -> Tensor:
-    """The inverse of `Tensor.stack`."""
+    """Return the declaration without its axis of layers, the inverse of `Tensor.stack`."""
     return dataclasses.replace(
         tensor,
         shape=tensor.shape[1:],

@@ -55,7 +55,7 @@ def family(name: str) -> Family:
 
 def model_of(fields: Mapping[str, Any], names: tuple[str, ...] = (), seed: int = 0) -> Model:
     """The model of these config fields, every parameter drawn at random."""
-    config = family(fields["model_type"]).read(Fields(fields), names)
+    config = family(fields["model_type"]).read(Fields(fields, tensors=names))
     leaves, structure = jax.tree.flatten(config.initialize(jax.random.key(seed)))
     generator = np.random.default_rng(seed)
     noisy = [leaf + 0.2 * generator.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]

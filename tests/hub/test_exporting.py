@@ -17,7 +17,7 @@ from headjax.core.norms import RMSNorm
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch, max_difference
-from headjax.hub.family import InexpressibleError
+from headjax.hub.table import InexpressibleError
 from headjax.models.pooler import Pooler
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from tests import tiny

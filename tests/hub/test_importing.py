@@ -177,7 +177,7 @@ def test_a_config_that_contradicts_the_tensors(folder, fields, said):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model_type": "bloom"}, "config.json: model_type: 'bloom' is no known family; known: bert, "),
+        ({"model_type": "bloom"}, "config.json: model_type: 'bloom' is not a known family; known: bert, "),
         ({"model_type": None}, "model_type: missing"),
         ({"architectures": ["BertForMultipleChoice"]}, "BertForMultipleChoice is not supported; supported: BertModel"),
         ({"hidden_size": None}, "hidden_size: missing"),
@@ -185,12 +185,17 @@ def test_a_config_that_contradicts_the_tensors(folder, fields, said):
         ({"hidden_size": 0}, "hidden_size: expected a positive integer, got 0"),
         ({"num_attention_heads": 3}, "num_attention_heads: 3 heads do not divide a width of 8"),
         ({"hidden_act": "mish"}, "hidden_act: unknown activation 'mish'"),
-        ({"hidden_dropout_prob": 1.5}, "dropout"),
+        ({"hidden_dropout_prob": 1.5}, "config.json: hidden_dropout_prob: must be at least 0 and below 1, got 1.5"),
+        ({"layer_norm_eps": float("nan")}, "config.json: layer_norm_eps: expected a finite number, got nan"),
+        ({"layer_norm_eps": float("inf")}, "config.json: layer_norm_eps: expected a finite number, got inf"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings: expected a positive integer, got -1"),
+        ({"architectures": "BertModel"}, "architectures: expected a list of class names, got 'BertModel'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type: 'relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder: True is not supported"),
         ({"problem_type": "multi_label_classification"}, "problem_type: 'multi_label_classification' is not supported"),
         ({"pruned_heads": {"5": [0]}}, "pruned_heads: names layer '5' of 2, counted from 0"),
         ({"pruned_heads": {"0": [4]}}, "pruned_heads: layer 0 has 4 heads, not [4]"),
+        ({"pruned_heads": {"0": [[1]]}}, "pruned_heads: layer 0 has 4 heads, not [[1]]"),
         ({"pruned_heads": {"0": [0, 1, 2, 3]}}, "pruned_heads: layer 0 has no heads left"),
     ],
 )

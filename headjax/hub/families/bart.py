@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import abc
-import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
-
 from headjax.attention.multi_head import MultiHead
 from headjax.core.tensors import Normal
-from headjax.hub.family import Family, expect, head_dim
-from headjax.hub.fields import ACTIVATION_NAMES, Fields
-from headjax.hub.forms import Leading
-from headjax.hub.rules import Rules, norm, one, projection, under
-from headjax.models.base import ModelConfig
+from headjax.hub.family import Copies, Family, ModelClass
+from headjax.hub.rules import Leading, Rules, given, norm, one, projection, under, unless
+from headjax.hub.table import (
+    Entry,
+    Field,
+    Layers,
+    Optional,
+    Record,
+    Training,
+    activation,
+    flag,
+    integer,
+    number,
+    record,
+    share,
+    size,
+)
 from headjax.models.embeddings import Embeddings, Learned, Sinusoidal
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.feed_forward import Dense
@@ -22,6 +29,62 @@ from headjax.models.norms import LayerNorm
 from headjax.models.outputs import Tied
 from headjax.models.residual import PostNorm
 from headjax.models.stack import Stack
+
+_WIDTH, _VOCABULARY, _PADDING = size("d_model"), size("vocab_size"), integer("pad_token_id", 1)
+_NORM = LayerNorm(1e-5)
+
+
+def _stack(side: str) -> Record:
+    heads = size(f"{side}_attention_heads")
+    attention = record(MultiHead, num_heads=heads, head_dim=share(_WIDTH, heads))
+    layer = record(
+        Layer,
+        attention=attention,
+        cross_attention=attention if side == "decoder" else None,
+        feed_forward=record(
+            Dense, hidden=size(f"{side}_ffn_dim"), activation=activation("activation_function", "gelu")
+        ),
+        residual=record(PostNorm, norm=_NORM),
+        dropout=number("dropout", 0.1),
+        attention_dropout=number("attention_dropout", 0.0),
+        feed_forward_dropout=number("activation_dropout", 0.0),
+    )
+    return record(Stack, layers=Layers(size(f"{side}_layers"), layer))
+
+
+def _embeddings(vocabulary: Field, positions: Record, layer_norm: LayerNorm | None) -> Record:
+    return record(
+        Embeddings,
+        vocab_size=vocabulary,
+        positions=positions,
+        scale_by_width=flag("scale_embedding", False),
+        norm=layer_norm,
+        dropout=number("dropout", 0.1),
+    )
+
+
+def _config(embeddings: Record, decoder_embeddings: Entry | None, share_tokens: Entry | bool) -> Record:
+    return record(
+        EncoderDecoderModel,
+        width=_WIDTH,
+        encoder=_stack("encoder"),
+        decoder=_stack("decoder"),
+        embeddings=embeddings,
+        decoder_embeddings=decoder_embeddings,
+        share_tokens=share_tokens,
+        start_token=integer("decoder_start_token_id", _PADDING),
+        padding_token=_PADDING,
+        initializer=Training(record(Normal, stddev=number("init_std", 0.02))),
+    )
+
+
+def _classes(generator: str) -> tuple[ModelClass, ModelClass]:
+    """The class with logits, whose name ends with `generator`, and the base model."""
+    logits = one("final_logits_bias", "output/bias", Leading())
+    return (
+        ModelClass(suffix=generator, parts={"output": record(Tied, bias=True)}, rules=logits),
+        ModelClass(suffix="Model", parts={"output": record(Tied, bias=False)}),
+    )
 
 
 def _attention(theirs: str, ours: str) -> Rules:
@@ -41,176 +104,78 @@ _LAYER: Rules = (
     *projection("fc2", "feed_forward/down"),
     *norm("final_layer_norm", "feed_forward_residual/norm"),
 )
-_STACKS: Rules = tuple(
-    rule for side in ("encoder", "decoder") for rule in under(f"model.{side}.layers.{{}}.", f"{side}/{{}}/", _LAYER)
+_STACKS: Rules = (
+    *under("encoder.layers.{}.", "encoder/{}/", _LAYER),
+    *under("decoder.layers.{}.", "decoder/{}/", _LAYER),
 )
-_LOGITS: Rules = one("final_logits_bias", "output/bias", Leading())
+_SHARED: Copies = (
+    ("model.encoder.embed_tokens.weight", "model.shared.weight"),
+    ("model.decoder.embed_tokens.weight", "model.shared.weight"),
+    ("lm_head.weight", "model.shared.weight"),
+)
+_ANY = (False, True)
 
 
-@dataclasses.dataclass(frozen=True)
-class TranslationFamily(Family):
-    """What BART and Marian share: post-norm layers on both sides, one table of tokens or two."""
-
-    prefix: ClassVar[str] = "model."
-    config_type: ClassVar[type[ModelConfig]] = EncoderDecoderModel
-    head_groups: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder", "cross"))
-    generator: ClassVar[str]
-    """Ending of the class that has logits."""
-
-    @abc.abstractmethod
-    def embeddings(self, fields: Fields, vocab_size: int) -> Embeddings:
-        """Those of one side."""
-
-    def shares_tokens(self, fields: Fields) -> bool:
-        """Whether both sides have one table of tokens."""
-        return True
-
-    def read(self, fields: Fields, names: Collection[str]) -> EncoderDecoderModel:
-        class_name = (fields.data.get("architectures") or [self.class_prefix + self.generator])[0]
-        if class_name not in self._classes():
-            supported = ", ".join(self._classes())
-            raise fields.error("architectures", f"{class_name} is not supported; supported: {supported}")
-        fields.only("tie_word_embeddings", [True], True)
-        for name in ("normalize_before", "add_final_layer_norm", "static_position_embeddings"):
-            fields.only(name, [False, self.model_type == "marian"], False)
-        width, vocab_size = fields.size("d_model"), fields.size("vocab_size")
-        shared = self.shares_tokens(fields)
-        decoder_vocab = vocab_size if shared else fields.size("decoder_vocab_size", vocab_size)
-        padding = fields.integer("pad_token_id", 1)
-        return EncoderDecoderModel(
-            width=width,
-            embeddings=self.embeddings(fields, vocab_size),
-            encoder=self._stack(fields, width, "encoder"),
-            decoder=self._stack(fields, width, "decoder"),
-            decoder_embeddings=None if shared else self.embeddings(fields, decoder_vocab),
-            share_tokens=shared,
-            output=Tied(bias=class_name.endswith(self.generator)),
-            start_token=fields.integer("decoder_start_token_id", padding),
-            padding_token=padding,
-            initializer=Normal(fields.number("init_std", 0.02)),
-        )
-
-    def _stack(self, fields: Fields, width: int, side: str) -> Stack:
-        name = f"{side}_attention_heads"
-        heads = fields.size(name)
-        attention = MultiHead(num_heads=heads, head_dim=head_dim(fields, width, heads, name))
-        layer = Layer(
-            attention=attention,
-            cross_attention=attention if side == "decoder" else None,
-            feed_forward=Dense(fields.size(f"{side}_ffn_dim"), fields.activation("activation_function", "gelu")),
-            residual=PostNorm(LayerNorm(1e-5)),
-            dropout=fields.number("dropout", 0.1),
-            attention_dropout=fields.number("attention_dropout", 0.0),
-            feed_forward_dropout=fields.number("activation_dropout", 0.0),
-        )
-        return Stack(layers=(layer,) * fields.size(f"{side}_layers"))
-
-    def write(self, config: EncoderDecoderModel) -> dict[str, Any]:
-        layer = config.encoder.layers[0]
-        feed_forward = expect(layer.feed_forward, Dense, "encoder.layers[0].feed_forward", self)
-        fields: dict[str, Any] = {
-            "model_type": self.model_type,
-            "architectures": [self.classes(config)[0]],
-            "is_encoder_decoder": True,
-            "vocab_size": config.embeddings.vocab_size,
-            "d_model": config.width,
-            "activation_function": ACTIVATION_NAMES[feed_forward.activation],
-            "dropout": layer.dropout,
-            "attention_dropout": layer.attention_dropout,
-            "activation_dropout": layer.feed_forward_dropout,
-            "scale_embedding": config.embeddings.scale_by_width,
-            "pad_token_id": config.padding_token,
-            "decoder_start_token_id": config.start_token,
-            "tie_word_embeddings": True,
-        }
-        for side, stack in config.stacks().items():
-            first = stack.layers[0]
-            attention = expect(first.attention, MultiHead, f"{side}.layers[0].attention", self)
-            fields |= {
-                f"{side}_layers": len(stack.layers),
-                f"{side}_attention_heads": attention.num_heads,
-                f"{side}_ffn_dim": expect(first.feed_forward, Dense, f"{side}.layers[0].feed_forward", self).hidden,
-            }
-        return fields
-
-    def classes(self, config: EncoderDecoderModel) -> tuple[str, ...]:
-        biased = isinstance(config.output, Tied) and config.output.bias
-        return self._classes()[:1] if biased else self._classes()[1:]
-
-    def _classes(self) -> tuple[str, str]:
-        return self.class_prefix + self.generator, f"{self.class_prefix}Model"
+def _supported(marian: bool) -> dict[str, tuple[bool, ...]]:
+    """Layouts of layers: Marian's configs have these fields, whose values its class does not read."""
+    fields = dict.fromkeys(
+        ("normalize_before", "add_final_layer_norm", "static_position_embeddings"), _ANY if marian else (False,)
+    )
+    return {"tie_word_embeddings": (True,), **fields}
 
 
-@dataclasses.dataclass(frozen=True)
-class BartFamily(TranslationFamily):
-    """BART (Lewis et al. 2020): learned positions and normalised embeddings on each side."""
+_CONSTANTS = {"is_encoder_decoder": True, "tie_word_embeddings": True}
+_HEAD_GROUPS = (("encoder",), ("decoder", "cross"))
 
-    generator: ClassVar[str] = "ForConditionalGeneration"
-    ignored: ClassVar[tuple[str, ...]] = (r"(model\.)?(encoder|decoder)\.version",)
+BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings on each side
+    model_type="bart",
+    class_prefix="Bart",
+    prefix="model.",
+    config=_config(
+        _embeddings(_VOCABULARY, record(Learned, max_length=size("max_position_embeddings", 1024), offset=2), _NORM),
+        decoder_embeddings=None,
+        share_tokens=True,
+    ),
+    classes=_classes("ForConditionalGeneration"),
+    rules=(
+        *one("shared.weight", "embeddings/token"),
+        *one("encoder.embed_positions.weight", "embeddings/position"),
+        *norm("encoder.layernorm_embedding", "embeddings/norm"),
+        *one("decoder.embed_positions.weight", "decoder_embeddings/position"),
+        *norm("decoder.layernorm_embedding", "decoder_embeddings/norm"),
+        *_STACKS,
+    ),
+    copies=_SHARED,
+    ignored=(r"(model\.)?(encoder|decoder)\.version",),
+    supported=_supported(marian=False),
+    constants=_CONSTANTS,
+    head_groups=_HEAD_GROUPS,
+)
 
-    def embeddings(self, fields: Fields, vocab_size: int) -> Embeddings:
-        return Embeddings(
-            vocab_size=vocab_size,
-            positions=Learned(fields.size("max_position_embeddings", 1024), offset=2),
-            scale_by_width=fields.flag("scale_embedding", False),
-            norm=LayerNorm(1e-5),
-            dropout=fields.number("dropout", 0.1),
-        )
+_SHARES = flag("share_encoder_decoder_embeddings", True)
 
-    def write(self, config: EncoderDecoderModel) -> dict[str, Any]:
-        positions = expect(config.embeddings.positions, Learned, "embeddings.positions", self)
-        return super().write(config) | {"max_position_embeddings": positions.max_length}
-
-    def rules(self, config: EncoderDecoderModel) -> Rules:
-        sides = tuple(
-            rule
-            for side, ours in (("encoder", "embeddings"), ("decoder", "decoder_embeddings"))
-            for rule in (
-                *one(f"model.{side}.embed_positions.weight", f"{ours}/position"),
-                *norm(f"model.{side}.layernorm_embedding", f"{ours}/norm"),
-            )
-        )
-        return (*one("model.shared.weight", "embeddings/token"), *sides, *_STACKS, *_LOGITS)
-
-    def copies(self, config: EncoderDecoderModel) -> Mapping[str, str]:
-        repeated = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
-        return dict.fromkeys(repeated, "model.shared.weight")
-
-
-@dataclasses.dataclass(frozen=True)
-class MarianFamily(TranslationFamily):
-    """Marian (Junczys-Dowmunt et al. 2018), OPUS-MT: sinusoidal positions; tokens may differ between the sides."""
-
-    generator: ClassVar[str] = "MTModel"
-    ignored: ClassVar[tuple[str, ...]] = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
-
-    def embeddings(self, fields: Fields, vocab_size: int) -> Embeddings:
-        return Embeddings(
-            vocab_size=vocab_size,
-            positions=Sinusoidal(),
-            scale_by_width=fields.flag("scale_embedding", False),
-            dropout=fields.number("dropout", 0.1),
-        )
-
-    def shares_tokens(self, fields: Fields) -> bool:
-        return fields.flag("share_encoder_decoder_embeddings", True)
-
-    def write(self, config: EncoderDecoderModel) -> dict[str, Any]:
-        return super().write(config) | {
-            "share_encoder_decoder_embeddings": config.share_tokens,
-            "decoder_vocab_size": config.target_embeddings.vocab_size,
-        }
-
-    def rules(self, config: EncoderDecoderModel) -> Rules:
-        source = "model.shared.weight" if config.share_tokens else "model.encoder.embed_tokens.weight"
-        tokens = (
-            *one(source, "embeddings/token"),
-            *one("model.decoder.embed_tokens.weight", "decoder_embeddings/token"),
-        )
-        return (*tokens, *_STACKS, *_LOGITS)
-
-    def copies(self, config: EncoderDecoderModel) -> Mapping[str, str]:
-        if not config.share_tokens:
-            return {"lm_head.weight": "model.decoder.embed_tokens.weight"}
-        repeated = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
-        return dict.fromkeys(repeated, "model.shared.weight")
+MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; the two sides may have their own tokens
+    model_type="marian",
+    class_prefix="Marian",
+    prefix="model.",
+    config=_config(
+        _embeddings(_VOCABULARY, record(Sinusoidal), None),
+        decoder_embeddings=Optional(
+            _embeddings(size("decoder_vocab_size", _VOCABULARY), record(Sinusoidal), None),
+            when=lambda fields: not _SHARES.read(fields),
+        ),
+        share_tokens=_SHARES,
+    ),
+    classes=_classes("MTModel"),
+    rules=(
+        *unless("decoder_embeddings/token", one("shared.weight", "embeddings/token")),
+        *given("decoder_embeddings/token", one("encoder.embed_tokens.weight", "embeddings/token")),
+        *one("decoder.embed_tokens.weight", "decoder_embeddings/token"),
+        *_STACKS,
+    ),
+    copies=(*_SHARED, ("lm_head.weight", "model.decoder.embed_tokens.weight")),
+    ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
+    supported=_supported(marian=True),
+    constants=_CONSTANTS,
+    head_groups=_HEAD_GROUPS,
+)

@@ -1,37 +1,114 @@
-"""BERT."""
+"""BERT, RoBERTa (XLM-RoBERTa, CamemBERT), DistilBERT and ALBERT: post-norm encoders with learned positions."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
-
-from headjax.hub.families.encoders import EncoderFamily, TaskClass
-from headjax.hub.family import expect
-from headjax.hub.fields import Fields
+from headjax.attention.multi_head import MultiHead
+from headjax.core.tensors import Normal
+from headjax.hub.families.labels import classifier, labelled
+from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Rules, affine, norm, one, projection, under
-from headjax.models.embeddings import Learned
+from headjax.hub.table import (
+    Custom,
+    Entry,
+    Field,
+    Layers,
+    Optional,
+    Record,
+    Training,
+    activation,
+    computed,
+    has_tensor,
+    integer,
+    number,
+    record,
+    share,
+    size,
+)
+from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
 from headjax.models.encoder import EncoderModel
+from headjax.models.feed_forward import Dense
+from headjax.models.layer import Layer
 from headjax.models.norms import LayerNorm
 from headjax.models.pooler import Pooler
-from headjax.models.tasks import (
-    Classification,
-    MaskedLanguageModel,
-    NoTask,
-    Pretraining,
-    Regression,
-    Span,
-    TaskOutput,
-    TokenClassification,
-)
+from headjax.models.residual import PostNorm
+from headjax.models.stack import SharedStack, Stack
+from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
 
-EMBEDDINGS: Rules = (
+_WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")
+_ACTIVATION = activation("hidden_act", "gelu")
+_DROPOUT, _ATTENTION_DROPOUT = number("hidden_dropout_prob", 0.1), number("attention_probs_dropout_prob", 0.1)
+_NORM = record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12))
+_LEARNED = record(Learned, max_length=size("max_position_embeddings"))
+_POOLER = Optional(record(Pooler), when=has_tensor("pooler."))
+_UNSUPPORTED = {
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "position_embedding_type": ("absolute",),
+}
+
+
+def _layer(width: Field, heads: Field, dense: Record, layer_norm: Entry | LayerNorm, **dropouts: Entry) -> Record:
+    attention = record(MultiHead, num_heads=heads, head_dim=share(width, heads))
+    residual = record(PostNorm, norm=layer_norm)
+    return record(Layer, attention=attention, feed_forward=dense, residual=residual, **dropouts)
+
+
+def _embeddings(positions: Record, **parts: Entry) -> Record:
+    return record(
+        Embeddings,
+        vocab_size=_VOCABULARY,
+        positions=positions,
+        segments=size("type_vocab_size", 2),
+        norm=_NORM,
+        dropout=_DROPOUT,
+        **parts,
+    )
+
+
+def _encoder(embeddings: Record, hidden_act: Field = _ACTIVATION, stack: type[Stack] = Stack) -> Record:
+    layer = _layer(
+        _WIDTH,
+        _HEADS,
+        record(Dense, hidden=size("intermediate_size"), activation=hidden_act),
+        _NORM,
+        dropout=_DROPOUT,
+        attention_dropout=_ATTENTION_DROPOUT,
+    )
+    return record(
+        EncoderModel,
+        width=_WIDTH,
+        encoder=record(stack, layers=Layers(size("num_hidden_layers"), layer)),
+        embeddings=embeddings,
+        pooler=_POOLER,
+        initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+    )
+
+
+def _task(suffix: str, output: Entry, rules: Rules, copies: Copies = (), **parts: Entry) -> ModelClass:
+    return ModelClass(suffix=suffix, parts={"output": output, **parts}, rules=rules, copies=copies)
+
+
+_MODEL = _task("Model", record(NoTask), ())
+
+
+def _tokens_and_spans(dropout: Entry, span_dropout: Entry | float) -> tuple[ModelClass, ModelClass]:
+    return (
+        _task(
+            "ForTokenClassification",
+            labelled(TokenClassification, dropout=dropout),
+            affine("classifier", "output"),
+        ),
+        _task("ForQuestionAnswering", record(Span, dropout=span_dropout), affine("qa_outputs", "output")),
+    )
+
+
+_EMBEDDINGS: Rules = (
     *one("embeddings.word_embeddings.weight", "embeddings/token"),
     *one("embeddings.position_embeddings.weight", "embeddings/position"),
     *one("embeddings.token_type_embeddings.weight", "embeddings/segment"),
     *norm("embeddings.LayerNorm", "embeddings/norm"),
 )
-LAYER: Rules = (
+_BERT_LAYER: Rules = (
     *projection("attention.self.query", "attention/query"),
     *projection("attention.self.key", "attention/key"),
     *projection("attention.self.value", "attention/value"),
@@ -41,70 +118,230 @@ LAYER: Rules = (
     *projection("output.dense", "feed_forward/down"),
     *norm("output.LayerNorm", "feed_forward_residual/norm"),
 )
-POOLER: Rules = affine("pooler.dense", "pooler")
-_MASKED: Rules = (
-    *projection("cls.predictions.transform.dense", "transform"),
-    *norm("cls.predictions.transform.LayerNorm", "norm"),
-    *one("cls.predictions.bias", "bias"),
+_BERT_RULES: Rules = (
+    *_EMBEDDINGS,
+    *under("encoder.layer.{}.", "encoder/{}/", _BERT_LAYER),
+    *affine("pooler.dense", "pooler"),
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class BertFamily(EncoderFamily):
-    """BERT (Devlin et al. 2019)."""
-
-    prefix: ClassVar[str] = "bert."
-    ignored: ClassVar[tuple[str, ...]] = (r"(bert\.)?embeddings\.position_ids",)
-    base: ClassVar[Rules] = (*EMBEDDINGS, *under("encoder.layer.{}.", "encoder/{}/", LAYER), *POOLER)
-    tasks: ClassVar[tuple[TaskClass, ...]] = (
-        TaskClass("ForMaskedLM", (MaskedLanguageModel,), under("", "output/", _MASKED)),
-        TaskClass(
-            "ForPreTraining",
-            (Pretraining,),
-            (*under("", "output/masked/", _MASKED), *affine("cls.seq_relationship", "output/next_sentence")),
+def _pretraining(
+    hidden_act: Field, dropout: Entry, tokens: str, head: str, transform: str, order: str
+) -> tuple[ModelClass, ...]:
+    """BERT's and ALBERT's classes with a task; `order` names the output about the order of two sentences."""
+    masked = record(MaskedLanguageModel, activation=hidden_act, norm=_NORM)
+    rules: Rules = (
+        *projection(f"{head}.{transform}dense", "transform"),
+        *norm(f"{head}.{transform}LayerNorm", "norm"),
+        *one(f"{head}.bias", "bias"),
+    )
+    copies = ((f"{head}.decoder.weight", tokens), (f"{head}.decoder.bias", f"{head}.bias"))
+    return (
+        _task("ForMaskedLM", masked, under("", "output/", rules), copies),
+        ModelClass(
+            suffix="ForPreTraining",
+            parts={"output": record(Pretraining, masked=masked), "pooler": record(Pooler)},
+            rules=(*under("", "output/masked/", rules), *affine(order, "output/next_sentence")),
+            copies=copies,
+            instead_of="ForMaskedLM",  # bert-base-uncased calls itself so
+            marked_by="seq_relationship|sop_classifier",
         ),
-        TaskClass("ForSequenceClassification", (Classification, Regression), affine("classifier", "output")),
-        TaskClass("ForTokenClassification", (TokenClassification,), affine("classifier", "output")),
-        TaskClass("ForQuestionAnswering", (Span,), affine("qa_outputs", "output")),
+        _task("ForSequenceClassification", classifier(dropout), affine("classifier", "output"), pooler=record(Pooler)),
+        *_tokens_and_spans(dropout, 0.0),
     )
 
-    def epsilon(self, fields: Fields) -> float:
-        return fields.number("layer_norm_eps", 1e-12)
 
-    def pooler(self, fields: Fields, names: Collection[str], output: TaskOutput) -> Pooler | None:
-        """Present where the task reads it, and elsewhere where the file has one."""
-        return Pooler() if output.needs_pooler or any("pooler." in name for name in names) else None
+_CLASSIFIER_DROPOUT = number("classifier_dropout", _DROPOUT)
 
-    def suffix(self, fields: Fields, names: Collection[str]) -> str:
-        """Files of both pretraining tasks may name the class of one; then the tensors decide."""
-        suffix = super().suffix(fields, names)
-        both = suffix == "ForMaskedLM" and any("seq_relationship" in n or "sop_classifier" in n for n in names)
-        return "ForPreTraining" if both else suffix
-
-    def output_dropout(self, fields: Fields, suffix: str) -> float:
-        return 0.0 if suffix == "ForQuestionAnswering" else super().output_dropout(fields, suffix)
-
-    def write_more(self, config: EncoderModel) -> dict[str, Any]:
-        positions = expect(config.embeddings.positions, Learned, "embeddings.positions", self)
-        norm = expect(config.embeddings.norm, LayerNorm, "embeddings.norm", self)
-        fields: dict[str, Any] = {
-            "max_position_embeddings": positions.max_length,
-            "type_vocab_size": config.embeddings.segments,
-            "layer_norm_eps": norm.epsilon,
-        }
-        return fields | classifier_dropout(config.output)
-
-    def copies(self, config: EncoderModel) -> Mapping[str, str]:
-        if not isinstance(config.output, MaskedLanguageModel | Pretraining):
-            return {}
-        return {
-            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        }
+BERT = Family(  # Devlin et al. 2019
+    model_type="bert",
+    class_prefix="Bert",
+    prefix="bert.",
+    config=_encoder(_embeddings(_LEARNED)),
+    classes=(
+        _MODEL,
+        *_pretraining(
+            _ACTIVATION,
+            _CLASSIFIER_DROPOUT,
+            "bert.embeddings.word_embeddings.weight",
+            "cls.predictions",
+            "transform.",
+            "cls.seq_relationship",
+        ),
+    ),
+    rules=_BERT_RULES,
+    ignored=(r"(bert\.)?embeddings\.position_ids",),
+    supported=_UNSUPPORTED,
+    head_groups=(("encoder",),),
+    prunable="encoder",
+)
 
 
-def classifier_dropout(output: TaskOutput, name: str = "classifier_dropout") -> dict[str, Any]:
-    """The field of the dropout before a task's logits."""
-    if isinstance(output, NoTask | MaskedLanguageModel | Pretraining | Span):
-        return {}
-    return {name: output.dropout}  # type: ignore[attr-defined]
+# RoBERTa's positions skip padding. They start behind the row of the padding token, which the table holds too.
+_PADDING, _ROWS = integer("pad_token_id", 1), size("max_position_embeddings")
+_LEARNED_PRESENT = record(
+    LearnedPresent,
+    max_length=computed(lambda fields: _ROWS.read(fields) - _PADDING.read(fields) - 1, _ROWS.name),
+    offset=Custom(
+        lambda fields: _PADDING.read(fields) + 1, lambda offset: {_PADDING.name: offset - 1}, name=_PADDING.name
+    ),
+).writing(lambda positions: {_ROWS.name: positions.max_length + positions.offset})
+
+
+def roberta(model_type: str, class_prefix: str) -> Family:
+    """Return a family like RoBERTa (Liu et al. 2019): BERT whose positions skip padding, with other task outputs."""
+    tokens = "roberta.embeddings.word_embeddings.weight"
+    masked = (
+        *projection("lm_head.dense", "output/transform"),
+        *norm("lm_head.layer_norm", "output/norm"),
+        *one("lm_head.bias", "output/bias"),
+    )
+    return Family(
+        model_type=model_type,
+        class_prefix=class_prefix,
+        prefix="roberta.",
+        config=_encoder(_embeddings(_LEARNED_PRESENT)),
+        classes=(
+            _MODEL,
+            _task(
+                "ForMaskedLM",
+                record(MaskedLanguageModel, activation="gelu", norm=_NORM),
+                masked,
+                (("lm_head.decoder.weight", tokens), ("lm_head.decoder.bias", "lm_head.bias")),
+            ),
+            _task(
+                "ForSequenceClassification",
+                classifier(_CLASSIFIER_DROPOUT),
+                (*affine("classifier.dense", "pooler"), *affine("classifier.out_proj", "output")),
+                pooler=record(Pooler, dropout=_CLASSIFIER_DROPOUT),
+            ),
+            *_tokens_and_spans(_CLASSIFIER_DROPOUT, 0.0),
+        ),
+        rules=_BERT_RULES,
+        ignored=(r"(roberta\.)?embeddings\.position_ids",),
+        supported=_UNSUPPORTED,
+        head_groups=(("encoder",),),
+        prunable="encoder",
+    )
+
+
+ROBERTA = roberta("roberta", "Roberta")
+XLM_ROBERTA = roberta("xlm-roberta", "XLMRoberta")
+CAMEMBERT = roberta("camembert", "Camembert")
+
+
+_DISTIL_WIDTH, _DISTIL_HEADS, _DISTIL_DROPOUT = size("dim"), size("n_heads"), number("dropout", 0.1)
+_DISTIL_ACTIVATION, _DISTIL_NORM = activation("activation", "gelu"), LayerNorm(1e-12)
+
+DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is part of the classifier
+    model_type="distilbert",
+    class_prefix="DistilBert",
+    prefix="distilbert.",
+    config=record(
+        EncoderModel,
+        width=_DISTIL_WIDTH,
+        encoder=record(
+            Stack,
+            layers=Layers(
+                size("n_layers"),
+                _layer(
+                    _DISTIL_WIDTH,
+                    _DISTIL_HEADS,
+                    record(Dense, hidden=size("hidden_dim"), activation=_DISTIL_ACTIVATION),
+                    _DISTIL_NORM,
+                    dropout=_DISTIL_DROPOUT,
+                    attention_dropout=number("attention_dropout", 0.1),
+                ),
+            ),
+        ),
+        embeddings=record(
+            Embeddings, vocab_size=_VOCABULARY, positions=_LEARNED, norm=_DISTIL_NORM, dropout=_DISTIL_DROPOUT
+        ),
+        initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+    ),
+    classes=(
+        _MODEL,
+        _task(
+            "ForMaskedLM",
+            record(MaskedLanguageModel, activation=_DISTIL_ACTIVATION, norm=_DISTIL_NORM),
+            (
+                *projection("vocab_transform", "output/transform"),
+                *norm("vocab_layer_norm", "output/norm"),
+                *one("vocab_projector.bias", "output/bias"),
+            ),
+            (("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
+        ),
+        _task(
+            "ForSequenceClassification",
+            classifier(number("seq_classif_dropout", 0.2)),
+            (*affine("pre_classifier", "pooler"), *affine("classifier", "output")),
+            pooler=record(Pooler, activation="relu"),
+        ),
+        *_tokens_and_spans(_DISTIL_DROPOUT, number("qa_dropout", 0.1)),
+    ),
+    rules=(
+        *_EMBEDDINGS,
+        *under(
+            "transformer.layer.{}.",
+            "encoder/{}/",
+            (
+                *projection("attention.q_lin", "attention/query"),
+                *projection("attention.k_lin", "attention/key"),
+                *projection("attention.v_lin", "attention/value"),
+                *projection("attention.out_lin", "attention/output"),
+                *norm("sa_layer_norm", "attention_residual/norm"),
+                *projection("ffn.lin1", "feed_forward/up"),
+                *projection("ffn.lin2", "feed_forward/down"),
+                *norm("output_layer_norm", "feed_forward_residual/norm"),
+            ),
+        ),
+    ),
+    ignored=(r"(distilbert\.)?embeddings\.position_ids",),
+    supported=_UNSUPPORTED,
+    head_groups=(("encoder",),),
+    prunable="encoder",
+)
+
+
+_ALBERT_ACTIVATION = activation("hidden_act", "gelu_new")
+
+ALBERT = Family(  # Lan et al. 2020: one layer used again and again, and small token embeddings
+    model_type="albert",
+    class_prefix="Albert",
+    prefix="albert.",
+    config=_encoder(_embeddings(_LEARNED, size=size("embedding_size", 128)), _ALBERT_ACTIVATION, SharedStack),
+    classes=(
+        _MODEL,
+        *_pretraining(
+            _ALBERT_ACTIVATION,
+            number("classifier_dropout_prob", 0.1),
+            "albert.embeddings.word_embeddings.weight",
+            "predictions",
+            "",
+            "sop_classifier.classifier",
+        ),
+    ),
+    rules=(
+        *_EMBEDDINGS,
+        *projection("encoder.embedding_hidden_mapping_in", "embeddings/projection"),
+        *under(
+            "encoder.albert_layer_groups.0.albert_layers.0.",
+            "encoder/0/",
+            (
+                *projection("attention.query", "attention/query"),
+                *projection("attention.key", "attention/key"),
+                *projection("attention.value", "attention/value"),
+                *projection("attention.dense", "attention/output"),
+                *norm("attention.LayerNorm", "attention_residual/norm"),
+                *projection("ffn", "feed_forward/up"),
+                *projection("ffn_output", "feed_forward/down"),
+                *norm("full_layer_layer_norm", "feed_forward_residual/norm"),
+            ),
+        ),
+        *affine("pooler", "pooler"),
+    ),
+    ignored=(r"(albert\.)?embeddings\.position_ids",),
+    supported=_UNSUPPORTED | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
+    head_groups=(("encoder",),),
+    prunable="encoder",
+)

@@ -7,16 +7,17 @@ from typing import Any
 
 from headjax.core.class_names import tell_nothing
 from headjax.hub.fields import Fields
-from headjax.models.tasks import Classification, DistilledClassification, Regression, TaskOutput, TokenClassification
+from headjax.hub.table import Choice, Custom, Entry, Record, record, text
+from headjax.models.tasks import Classification, Regression
 
 
 def num_labels(fields: Fields) -> int:
-    """The number of labels: those of `id2label`, else `num_labels`, else 2."""
+    """Return the number of labels: those of `id2label`, else `num_labels`, else 2."""
     return len(fields.group("id2label")) or fields.size("num_labels", 2)
 
 
 def label_names(fields: Fields) -> tuple[str, ...]:
-    """The names of `id2label` in the order of their numbers; empty where they only repeat the numbers (`LABEL_0`).
+    """Return the names of `id2label` in the order of their numbers; none where they only repeat them (`LABEL_0`).
 
     Raises:
         ConfigError: the keys of `id2label` are not the numbers from 0.
@@ -28,34 +29,34 @@ def label_names(fields: Fields) -> tuple[str, ...]:
     return () if tell_nothing(names) else names
 
 
-def classifier(fields: Fields, dropout: float) -> Classification | Regression:
-    """The output of a sequence classifier, which may be a regression.
-
-    Raises:
-        ConfigError: several labels at once, which no loss here covers.
-    """
-    labels = num_labels(fields)
-    usual = "regression" if labels == 1 else "single_label_classification"
-    fields.only("problem_type", ["regression", "single_label_classification"], usual)
-    if fields.text("problem_type", usual) == "regression":
-        return Regression(outputs=labels, dropout=dropout)
-    return Classification(classes=labels, dropout=dropout, names=label_names(fields))
-
-
-def label_fields(output: TaskOutput) -> dict[str, Any]:
-    """The fields that number and name the labels of an output."""
-    if isinstance(output, Regression):
-        return {"problem_type": "regression", **_names(output.outputs, ())}
-    if isinstance(output, Classification):
-        return {"problem_type": "single_label_classification", **_names(output.classes, output.names)}
-    if isinstance(output, TokenClassification | DistilledClassification):
-        return _names(output.classes, output.names)
-    return {}
-
-
-def _names(count: int, names: Sequence[str]) -> dict[str, Any]:
-    labels = names or [f"LABEL_{i}" for i in range(count)]
+def _write(labels: Sequence[str]) -> dict[str, Any]:
     return {
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
     }
+
+
+_COUNT = Custom(num_labels, lambda count: _write([f"LABEL_{i}" for i in range(count)]), name="id2label")
+_NAMES = Custom(label_names, lambda names: _write(names) if names else {}, name="id2label")
+_PROBLEM = text(
+    "problem_type", lambda fields: "regression" if num_labels(fields) == 1 else "single_label_classification"
+)
+
+
+def labelled(kind: type, **parts: Entry | float) -> Record:
+    """Return the entry of an output with classes, whose names come before the names that unnamed classes get."""
+    return record(kind, names=_NAMES, classes=_COUNT, **parts)
+
+
+def classifier(dropout: Entry | float) -> Choice:
+    """Return the entry of a sequence classifier, which is a regression where there is one label.
+
+    Several labels at once (`multi_label_classification`) are not supported: headjax has no loss for them.
+    """
+    return Choice(
+        _PROBLEM,
+        {
+            "regression": record(Regression, outputs=_COUNT, dropout=dropout),
+            "single_label_classification": labelled(Classification, dropout=dropout),
+        },
+    )

@@ -1,22 +1,34 @@
-"""Llama, Mistral, Qwen2 and Qwen3: grouped heads, rotary positions, gated feed-forward."""
+"""Llama, Mistral, Qwen2 and Qwen3: grouped heads, rotary positions, gated feed-forward layers."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from headjax.attention.base import Attention
 from headjax.attention.grouped import Grouped
 from headjax.attention.multi_head import MultiHead
-from headjax.attention.rotary import Rotary
+from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves
 from headjax.core.tensors import Normal
-from headjax.hub.families.rope import read_rotary, write_rotary
-from headjax.hub.family import Family, HeadShape, InexpressibleError, expect
-from headjax.hub.fields import ACTIVATION_NAMES, Fields
-from headjax.hub.forms import Transposed
-from headjax.hub.rules import Rules, one, projection, under
-from headjax.models.base import ModelConfig
+from headjax.hub.family import Family, HeadShape, ModelClass, any_size
+from headjax.hub.fields import Fields
+from headjax.hub.rules import Rules, Transposed, one, projection, under
+from headjax.hub.table import (
+    Choice,
+    Constant,
+    Custom,
+    Entry,
+    Layers,
+    Optional,
+    Record,
+    Training,
+    activation,
+    flag,
+    number,
+    record,
+    size,
+    text,
+)
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.feed_forward import GatedDense
@@ -26,197 +38,185 @@ from headjax.models.outputs import Tied, Untied
 from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
 
-_LAYER: Rules = (
-    *projection("self_attn.q_proj", "attention/query"),
-    *projection("self_attn.k_proj", "attention/key"),
-    *projection("self_attn.v_proj", "attention/value"),
-    *projection("self_attn.o_proj", "attention/output"),
-    *one("self_attn.q_norm.weight", "attention/query_norm/scale"),
-    *one("self_attn.k_norm.weight", "attention/key_norm/scale"),
-    *one("input_layernorm.weight", "attention_residual/norm/scale"),
-    *projection("mlp.gate_proj", "feed_forward/gate"),
-    *projection("mlp.up_proj", "feed_forward/up"),
-    *projection("mlp.down_proj", "feed_forward/down"),
-    *one("post_attention_layernorm.weight", "feed_forward_residual/norm/scale"),
+_SCALING = Choice(
+    text("rope_type", text("type", "default")),
+    {
+        "default": Constant(None),
+        "linear": record(LinearScaling, factor=number("factor")),
+        "llama3": record(
+            Llama3Scaling,
+            factor=number("factor"),
+            low_frequency=number("low_freq_factor"),
+            high_frequency=number("high_freq_factor"),
+            original_length=size("original_max_position_embeddings"),
+        ),
+    },
 )
-_MODEL: Rules = (
+_ROPE = record(RotaryHalves, base=number("rope_theta"), scaling=_SCALING)
+
+
+def _read_rotary(fields: Fields) -> RotaryHalves:
+    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` of transformers 4."""
+    parameters = dict(fields.group("rope_parameters") or fields.group("rope_scaling"))
+    parameters.setdefault("rope_theta", fields.number("rope_theta", 10000.0))
+    rope = Fields(parameters, f"{fields.file}: rope_parameters")
+    rope.only("partial_rotary_factor", [1.0], 1.0)
+    rotary: RotaryHalves = _ROPE.read(rope)
+    return rotary
+
+
+def _write_rotary(rotary: Any) -> Mapping[str, Any]:
+    """Write the fields of both generations of transformers."""
+    parameters = _ROPE.write(rotary, "rotary")
+    scaling = {name: value for name, value in parameters.items() if name != "rope_theta"}
+    return {
+        "rope_theta": rotary.base,
+        "rope_scaling": None if rotary.scaling is None else scaling,
+        "rope_parameters": parameters,
+    }
+
+
+_WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
+_TIED = flag("tie_word_embeddings", False)
+_NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))
+
+
+def _config(
+    *,
+    projection_bias: Entry | bool,
+    output_bias: Entry | bool,
+    feed_forward_bias: Entry | bool = False,
+    longest: Entry | None = None,
+    head_norm: Record | None = None,
+) -> Record:
+    """Return the table of a decoder.
+
+    Args:
+        projection_bias: whether queries, keys and values have biases.
+        output_bias: whether the attention's output has a bias.
+        feed_forward_bias: whether the feed-forward layers have biases.
+        longest: number of tokens up to which attention sees everything before it; None is any number.
+        head_norm: normalisation of each head's queries and keys, or None.
+    """
+    attention = record(
+        Grouped,
+        num_heads=_HEADS,
+        kv_heads=size("num_key_value_heads", _HEADS),
+        head_dim=size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields)),
+        projection_bias=projection_bias,
+        output_bias=output_bias,
+        rotary=Custom(_read_rotary, _write_rotary),
+        query_norm=head_norm,
+        key_norm=head_norm,
+    )
+    layer = record(
+        Layer,
+        attention=attention,
+        feed_forward=record(
+            GatedDense,
+            hidden=size("intermediate_size"),
+            activation=activation("hidden_act", "silu"),
+            bias=feed_forward_bias,
+        ),
+        residual=record(PreNorm, norm=_NORM),
+        attention_dropout=number("attention_dropout", 0.0),
+    )
+    positions = record(NoPositions, max_length=longest)
+    return record(
+        DecoderModel,
+        width=_WIDTH,
+        embeddings=record(Embeddings, vocab_size=size("vocab_size"), positions=positions),
+        decoder=record(Stack, layers=Layers(size("num_hidden_layers"), layer), final_norm=_NORM),
+        initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+    )
+
+
+_RULES: Rules = (
     *one("embed_tokens.weight", "embeddings/token"),
-    *under("layers.{}.", "decoder/{}/", _LAYER),
+    *under(
+        "layers.{}.",
+        "decoder/{}/",
+        (
+            *projection("self_attn.q_proj", "attention/query"),
+            *projection("self_attn.k_proj", "attention/key"),
+            *projection("self_attn.v_proj", "attention/value"),
+            *projection("self_attn.o_proj", "attention/output"),
+            *one("self_attn.q_norm.weight", "attention/query_norm/scale"),
+            *one("self_attn.k_norm.weight", "attention/key_norm/scale"),
+            *one("input_layernorm.weight", "attention_residual/norm/scale"),
+            *projection("mlp.gate_proj", "feed_forward/gate"),
+            *projection("mlp.up_proj", "feed_forward/up"),
+            *projection("mlp.down_proj", "feed_forward/down"),
+            *one("post_attention_layernorm.weight", "feed_forward_residual/norm/scale"),
+        ),
+    ),
     *one("norm.weight", "decoder/final_norm/scale"),
 )
-_OUTPUT: Rules = one("lm_head.weight", "output/kernel", Transposed())
 
 
-class Biases(NamedTuple):
-    """Which maps have biases."""
+def _grouped(shape: HeadShape, like: Attention) -> Attention:
+    """Return grouped heads with the biases, rotary positions and norms that `like` has."""
+    biased = isinstance(like, Grouped | MultiHead)
+    return Grouped(
+        num_heads=shape.num_heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        projection_bias=biased and like.projection_bias,  # type: ignore[attr-defined]
+        output_bias=biased and like.output_bias,  # type: ignore[attr-defined]
+        rotary=like.rotary if isinstance(like, Grouped | MultiHead) else None,
+        query_norm=like.query_norm if isinstance(like, Grouped) else None,
+        key_norm=like.key_norm if isinstance(like, Grouped) else None,
+    )
 
-    projections: bool = False
-    output: bool = False
-    feed_forward: bool = False
 
-
-@dataclasses.dataclass(frozen=True)
-class LlamaFamily(Family):
-    """Llama (Touvron et al. 2023). Other decoders differ in their biases, windows and normalised heads."""
-
-    prefix: ClassVar[str] = "model."
-    ignored: ClassVar[tuple[str, ...]] = (r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",)
-    config_type: ClassVar[type[ModelConfig]] = DecoderModel
-    head_groups: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
-    normalised_heads: ClassVar[bool] = False
-
-    def biases(self, fields: Fields) -> Biases:
-        """Which maps have biases."""
-        attention = fields.flag("attention_bias", False)
-        return Biases(attention, attention, fields.flag("mlp_bias", False))
-
-    def write_biases(self, biases: Biases) -> dict[str, Any]:
-        """The fields that say which maps have biases."""
-        return {"attention_bias": biases.projections, "mlp_bias": biases.feed_forward}
-
-    def longest(self, fields: Fields) -> int | None:
-        """Tokens up to which attention sees everything before it; None is any number."""
-        return None
-
-    def write_longest(self, longest: int | None) -> dict[str, Any]:
-        """The fields of `longest`."""
-        return {}
-
-    def read(self, fields: Fields, names: Collection[str]) -> DecoderModel:
-        fields.only("architectures", [[name] for name in self._classes()], [self._classes()[0]])
-        width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-        size, biases = fields.size("head_dim", width // heads), self.biases(fields)
-        norm = RMSNorm(fields.number("rms_norm_eps", 1e-6))
-        layer = Layer(
-            attention=Grouped(
-                num_heads=heads,
-                kv_heads=fields.size("num_key_value_heads", heads),
-                head_dim=size,
-                projection_bias=biases.projections,
-                output_bias=biases.output,
-                rotary=read_rotary(fields),
-                query_norm=norm if self.normalised_heads else None,
-                key_norm=norm if self.normalised_heads else None,
+def _family(model_type: str, class_prefix: str, config: Record) -> Family:
+    return Family(
+        model_type=model_type,
+        class_prefix=class_prefix,
+        prefix="model.",
+        config=config,
+        classes=(
+            ModelClass(
+                suffix="ForCausalLM",
+                parts={"output": Choice(_TIED, {True: record(Tied), False: record(Untied)})},
+                rules=one("lm_head.weight", "output/kernel", Transposed()),
             ),
-            feed_forward=GatedDense(
-                fields.size("intermediate_size"), fields.activation("hidden_act", "silu"), biases.feed_forward
-            ),
-            residual=PreNorm(norm),
-            attention_dropout=fields.number("attention_dropout", 0.0),
-        )
-        return DecoderModel(
-            width=width,
-            embeddings=Embeddings(
-                vocab_size=fields.size("vocab_size"), positions=NoPositions(max_length=self.longest(fields))
-            ),
-            decoder=Stack(layers=(layer,) * fields.size("num_hidden_layers"), final_norm=norm),
-            output=Tied() if fields.flag("tie_word_embeddings", False) else Untied(),
-            initializer=Normal(fields.number("initializer_range", 0.02)),
-        )
-
-    def write(self, config: DecoderModel) -> dict[str, Any]:
-        layer = config.decoder.layers[0]
-        attention = expect(layer.attention, Grouped, "decoder.layers[0].attention", self)
-        feed_forward = expect(layer.feed_forward, GatedDense, "decoder.layers[0].feed_forward", self)
-        residual = expect(layer.residual, PreNorm, "decoder.layers[0].residual", self)
-        positions = expect(config.embeddings.positions, NoPositions, "embeddings.positions", self)
-        if attention.rotary is None:
-            raise InexpressibleError(f"decoder.layers[0].attention.rotary is None, {self.model_type} has rotary heads")
-        return {
-            "model_type": self.model_type,
-            "architectures": [self._classes()[0]],
-            "vocab_size": config.embeddings.vocab_size,
-            "hidden_size": config.width,
-            "intermediate_size": feed_forward.hidden,
-            "num_hidden_layers": len(config.decoder.layers),
-            "num_attention_heads": attention.num_heads,
-            "num_key_value_heads": attention.kv_heads,
-            "head_dim": attention.head_dim,
-            "hidden_act": ACTIVATION_NAMES[feed_forward.activation],
-            "rms_norm_eps": residual.norm.epsilon,
-            "attention_dropout": layer.attention_dropout,
-            "tie_word_embeddings": isinstance(config.output, Tied),
-            **write_rotary(attention.rotary),
-            **self.write_biases(Biases(attention.projection_bias, attention.output_bias, feed_forward.bias)),
-            **self.write_longest(positions.max_length),
-        }
-
-    def rules(self, config: DecoderModel) -> Rules:
-        return (*under(self.prefix, "", _MODEL), *_OUTPUT)
-
-    def classes(self, config: DecoderModel) -> tuple[str, ...]:
-        return self._classes() if isinstance(config.output, Tied) else self._classes()[:1]
-
-    def _classes(self) -> tuple[str, ...]:
-        return f"{self.class_prefix}ForCausalLM", f"{self.class_prefix}Model"
-
-    def copies(self, config: DecoderModel) -> Mapping[str, str]:
-        return {"lm_head.weight": "model.embed_tokens.weight"} if isinstance(config.output, Tied) else {}
-
-    def standard(self, shape: HeadShape, like: Attention) -> Attention:
-        rotary: Rotary | None = like.rotary if isinstance(like, Grouped | MultiHead) else None
-        norms = like if isinstance(like, Grouped) else None
-        biased = isinstance(like, Grouped | MultiHead)
-        return Grouped(
-            num_heads=shape.num_heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            projection_bias=biased and like.projection_bias,  # type: ignore[attr-defined]
-            output_bias=biased and like.output_bias,  # type: ignore[attr-defined]
-            rotary=rotary,
-            query_norm=None if norms is None else norms.query_norm,
-            key_norm=None if norms is None else norms.key_norm,
-        )
-
-    def head_shape(self, num_heads: int, head_dim: int, width: int) -> HeadShape | None:
-        return HeadShape(num_heads, head_dim, num_heads)
+            ModelClass(suffix="Model", parts={"output": Choice(_TIED, {True: record(Tied)})}),
+        ),
+        rules=_RULES,
+        copies=(("lm_head.weight", "model.embed_tokens.weight"),),
+        ignored=(r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",),
+        head_groups=(("decoder",),),
+        head_shape=any_size,
+        standard=_grouped,
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class MistralFamily(LlamaFamily):
-    """Mistral (Jiang et al. 2023). Its sliding window limits the length here: up to it, attention is complete."""
+_ATTENTION_BIAS = flag("attention_bias", False)
+# Attention over a window sees everything up to the window's length, so that the window limits the length here.
+_WINDOW = Custom(
+    lambda fields: fields.integer("sliding_window", 0) or None,
+    lambda longest: {"sliding_window": longest},
+    name="sliding_window",
+)
+_WINDOW_IF_USED = Optional(size("sliding_window", 4096), when=flag("use_sliding_window", False))
 
-    def biases(self, fields: Fields) -> Biases:
-        return Biases()
-
-    def write_biases(self, biases: Biases) -> dict[str, Any]:
-        return {}
-
-    def longest(self, fields: Fields) -> int | None:
-        window = fields.integer("sliding_window", 0)
-        return window or None
-
-    def write_longest(self, longest: int | None) -> dict[str, Any]:
-        return {"sliding_window": longest}
-
-
-@dataclasses.dataclass(frozen=True)
-class Qwen2Family(LlamaFamily):
-    """Qwen2 (2024): biases on queries, keys and values alone. A window limits the length, as with Mistral."""
-
-    def biases(self, fields: Fields) -> Biases:
-        return Biases(projections=True)
-
-    def write_biases(self, biases: Biases) -> dict[str, Any]:
-        return {}
-
-    def longest(self, fields: Fields) -> int | None:
-        windowed = fields.flag("use_sliding_window", False)
-        return fields.size("sliding_window", 4096) if windowed else None
-
-    def write_longest(self, longest: int | None) -> dict[str, Any]:
-        return {"use_sliding_window": longest is not None, "sliding_window": longest}
-
-
-@dataclasses.dataclass(frozen=True)
-class Qwen3Family(Qwen2Family):
-    """Qwen3 (2025): no biases unless asked for, queries and keys normalised head by head."""
-
-    normalised_heads: ClassVar[bool] = True
-
-    def biases(self, fields: Fields) -> Biases:
-        attention = fields.flag("attention_bias", False)
-        return Biases(attention, attention)
-
-    def write_biases(self, biases: Biases) -> dict[str, Any]:
-        return {"attention_bias": biases.projections}
+LLAMA = _family(  # Touvron et al. 2023
+    "llama",
+    "Llama",
+    _config(projection_bias=_ATTENTION_BIAS, output_bias=_ATTENTION_BIAS, feed_forward_bias=flag("mlp_bias", False)),
+)
+MISTRAL = _family(  # Jiang et al. 2023
+    "mistral", "Mistral", _config(projection_bias=False, output_bias=False, longest=_WINDOW)
+)
+QWEN2 = _family("qwen2", "Qwen2", _config(projection_bias=True, output_bias=False, longest=_WINDOW_IF_USED))
+QWEN3 = _family(
+    "qwen3",
+    "Qwen3",
+    _config(
+        projection_bias=_ATTENTION_BIAS,
+        output_bias=_ATTENTION_BIAS,
+        longest=_WINDOW_IF_USED,
+        head_norm=_NORM,
+    ),
+)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.tensors import Tensor
-from headjax.hub.forms import Flat, Fused, LastFirst, Leading, Matrix, Same, Transposed
+from headjax.hub.rules import Flat, Fused, LastFirst, Leading, Matrix, Same, Transposed
 
 FORMS = [Same(), Flat(), Leading(), Leading(2), Matrix(), Transposed(), LastFirst()]
 

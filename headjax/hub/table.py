@@ -1,0 +1,327 @@
+"""Tables between a Hugging Face `config.json` and our configs: one expression that is read and written.
+
+A table has the shape of the config that it describes. `record(Learned, max_length=size("n_positions", 1024))` reads
+`n_positions` into `Learned(max_length=...)`, and writes `max_length` back as `n_positions`. Values of a record that are
+no entries are constants: the family has no field for them.
+
+Writing does not check everything. An export reads its fields again and compares the result with the model's config
+(`headjax.hub.layouts`), so that what a table cannot say is an error there.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.hub.fields import ACTIVATION_NAMES, REQUIRED, Fields
+
+
+class InexpressibleError(HeadjaxError):
+    """A family's config or tensors cannot say what a model is; the message says what."""
+
+
+class Entry(abc.ABC):
+    """One value of our config, as fields of a `config.json` give it."""
+
+    @abc.abstractmethod
+    def read(self, fields: Fields) -> Any:
+        """Return the value.
+
+        Raises:
+            ConfigError: a field is missing, malformed or has a value that is not supported.
+        """
+
+    @abc.abstractmethod
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        """Return the fields that give this value.
+
+        Args:
+            value: the value.
+            path: its place in the model's config, for errors.
+
+        Raises:
+            InexpressibleError: the value is of a kind that no field can give.
+        """
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether this entry, of several that a choice has, is the one to write the value."""
+        return True
+
+    def named(self) -> str | None:
+        """Return the field that an error about the value names, if there is one."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Field(Entry):
+    """A single field.
+
+    Attributes:
+        name: its name.
+        reader: reads it: `reader(fields, name, default)`.
+        default: its value where it is absent: a value, an entry or a function of the fields.
+        writer: turns our value into the field's.
+    """
+
+    name: str
+    reader: Callable[[Fields, str, Any], Any]
+    default: Any = REQUIRED
+    writer: Callable[[Any], Any] = lambda value: value
+
+    def read(self, fields: Fields) -> Any:
+        default = self.default
+        if default is not REQUIRED and not fields.has(self.name):
+            default = default.read(fields) if isinstance(default, Entry) else default
+            default = default(fields) if callable(default) else default
+        return self.reader(fields, self.name, default)
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        return {self.name: self.writer(value)}
+
+    def named(self) -> str:
+        return self.name
+
+
+def size(name: str, default: Any = REQUIRED) -> Field:
+    """A positive integer."""
+    return Field(name, Fields.size, default)
+
+
+def integer(name: str, default: Any = REQUIRED) -> Field:
+    """An integer."""
+    return Field(name, Fields.integer, default)
+
+
+def number(name: str, default: Any = REQUIRED) -> Field:
+    """A finite number."""
+    return Field(name, Fields.number, default)
+
+
+def flag(name: str, default: Any = REQUIRED) -> Field:
+    """True or false."""
+    return Field(name, Fields.flag, default)
+
+
+def text(name: str, default: Any = REQUIRED) -> Field:
+    """A string."""
+    return Field(name, Fields.text, default)
+
+
+def activation(name: str, default: str = REQUIRED) -> Field:
+    """An activation function; the default is its Hugging Face name."""
+    return Field(name, Fields.activation, default, ACTIVATION_NAMES.__getitem__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Custom(Entry):
+    """A value that takes more than one field or another form.
+
+    Attributes:
+        reader: makes the value of the fields.
+        writer: makes the fields of the value.
+        name: the field that an error about the value names.
+    """
+
+    reader: Callable[[Fields], Any]
+    writer: Callable[[Any], Mapping[str, Any]]
+    name: str | None = None
+
+    def read(self, fields: Fields) -> Any:
+        return self.reader(fields)
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        return dict(self.writer(value))
+
+    def named(self) -> str | None:
+        return self.name
+
+
+def computed(reader: Callable[[Fields], Any], name: str | None = None) -> Custom:
+    """A value that follows from fields that other entries write."""
+    return Custom(reader, lambda value: {}, name)
+
+
+def share(whole: Field, count: Field) -> Custom:
+    """The quotient of two fields, which must divide: the size of heads that together are as wide as the model."""
+
+    def read(fields: Fields) -> int:
+        width, heads = whole.read(fields), count.read(fields)
+        if width % heads:
+            raise fields.error(count.name, f"{heads} heads do not divide a width of {width}")
+        return width // heads
+
+    return computed(read, count.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(Entry):
+    """A value without a field."""
+
+    value: Any
+
+    def read(self, fields: Fields) -> Any:
+        return self.value
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        return {}
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value == self.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record(Entry):
+    """A dataclass; see `record`.
+
+    Attributes:
+        kind: the class.
+        parts: entries of its fields. Fields without an entry keep their defaults.
+        more: fields that follow from several parts at once, whose entries are `computed`.
+    """
+
+    kind: type
+    parts: Mapping[str, Entry]
+    more: Callable[[Any], Mapping[str, Any]] = lambda value: {}
+
+    def read(self, fields: Fields) -> Any:
+        values = {name: part.read(fields) for name, part in self.parts.items()}
+        try:
+            return self.kind(**values)
+        except ConfigError as error:
+            ours, _, message = str(error).partition(": ")
+            name = self.parts[ours].named() if ours in self.parts else None
+            if name is not None:
+                raise fields.error(name, message) from None
+            raise ConfigError(f"{fields.file}: {error}") from None
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        if type(value) is not self.kind:
+            raise InexpressibleError(f"{path} is {type(value).__name__}, config.json says {self.kind.__name__}")
+        written = dict(self.more(value))
+        for name, part in self.parts.items():
+            inner = f"{path}.{name}" if path else name
+            written = part.write(getattr(value, name), inner) | written
+        return written
+
+    def accepts(self, value: Any) -> bool:
+        if type(value) is not self.kind:
+            return False
+        return all(part.accepts(getattr(value, name)) for name, part in self.parts.items())
+
+    def having(self, **parts: Any) -> Record:
+        """Return the record with these parts too."""
+        return dataclasses.replace(self, parts=dict(self.parts) | _entries(parts))
+
+    def writing(self, more: Callable[[Any], Mapping[str, Any]]) -> Record:
+        """Return the record that also writes these fields."""
+        return dataclasses.replace(self, more=more)
+
+
+def _entries(parts: Mapping[str, Any]) -> dict[str, Entry]:
+    return {name: part if isinstance(part, Entry) else Constant(part) for name, part in parts.items()}
+
+
+def record(kind: type, /, **parts: Any) -> Record:
+    """A dataclass, its fields given by entries or constants.
+
+    What the class refuses (`ConfigError("epsilon: must be ...")`) becomes an error of the field in the file. Where two
+    parts write the same field, the first one's value is written.
+    """
+    return Record(kind, _entries(parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers(Entry):
+    """Equal layers.
+
+    Attributes:
+        count: their number.
+        layer: one of them; the first is written.
+    """
+
+    count: Entry
+    layer: Entry
+
+    def read(self, fields: Fields) -> tuple[Any, ...]:
+        return (self.layer.read(fields),) * self.count.read(fields)
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        return self.count.write(len(value), path) | self.layer.write(value[0], f"{path}[0]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice(Entry):
+    """One of several values, told apart by a field.
+
+    Attributes:
+        selector: the field.
+        options: an entry for each of its values; the first that accepts a value writes it.
+    """
+
+    selector: Field
+    options: Mapping[Hashable, Entry]
+
+    def read(self, fields: Fields) -> Any:
+        key = self.selector.read(fields)
+        if key not in self.options:
+            raise fields.unsupported(self.selector.name, key, self.options)
+        return self.options[key].read(fields)
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        for key, option in self.options.items():
+            if option.accepts(value):
+                return self.selector.write(key, path) | option.write(value, path)
+        known = ", ".join(map(repr, self.options))
+        raise InexpressibleError(f"{path} is {value!r}, {self.selector.name} can say {known}")
+
+    def accepts(self, value: Any) -> bool:
+        return any(option.accepts(value) for option in self.options.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Optional(Entry):
+    """A value or None.
+
+    Attributes:
+        entry: the value.
+        when: says whether there is one; an entry is a flag to be written, a function reads what is written elsewhere.
+    """
+
+    entry: Entry
+    when: Entry | Callable[[Fields], bool]
+
+    def read(self, fields: Fields) -> Any:
+        present = self.when.read(fields) if isinstance(self.when, Entry) else self.when(fields)
+        return self.entry.read(fields) if present else None
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        written = self.when.write(value is not None, path) if isinstance(self.when, Entry) else {}
+        return written if value is None else written | self.entry.write(value, path)
+
+    def accepts(self, value: Any) -> bool:
+        return value is None or self.entry.accepts(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Entry):
+    """A value that matters in training alone: one that the entry cannot write is left out.
+
+    Attributes:
+        entry: the value.
+    """
+
+    entry: Entry
+
+    def read(self, fields: Fields) -> Any:
+        return self.entry.read(fields)
+
+    def write(self, value: Any, path: str) -> dict[str, Any]:
+        return self.entry.write(value, path) if self.entry.accepts(value) else {}
+
+
+def has_tensor(part: str) -> Callable[[Fields], bool]:
+    """Return the condition that the name of some tensor has this part."""
+    return lambda fields: any(part in name for name in fields.tensors)

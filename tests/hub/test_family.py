@@ -1,0 +1,163 @@
+"""A family of one's own, as docs/huggingface.md describes it: a table and name rules, and nothing in the package."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import headjax
+from headjax.attention import MultiHead
+from headjax.core.errors import ConfigError, ParameterError
+from headjax.heads.pruning import prune
+from headjax.hub.checking import max_difference
+from headjax.hub.family import Family, HeadShape, ModelClass, any_size, dividing
+from headjax.hub.fields import Fields
+from headjax.hub.rules import affine, norm, one, projection, under
+from headjax.hub.table import (
+    Choice,
+    InexpressibleError,
+    Layers,
+    Training,
+    activation,
+    flag,
+    number,
+    record,
+    share,
+    size,
+)
+from headjax.models.decoder import DecoderModel
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.feed_forward import Dense
+from headjax.models.layer import Layer
+from headjax.models.norms import LayerNorm
+from headjax.models.outputs import Tied, Untied
+from headjax.models.residual import PreNorm
+from headjax.models.stack import Stack
+from tests.tiny import model as noisy
+
+WIDTH, HEADS = size("width"), size("heads")
+NORM = record(LayerNorm, epsilon=number("epsilon", 1e-5))
+TINY = Family(
+    model_type="tiny_lm",
+    class_prefix="Tiny",
+    prefix="model.",
+    config=record(
+        DecoderModel,
+        width=WIDTH,
+        embeddings=record(
+            Embeddings, vocab_size=size("vocabulary"), positions=record(Learned, max_length=size("positions", 32))
+        ),
+        decoder=record(
+            Stack,
+            layers=Layers(
+                size("depth"),
+                record(
+                    Layer,
+                    attention=record(MultiHead, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
+                    feed_forward=record(Dense, hidden=size("hidden"), activation=activation("act", "gelu")),
+                    residual=record(PreNorm, norm=NORM),
+                    dropout=Training(number("dropout", 0.1)),
+                ),
+            ),
+            final_norm=NORM,
+        ),
+    ),
+    classes=(
+        ModelClass(
+            suffix="ForCausalLM",
+            parts={"output": Choice(flag("tied", True), {True: record(Tied), False: record(Untied)})},
+            rules=affine("head", "output"),
+        ),
+    ),
+    rules=(
+        *one("tokens.weight", "embeddings/token"),
+        *one("positions.weight", "embeddings/position"),
+        *under(
+            "blocks.{}.",
+            "decoder/{}/",
+            (
+                *projection("attention.q", "attention/query"),
+                *projection("attention.k", "attention/key"),
+                *projection("attention.v", "attention/value"),
+                *projection("attention.o", "attention/output"),
+                *norm("norm_1", "attention_residual/norm"),
+                *projection("up", "feed_forward/up"),
+                *projection("down", "feed_forward/down"),
+                *norm("norm_2", "feed_forward_residual/norm"),
+            ),
+        ),
+        *norm("norm", "decoder/final_norm"),
+    ),
+    copies=(("head.weight", "model.tokens.weight"),),
+    supported={"causal": (True,)},
+    head_groups=(("decoder",),),
+)
+FIELDS = {"model_type": "tiny_lm", "width": 8, "heads": 4, "depth": 2, "hidden": 12, "vocabulary": 20}
+
+
+def read(folder):
+    return headjax.from_huggingface(folder, family=TINY)
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def folder(request, tmp_path):
+    """The directory of a model of the family."""
+    model = noisy(TINY.read(Fields(FIELDS | {"tied": request.param, "epsilon": 1e-6})))
+    headjax.to_huggingface(model, tmp_path / "tiny", family=TINY)
+    return tmp_path / "tiny"
+
+
+def test_a_family_of_ones_own_there_and_back(folder, tmp_path):
+    model = read(folder)
+    assert model.config.decoder.final_norm.epsilon == 1e-6
+    exported = headjax.to_huggingface(model, tmp_path / "again", family=TINY)
+    assert (exported.family, exported.layout) == ("tiny_lm", "native")
+    again = read(tmp_path / "again")
+    assert again.config == model.config
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+    assert ("head.weight" in load_file(folder / "model.safetensors")) == isinstance(model.config.output, Untied)
+
+
+def test_a_family_of_ones_own_is_padded(folder, tmp_path):
+    smaller = prune(read(folder), ["decoder/0/1", "decoder/1/0", "decoder/1/2"])
+    assert headjax.to_huggingface(smaller, tmp_path / "out", family=TINY).layout == "padded"
+    assert max_difference(smaller, tmp_path / "out", family=TINY) < 1e-5
+
+
+def test_a_family_of_ones_own_is_strict(folder):
+    file = folder / "config.json"
+    fields = json.loads(file.read_text())
+    for changed, said in (
+        ({"heads": 3}, "heads: 3 heads do not divide a width of 8"),
+        ({"causal": False}, "causal: False is not supported; supported: True"),
+        ({"model_type": "bert"}, "model_type: 'bert' is not a known family; known: tiny_lm"),
+        ({"architectures": ["TinyModel"]}, "architectures: TinyModel is not supported; supported: TinyForCausalLM"),
+    ):
+        file.write_text(json.dumps(fields | changed))
+        with pytest.raises(ConfigError) as caught:
+            read(folder)
+        assert str(caught.value) == f"{file}: {said}"
+    file.write_text(json.dumps(fields | {"depth": 1}))
+    with pytest.raises(ParameterError, match=r"left over model\.blocks\.1\."):
+        read(folder)
+
+
+def test_an_output_that_the_table_cannot_say(folder, tmp_path):
+    config = dataclasses.replace(read(folder).config, output=Tied(scale_by_width=True))
+    with pytest.raises(InexpressibleError, match=r"cannot say that output\.scale_by_width is True"):
+        headjax.to_huggingface(noisy(config), tmp_path / "out", family=TINY)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [((4, 2, 8), (4, 2)), ((3, 2, 8), (4, 2)), ((3, 1, 8), (8, 1)), ((5, 2, 8), None)]
+)
+def test_heads_that_share_the_width(asked, found):
+    """The most heads that are large enough; None where so many cannot be."""
+    shape = dividing(*asked)
+    assert (shape and shape[:2]) == found
+    assert any_size(*asked) == HeadShape(asked[0], asked[1], asked[0])
