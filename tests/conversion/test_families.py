@@ -12,8 +12,7 @@ from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLa
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
-from tests.hub.directories import BERT, LLAMA, T5, model_of
-from tests.hub.test_importing import CONFIGS
+from tests.hub.directories import BERT, CONFIGS, LLAMA, T5, model_of
 
 LENGTH = 8
 RANDOM = np.random.default_rng(0)

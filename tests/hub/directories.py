@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +10,21 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
+from headjax.cli import main
+from headjax.core.errors import HeadjaxError
+from headjax.core.tensors import flatten
+from headjax.hub import from_huggingface, to_huggingface
+from headjax.hub.checking import example_batch
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
+from headjax.hub.table import InexpressibleError
 from headjax.models.base import Model
+from tests import tiny
+from tests.closeness import tolerance
 
 BERT = {
     "model_type": "bert",
@@ -49,6 +59,61 @@ T5 = {
 }
 
 
+CONFIGS = {
+    "bert": BERT | {"architectures": ["BertForPreTraining"]},
+    "distilbert": {
+        "model_type": "distilbert",
+        "architectures": ["DistilBertForQuestionAnswering"],
+        "vocab_size": 20,
+        "dim": 8,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 12,
+        "max_position_embeddings": 10,
+    },
+    "roberta": BERT | {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]},
+    "xlm-roberta": BERT | {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForSequenceClassification"]},
+    "camembert": BERT | {"model_type": "camembert", "architectures": ["CamembertForTokenClassification"]},
+    "albert": BERT | {"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "embedding_size": 6},
+    "gpt2": {"model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 4, "n_positions": 10},
+    "llama": LLAMA,
+    "mistral": LLAMA | {"model_type": "mistral", "sliding_window": 6},
+    "qwen2": LLAMA | {"model_type": "qwen2"},
+    "qwen3": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
+    "bart": {
+        "model_type": "bart",
+        "vocab_size": 20,
+        "d_model": 8,
+        "encoder_layers": 2,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 12,
+        "decoder_ffn_dim": 12,
+        "max_position_embeddings": 10,
+    },
+    "t5": T5,
+    "mt5": T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu"},
+    "vit": {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 12,
+        "image_size": 4,
+        "patch_size": 2,
+    },
+}
+CONFIGS["marian"] = CONFIGS["bart"] | {"model_type": "marian", "share_encoder_decoder_embeddings": False}
+CONFIGS["deit"] = CONFIGS["vit"] | {
+    "model_type": "deit",
+    "architectures": ["DeiTForImageClassificationWithTeacher"],
+}
+RAGGED = ["encoder/0/1", "encoder/1/0", "encoder/1/2"]
+SIZES = {"value_dim": 2, "head_dim": 2}
+
+
 def family(name: str) -> Family:
     return next(family for family in FAMILIES if family.model_type == name)
 
@@ -70,3 +135,48 @@ def rewrite(folder: Path, change: Any = None, **fields: Any) -> None:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def replaced(fields, *attentions, stack="encoder"):
+    """The model of these fields with other formulations, layer by layer."""
+    config = model_of(fields).config
+    old = config.stacks()[stack]
+    layers = [dataclasses.replace(layer, attention=a) for layer, a in zip(old.layers, attentions, strict=True)]
+    config = config.replace_stacks({stack: dataclasses.replace(old, layers=tuple(layers))})
+    return tiny.model(config)
+
+
+def rounding(model):
+    """Largest difference that another order of sums makes to the model's outputs."""
+    output = model(example_batch(model))
+    largest = max(float(np.abs(array).max()) for array in (output.hidden, output.logits) if array is not None)
+    return tolerance(tiny.SUMS) * largest
+
+
+def refused_export(model, folder, layout="auto", **options):
+    """The one line of a refusal, after which nothing is there."""
+    with pytest.raises(InexpressibleError) as caught:
+        to_huggingface(model, folder / "out", layout, **options)
+    assert not (folder / "out").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def refused_import(folder, kind=HeadjaxError):
+    """The one line that refuses a directory, in Python and on the command line, where nothing is written."""
+    with pytest.raises(kind) as caught:
+        from_huggingface(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(folder)), message
+    out = folder.parent / "out"
+    assert main(["import", str(folder), str(out)]) == 2
+    assert not out.exists()
+    return message
+
+
+def assert_equal(one, other):
+    ours, theirs = flatten(one), flatten(other)
+    assert ours.keys() == theirs.keys()
+    for path, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[path], err_msg=path)

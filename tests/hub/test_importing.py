@@ -10,71 +10,19 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from headjax.cli import main
-from headjax.core.errors import CheckpointError, ConfigError, HeadjaxError, ParameterError
-from headjax.core.tensors import flatten
+from headjax.core.errors import CheckpointError, ConfigError, ParameterError
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.mesh.mesh import MeshConfig
-from tests.hub.directories import BERT, LLAMA, T5, family, model_of, rewrite
-
-CONFIGS = {
-    "bert": BERT | {"architectures": ["BertForPreTraining"]},
-    "distilbert": {
-        "model_type": "distilbert",
-        "architectures": ["DistilBertForQuestionAnswering"],
-        "vocab_size": 20,
-        "dim": 8,
-        "n_layers": 2,
-        "n_heads": 4,
-        "hidden_dim": 12,
-        "max_position_embeddings": 10,
-    },
-    "roberta": BERT | {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]},
-    "xlm-roberta": BERT | {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForSequenceClassification"]},
-    "camembert": BERT | {"model_type": "camembert", "architectures": ["CamembertForTokenClassification"]},
-    "albert": BERT | {"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "embedding_size": 6},
-    "gpt2": {"model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 2, "n_head": 4, "n_positions": 10},
-    "llama": LLAMA,
-    "mistral": LLAMA | {"model_type": "mistral", "sliding_window": 6},
-    "qwen2": LLAMA | {"model_type": "qwen2"},
-    "qwen3": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
-    "bart": {
-        "model_type": "bart",
-        "vocab_size": 20,
-        "d_model": 8,
-        "encoder_layers": 2,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 12,
-        "decoder_ffn_dim": 12,
-        "max_position_embeddings": 10,
-    },
-    "t5": T5,
-    "mt5": T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu"},
-    "vit": {
-        "model_type": "vit",
-        "architectures": ["ViTForImageClassification"],
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 12,
-        "image_size": 4,
-        "patch_size": 2,
-    },
-}
-CONFIGS["marian"] = CONFIGS["bart"] | {"model_type": "marian", "share_encoder_decoder_embeddings": False}
-CONFIGS["deit"] = CONFIGS["vit"] | {
-    "model_type": "deit",
-    "architectures": ["DeiTForImageClassificationWithTeacher"],
-}
-
-
-def assert_equal(one, other):
-    ours, theirs = flatten(one), flatten(other)
-    assert ours.keys() == theirs.keys()
-    for path, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[path], err_msg=path)
+from tests.hub.directories import (
+    BERT,
+    CONFIGS,
+    assert_equal,
+    family,
+    model_of,
+    refused_import,
+    rewrite,
+)
 
 
 @pytest.mark.parametrize("name", [family.model_type for family in FAMILIES])
@@ -88,35 +36,6 @@ def test_every_family_there_and_back(name, tmp_path):
     assert_equal(again.params, model.params)
     assert exported.tensors == len(load_file(tmp_path / "out" / "model.safetensors"))
     assert again.history[0]["family"] == name
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    model = model_of(BERT)
-    folder = tmp_path_factory.mktemp("bert") / "bert"
-    to_huggingface(model, folder)
-    return model, folder
-
-
-@pytest.fixture
-def folder(made, tmp_path):
-    import shutil
-
-    shutil.copytree(made[1], tmp_path / "bert")
-    return tmp_path / "bert"
-
-
-def refused(folder, kind=HeadjaxError):
-    """The one line that refuses a directory, in Python and on the command line, where nothing is written."""
-    with pytest.raises(kind) as caught:
-        from_huggingface(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(str(folder)), message
-    out = folder.parent / "out"
-    assert main(["import", str(folder), str(out)]) == 2
-    assert not out.exists()
-    return message
 
 
 def test_values_are_in_their_places(made):
@@ -154,7 +73,7 @@ def test_missing_and_left_over_tensors(folder):
         tensors["bert.encoder.layer.2.output.dense.bias"] = tensors.pop("bert.encoder.layer.1.output.dense.bias")
 
     rewrite(folder, change)
-    message = refused(folder, ParameterError)
+    message = refused_import(folder, ParameterError)
     assert "missing bert.encoder.layer.1.output.dense.bias" in message
     assert "left over bert.encoder.layer.2.output.dense.bias" in message
 
@@ -171,7 +90,7 @@ def test_missing_and_left_over_tensors(folder):
 )
 def test_a_config_that_contradicts_the_tensors(folder, fields, said):
     rewrite(folder, **fields)
-    assert said in refused(folder, ParameterError)
+    assert said in refused_import(folder, ParameterError)
 
 
 @pytest.mark.parametrize(
@@ -201,24 +120,15 @@ def test_a_config_that_contradicts_the_tensors(folder, fields, said):
 )
 def test_a_config_that_is_not_supported(folder, fields, said):
     rewrite(folder, **fields)
-    message = refused(folder, ConfigError)
+    message = refused_import(folder, ConfigError)
     assert "config.json: " in message
     assert said in message
-
-
-def test_no_config(folder):
-    (folder / "config.json").write_text("[]")
-    assert refused(folder, CheckpointError).endswith("config.json: not a JSON object")
-    (folder / "config.json").write_text("{")
-    assert "cannot be read" in refused(folder, CheckpointError)
-    (folder / "config.json").unlink()
-    assert refused(folder, CheckpointError).endswith("config.json: missing")
 
 
 def test_a_broken_file_writes_nothing(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
-    assert "model.safetensors" in refused(folder, CheckpointError)
+    assert "model.safetensors" in refused_import(folder, CheckpointError)
 
 
 def test_older_files(folder, made):
@@ -232,62 +142,6 @@ def test_older_files(folder, made):
 
     rewrite(folder, change)
     assert_equal(from_huggingface(folder).params, made[0].params)
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_copies_of_tied_tensors(tmp_path, same):
-    """Some files hold the output's weights beside the embeddings; they must be what the config says they are."""
-    folder = tmp_path / "gpt2"
-    to_huggingface(model_of(CONFIGS["gpt2"]), folder)
-
-    def change(tensors):
-        tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + (0 if same else 1)
-
-    rewrite(folder, change)
-    if same:
-        from_huggingface(folder)
-    else:
-        assert "lm_head.weight differs from transformer.wte.weight" in refused(folder, ParameterError)
-
-
-def test_pretraining_under_the_name_of_one_task(tmp_path):
-    """bert-base-uncased calls itself BertForMaskedLM and holds the output of both tasks."""
-    folder = tmp_path / "bert"
-    model = model_of(CONFIGS["bert"])
-    to_huggingface(model, folder)
-    rewrite(folder, architectures=["BertForMaskedLM"])
-    assert from_huggingface(folder).config == model.config
-
-
-def test_a_window_limits_the_length():
-    """Up to its window, attention over a window is attention over everything."""
-    model = model_of(CONFIGS["mistral"])
-    model({"input_ids": np.ones((1, 6), np.int32)})
-    with pytest.raises(HeadjaxError, match="7 tokens, but the model supports 6"):
-        model({"input_ids": np.ones((1, 7), np.int32)})
-
-
-@pytest.mark.parametrize(
-    ("rope", "said"),
-    [
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type: 'yarn' is not supported"),
-        ({"rope_parameters": {"rope_type": "linear"}}, "factor: missing"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: 0.5 is not supported"),
-    ],
-)
-def test_rotary_positions_that_are_not_supported(tmp_path, rope, said):
-    folder = tmp_path / "llama"
-    to_huggingface(model_of(LLAMA), folder)
-    file = folder / "config.json"
-    fields = {name: entry for name, entry in json.loads(file.read_text()).items() if not name.startswith("rope")}
-    file.write_text(json.dumps(fields | rope))
-    assert said in refused(folder, ConfigError)
-
-
-def test_the_two_generations_of_rotary_fields():
-    old = LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
-    new = LLAMA | {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
-    assert model_of(old).config == model_of(new).config
 
 
 def test_command_line(folder, tmp_path, capsys):

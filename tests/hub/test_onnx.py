@@ -15,9 +15,7 @@ from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
 from headjax.hub.checking import example_batch
 from headjax.hub.onnx import to_onnx
-from tests.hub.directories import BERT, LLAMA, model_of
-from tests.hub.test_exporting import RAGGED, SIZES, replaced
-from tests.hub.test_importing import CONFIGS
+from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, model_of, replaced
 
 installed = importlib.util.find_spec("jax2onnx") is not None
 needs_onnx = pytest.mark.skipif(not installed, reason="needs the onnx extra")
