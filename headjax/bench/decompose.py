@@ -66,7 +66,7 @@ def read_weights() -> tuple[np.ndarray, np.ndarray]:
     Raises:
         HeadjaxError: the package that holds it is not installed.
     """
-    from headjax.conversion.layers import find_layers, layer_params
+    from headjax.conversion.target import find_layers, layer_params
     from headjax.hub import from_huggingface
 
     spec = importlib.util.find_spec(PACKAGE)
@@ -103,9 +103,8 @@ def _error(query: np.ndarray, key: np.ndarray, left: np.ndarray, mixing: np.ndar
 
 
 def _headjax() -> Callable[[np.ndarray, np.ndarray], Factors]:
-    from headjax.conversion.factorisation import Search, decompose
+    from headjax.conversion.decomposition import Search, Solver, decompose
     from headjax.conversion.products import Products
-    from headjax.conversion.solver import Solver
 
     jax.devices()
     search = Search(solver=Solver(sweeps=SWEEPS, tolerance=0.0))

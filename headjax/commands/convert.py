@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 def _convert(model: Model, options: argparse.Namespace, batches: Sequence[Batch] | None) -> Conversion:
     from headjax.conversion import Target, ToCollaborative, convert
     from headjax.conversion.analysis import ranks_for_size
-    from headjax.conversion.layers import HeadLayer
+    from headjax.conversion.target import HeadLayer
 
     chosen: dict[str, Any] = {
         "stacks": options.stacks.split(",") if options.stacks else None,
@@ -140,7 +140,7 @@ def _layers(text: str) -> list[int] | None:
 
 def _difference(before: Model, after: Model, task: Task, options: argparse.Namespace) -> float:
     """The relative difference of the models' outputs on some batches of the task."""
-    from headjax.conversion.difference import output_difference
+    from headjax.conversion.analysis import output_difference
 
     batches = islice(task.batches(options.batch_size, limit=options.limit), COMPARED_BATCHES)
     return output_difference(before, after, batches)

@@ -16,7 +16,7 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.conversion.analysis import Captured
-    from headjax.conversion.layers import HeadLayer
+    from headjax.conversion.target import HeadLayer
     from headjax.evaluation.task import Task
     from headjax.models.base import Model
 
@@ -88,7 +88,7 @@ def _split(
 
     A model whose logits cannot be split has the first only; the second dict then says why, by the name of the others.
     """
-    from headjax.conversion.bias_split import content_only, context_only
+    from headjax.conversion.analysis import content_only, context_only
     from headjax.evaluation.task import evaluate_task
 
     metrics: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.conversion.trials import Trial, Trials
+    from headjax.evaluation.trials import Trial, Trials
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +47,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Converts a model to every size of every target and evaluates each; what is done already is not done again."""
-    from headjax.conversion.parse import parse_target
-    from headjax.conversion.trials import Trial, expand, prepare_trials
+    from headjax.conversion.model import parse_target
+    from headjax.evaluation.trials import Trial, expand, prepare_trials
 
     targets = [target for text in options.to for target in expand(text)]
     for target in targets:
@@ -78,7 +78,7 @@ def read_trials(file: Path) -> list[Trial]:
     Raises:
         HeadjaxError: the file holds something else.
     """
-    from headjax.conversion.trials import Trial
+    from headjax.evaluation.trials import Trial
 
     if not file.is_file():
         return []

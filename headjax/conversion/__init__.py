@@ -1,13 +1,12 @@
 """Turning a trained model's attention into another formulation, or its layers into others."""
 
 from headjax.conversion.collaborative import ToCollaborative
-from headjax.conversion.conversion import Conversion, convert
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.fixed import ToFixed
 from headjax.conversion.gated import ToGated
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
-from headjax.conversion.parse import parse_target
+from headjax.conversion.model import Conversion, convert, parse_target
 from headjax.conversion.target import LayerError, Restructuring, Target
 from headjax.conversion.tucker import ToTucker
 

@@ -1,4 +1,4 @@
-"""How much of queries, keys and their products few dimensions capture, and how to share a budget of dimensions."""
+"""Measure models around a conversion: captured variance, budgets of ranks, two terms of logits, output differences."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Collaborative
-from headjax.conversion.blas import one_blas_thread
-from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, layer_params
-from headjax.conversion.moments import collect
-from headjax.conversion.products import Products
-from headjax.conversion.shared_key import roots, scaled_query_key, shared_key_fields, weighted
-from headjax.conversion.starts import head_svd
-from headjax.conversion.target import Site, as_multi_head, multi_head_of
-from headjax.core import tensors
-from headjax.core.errors import ConfigError, require
+from headjax.attention import Attention, Collaborative, Grouped, MultiHead, NoHeads
+from headjax.conversion.calibration import collect
+from headjax.conversion.collaborative import roots, scaled_query_key, shared_key_fields, weighted
+from headjax.conversion.cp import head_svd
+from headjax.conversion.products import Products, one_blas_thread
+from headjax.conversion.target import (
+    HeadLayer,
+    Site,
+    as_multi_head,
+    find_layers,
+    inside_gates,
+    layer_params,
+    multi_head_of,
+)
+from headjax.core import history, tensors
+from headjax.core.errors import ConfigError, DataError, require
+from headjax.core.tensors import Params
+from headjax.heads.surgery import map_attention
 from headjax.models.base import Batch, Model
+from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.outputs import IGNORED
 
 
 class Captured(NamedTuple):
@@ -218,3 +228,74 @@ def _spectrum(products: Products) -> np.ndarray:
 def mean_curve(curves: Sequence[np.ndarray]) -> np.ndarray:
     """Mean of captured-variance curves of equal length: the bold line of figure 1."""
     return np.mean(np.stack(curves), axis=0)
+
+
+def context_only(model: Model, stacks: Collection[str] | None = None, layers: Collection[int] | None = None) -> Model:
+    """The model whose logits depend on query and key together: x W_Q^h W_K^hT y^T, with b_Q = b_K = 0.
+
+    Cordonnier et al. (2020, section 3.3) split logits into this context term and the content term of `content_only`;
+    what else biases add is the same for all keys.
+
+    Args:
+        model: the model.
+        stacks: head stacks to change; None changes all.
+        layers: layers to change; None changes all.
+
+    Raises:
+        ConfigError: a chosen layer has no biases of queries and keys.
+    """
+    return _zeroed(model, "context_only", ("query_bias", "key_bias"), stacks, layers)
+
+
+def content_only(model: Model, stacks: Collection[str] | None = None, layers: Collection[int] | None = None) -> Model:
+    """The model whose logits depend on the key alone: b_Q^h W_K^hT y^T, with W_Q = 0 and b_K = 0.
+
+    Every query of a sequence then attends alike. Arguments and errors as for `context_only`.
+    """
+    return _zeroed(model, "content_only", ("query", "key_bias"), stacks, layers)
+
+
+def _zeroed(
+    model: Model,
+    action: str,
+    names: tuple[str, ...],
+    stacks: Collection[str] | None,
+    layers: Collection[int] | None,
+) -> Model:
+    def zero(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        if isinstance(attention, NoHeads):
+            return attention, params
+        if not isinstance(attention, MultiHead | Grouped) or not attention.projection_bias:
+            raise ConfigError(f"{stack}/{layer}: attention: the split needs per-head queries and keys with biases")
+        return attention, params | {name: jnp.zeros_like(params[name]) for name in names}
+
+    changed = map_attention(model, zero, stacks, layers)
+    return changed.replace(history=(*model.history, history.entry(action)))
+
+
+def output_difference(before: Model, after: Model, batches: Iterable[Batch]) -> float:
+    """||y - y'|| / ||y|| of the last hidden states y and y', `[batch, length, width]`, over all tokens of the batches.
+
+    Raises:
+        DataError: no batches.
+    """
+    distances, sizes = [], []
+    for batch in batches:
+        old, new = (model(batch).hidden.astype(jnp.float32) for model in (before, after))
+        present = _present(before, batch, old)
+        distances.append(float((present * jnp.square(old - new)).sum()))
+        sizes.append(float((present * jnp.square(old)).sum()))
+    if not sizes:
+        raise DataError("batches: there are none to compare the models on")
+    return float((sum(distances) / max(sum(sizes), 1e-30)) ** 0.5)
+
+
+def _present(model: Model, batch: Batch, hidden: jax.Array) -> jax.Array:
+    """`[batch, length, 1]` 1 at tokens, 0 at padding."""
+    mask = batch.get("attention_mask")
+    if isinstance(model.config, EncoderDecoderModel):
+        labels = batch.get("labels")
+        mask = batch.get("decoder_attention_mask", None if labels is None else labels != IGNORED)
+    if mask is None:
+        return jnp.ones((*hidden.shape[:2], 1))
+    return jnp.asarray(mask, jnp.float32)[:, :, None]

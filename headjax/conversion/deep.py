@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.base import Call
-from headjax.conversion.layers import find_layers
-from headjax.conversion.target import LayerError, Restructuring
+from headjax.conversion.target import LayerError, Restructuring, find_layers
 from headjax.core.errors import require, require_positive
 from headjax.core.tensors import Params
 from headjax.heads.deepen import after_norm, deepen, part_counts

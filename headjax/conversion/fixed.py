@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, MultiHead
-from headjax.conversion.fitting import fit_query_key, fit_value_output
+from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Converted, Site, Target, multi_head_of
 from headjax.core.errors import require, require_positive
 from headjax.core.tensors import Params

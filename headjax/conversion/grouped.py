@@ -12,10 +12,20 @@ import numpy as np
 
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.rotary import Rotary
-from headjax.conversion.fitting import Groups, fit_query_key, fit_value_output, sharing_losses
-from headjax.conversion.grouping import Partition, best_partition, consecutive
-from headjax.conversion.moments import covariance_root
-from headjax.conversion.procrustes import Align, generalised, orthogonal, pairwise
+from headjax.conversion.calibration import covariance_root
+from headjax.conversion.sharing import (
+    Align,
+    Groups,
+    Partition,
+    best_partition,
+    consecutive,
+    fit_query_key,
+    fit_value_output,
+    generalised,
+    orthogonal,
+    pairwise,
+    sharing_losses,
+)
 from headjax.conversion.target import Converted, Site, Target, bias_or_zeros, multi_head_of
 from headjax.core.errors import require
 from headjax.core.tensors import Params

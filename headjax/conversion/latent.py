@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -11,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Latent
-from headjax.conversion.moments import covariance_root
+from headjax.conversion.calibration import covariance_root
 from headjax.conversion.products import gram
-from headjax.conversion.subspaces import low_rank
 from headjax.conversion.target import (
     Converted,
     Site,
@@ -103,3 +103,16 @@ def _counted(made: jax.Array, used: jax.Array) -> jax.Array:
     values, vectors = jnp.linalg.eigh(gram(jnp.swapaxes(used, 0, 1)))
     root = jnp.einsum("hij,hj,hkj->hik", vectors, jnp.sqrt(jnp.maximum(values, 0.0)), vectors)
     return jnp.einsum("mhi,hij->mhj", made, root).reshape(made.shape[0], -1)
+
+
+@functools.partial(jax.jit, static_argnums=(1,))
+def low_rank(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array]:
+    """The best X Y of the given rank to a `[rows, columns]` matrix: X `[rows, rank]` orthonormal, Y `[rank, columns]`.
+
+    Columns beyond the matrix's own size are zero.
+    """
+    with jax.default_matmul_precision("highest"):
+        u, values, vt = jnp.linalg.svd(matrix, full_matrices=False)
+        left, right = u[:, :rank], values[:rank, None] * vt[:rank]
+        missing = rank - left.shape[1]
+        return jnp.pad(left, ((0, 0), (0, missing))), jnp.pad(right, ((0, missing), (0, 0)))

@@ -1,22 +1,22 @@
-"""What a layer or a model can be turned into: the bases of the conversions, and what they get to work on."""
+"""Bases of the conversions, and the layers that they are given."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from headjax.attention import Attention, Grouped, MultiHead
-from headjax.conversion.moments import Moments
+from headjax.attention import Attention, Gated, Grouped, MultiHead, NoHeads
+from headjax.conversion.calibration import Moments
 from headjax.conversion.products import Products
 from headjax.core.errors import ConfigError, require
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
-from headjax.models.base import Model
+from headjax.models.base import SLOTS, Model
 
 
 class LayerError(NamedTuple):
@@ -30,7 +30,7 @@ class LayerError(NamedTuple):
         value_error: the same over W_V^h W_O^h; None of a layer that became several.
             Both are 0 for conversions that keep the function by construction (gates).
         logit_error: root mean square error of logits over their root mean square, for query and key inputs of the
-            calibration batches' covariances (keys within a sequence, see `headjax.conversion.moments`); None without.
+            covariances of the calibration batches (of keys within a sequence, see `Moments`); None without batches.
     """
 
     stack: str
@@ -168,3 +168,57 @@ def bias_or_zeros(site: Site, name: str) -> jax.Array:
     if f"{name}_bias" in site.params:
         return site.params[f"{name}_bias"]
     return jnp.zeros(site.params[name].shape[1:])
+
+
+HeadLayer = tuple[str, int]
+"""A head stack and a layer in it."""
+
+
+def find_layers(
+    model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
+) -> dict[HeadLayer, Attention]:
+    """The formulations of the chosen layers that have heads; of layers that share their parameters only the first.
+
+    Args:
+        model: the model.
+        stacks: head stacks; None is all.
+        layers: layers, counted from 0; None is all.
+
+    Raises:
+        ConfigError: the model has no such head stack or layer.
+    """
+    attentions = model.config.attentions()
+    for stack in stacks or ():
+        if stack not in attentions:
+            raise ConfigError(f"stacks: the model has no head stack {stack!r}; it has {', '.join(attentions)}")
+    chosen_stacks = {name: found for name, found in attentions.items() if stacks is None or name in stacks}
+    most = max(map(len, chosen_stacks.values()), default=0)
+    for number in layers or ():
+        if not 0 <= number < most:
+            raise ConfigError(f"layers: there is no layer {number}; they are numbered 0 to {most - 1}")
+    places = {}
+    for name, formulations in chosen_stacks.items():
+        home = model.config.stacks()[SLOTS[name][0]]
+        for layer, attention in enumerate(formulations):
+            tied = home.tied_layers(layer)
+            chosen = layers is None or not set(layers).isdisjoint(tied)
+            if chosen and layer == tied[0] and not isinstance(attention, NoHeads):
+                places[name, layer] = attention
+    return places
+
+
+def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, tuple[Attention, Params]]:
+    """The formulations of these layers and their parameters in float32."""
+    unstacked = {name: stack.unstack(model.params[name]) for name, stack in model.config.stacks().items()}
+    attentions = model.config.attentions()
+    found = {}
+    for name, layer in places:
+        home, slot = SLOTS[name]
+        params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), unstacked[home][layer][slot])
+        found[name, layer] = attentions[name][layer], params
+    return found
+
+
+def inside_gates(attention: Attention, params: Params) -> tuple[Attention, Params]:
+    """What is inside a gated layer; any other layer as it is."""
+    return (attention.inner, params["inner"]) if isinstance(attention, Gated) else (attention, params)

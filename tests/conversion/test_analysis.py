@@ -8,8 +8,15 @@ import pytest
 
 from headjax.attention import Collaborative, MultiHead
 from headjax.conversion import ToCollaborative, convert
-from headjax.conversion.analysis import captured_variance, mean_curve, rank_budget, rank_for, share_out
-from headjax.conversion.bias_split import content_only, context_only
+from headjax.conversion.analysis import (
+    captured_variance,
+    content_only,
+    context_only,
+    mean_curve,
+    rank_budget,
+    rank_for,
+    share_out,
+)
 from headjax.conversion.cost import break_even_length, costs
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune

@@ -21,9 +21,8 @@ from headjax.conversion import (
     convert,
     parse_target,
 )
-from headjax.conversion.factorisation import Search
-from headjax.conversion.parse import describe
-from headjax.conversion.solver import Solver
+from headjax.conversion.decomposition import Search, Solver
+from headjax.conversion.model import describe
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal
@@ -251,9 +250,8 @@ def test_calibration_lowers_the_error_of_logits(model) -> None:
 
 def _logit_errors(model, target: Target) -> list[float]:
     """What the uncalibrated conversion leaves of logits, under the moments that calibration would see."""
-    from headjax.conversion.circuits import query_key
-    from headjax.conversion.moments import collect, covariance_root
-    from headjax.conversion.products import Products, relative_distance
+    from headjax.conversion.calibration import collect, covariance_root
+    from headjax.conversion.products import Products, query_key, relative_distance
 
     found, moments = [], collect(model, [PADDED])
     converted = convert(model, target).model

@@ -10,8 +10,8 @@ import pytest
 
 from headjax.cli import main
 from headjax.conversion import ToDeep, convert
+from headjax.conversion.analysis import output_difference
 from headjax.conversion.deep import layer_gap
-from headjax.conversion.difference import output_difference
 from headjax.core.errors import ConfigError, DataError
 from headjax.heads.deepen import deepen
 from headjax.models.directory import load

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.conversion.cp import CP, Damping, sweep
-from headjax.conversion.factorisation import Search, decompose
-from headjax.conversion.procrustes import generalised, orthogonal, pairwise
+from headjax.conversion.cp import CP, STARTS, Damping, concatenation, sweep
+from headjax.conversion.decomposition import Search, Solver, decompose
+from headjax.conversion.latent import low_rank
 from headjax.conversion.products import Products, relative_distance, squared_distance, squared_norm
-from headjax.conversion.solver import Solver
-from headjax.conversion.starts import STARTS, concatenation
-from headjax.conversion.subspaces import low_rank, tucker
+from headjax.conversion.sharing import generalised, orthogonal, pairwise
+from headjax.conversion.tucker import tucker
 from headjax.core.errors import ConfigError
 
 LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3
@@ -206,7 +205,7 @@ def test_starts_of_a_real_size_finish(start: str) -> None:
     """Two batched factorisations of BERT's size at the same time have been seen to wait for each other for ever."""
     code = (
         "import jax, jax.numpy as jnp; from headjax.conversion.products import Products;"
-        "from headjax.conversion.starts import STARTS; key = jax.random.key(0);"
+        "from headjax.conversion.cp import STARTS; key = jax.random.key(0);"
         "factors = jax.random.normal(key, (2, 768, 12, 64));"
         f"start = jax.jit(STARTS[{start!r}], static_argnums=1);"
         "jax.block_until_ready(start(Products(*factors), 384, key))"

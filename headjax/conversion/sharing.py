@@ -1,14 +1,17 @@
-"""The best smaller heads for given ones: keys or values shared within groups of heads, or of fewer dimensions."""
+"""Make heads share keys and values: the best shared ones, rotations onto each other, and which heads to group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from headjax.conversion.moments import Root, covariance_root
+from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.target import Site, bias_or_zeros
 from headjax.core.tensors import Params
 
@@ -153,3 +156,140 @@ def _seen_keys(site: Site) -> tuple[jax.Array, Root | None]:
         return key, None
     root = covariance_root(site.moments.key_within)
     return jnp.tensordot(root.root, key, 1), root
+
+
+Align = Callable[[jax.Array, jax.Array], jax.Array]
+"""The rotation R `[dim, dim]` of some family that best takes `X [rows, dim]` to `Y [rows, dim]`: min ||X R - Y||."""
+
+
+def orthogonal(source: jax.Array, target: jax.Array) -> jax.Array:
+    """The orthogonal R that minimises ||X R - Y|| (Schoenemann 1966): U V^T of X^T Y = U diag(s) V^T."""
+    u, _, vt = jnp.linalg.svd(source.T @ target, full_matrices=False)
+    return u @ vt
+
+
+def pairwise(pairs: tuple[tuple[int, int], ...]) -> Align:
+    """Rotations that turn each pair of dimensions by its own angle and leave other dimensions alone.
+
+    They are the ones that commute with rotary embeddings, whose pairs turn with the position; dimensions outside the
+    pairs mix freely among themselves, because no position turns them.
+
+    Args:
+        pairs: the pairs (first, second) of dimensions that turn together.
+    """
+    first, second = (jnp.asarray(side, jnp.int32) for side in zip(*pairs, strict=True))
+    turning = {dimension for pair in pairs for dimension in pair}
+
+    def align(source: jax.Array, target: jax.Array) -> jax.Array:
+        dim = source.shape[1]
+        inner = source.T @ target
+        cos, sin = inner[first, first] + inner[second, second], inner[first, second] - inner[second, first]
+        size = jnp.sqrt(cos**2 + sin**2)
+        cos, sin = jnp.where(size > 0, cos / size, 1.0), jnp.where(size > 0, sin / size, 0.0)
+        rotation = jnp.zeros((dim, dim), source.dtype)
+        rotation = rotation.at[first, first].set(cos).at[second, second].set(cos)
+        rotation = rotation.at[first, second].set(sin).at[second, first].set(-sin)
+        still = jnp.asarray([d for d in range(dim) if d not in turning], jnp.int32)
+        if still.size:
+            rotation = rotation.at[still[:, None], still[None, :]].set(orthogonal(source[:, still], target[:, still]))
+        return rotation
+
+    return align
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def generalised(matrices: jax.Array, align: Align = orthogonal, sweeps: int = 30) -> jax.Array:
+    """Rotations R_i that bring all matrices closest to their mean.
+
+        minimise  sum_i ||X_i R_i - mean_j X_j R_j||^2
+
+    Each matrix in turn is aligned to the mean of the others (Gower 1975; ten Berge 1977), which never raises the sum.
+    The first round aligns to the first matrix.
+
+    Args:
+        matrices: X `[count, rows, dim]`.
+        align: the family of rotations.
+        sweeps: rounds.
+
+    Returns:
+        R `[count, dim, dim]`.
+    """
+    count = matrices.shape[0]
+    with jax.default_matmul_precision("highest"):
+        first = jax.vmap(align, (0, None))(matrices, matrices[0])
+
+        def turn(i: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            rotations, total = state
+            matrix = matrices[i]
+            others = total - matrix @ rotations[i]
+            rotation = align(matrix, others)
+            return rotations.at[i].set(rotation), others + matrix @ rotation
+
+        def one_round(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return jax.lax.fori_loop(0, count, turn, state)
+
+        total = jnp.einsum("nrd,nde->re", matrices, first)
+        return jax.lax.fori_loop(0, sweeps, one_round, (first, total))[0]
+
+
+Partition = tuple[tuple[int, ...], ...]
+"""Head positions, group by group."""
+
+
+def consecutive(num_heads: int, groups: int) -> Partition:
+    """Neighbouring heads: 0, 1 | 2, 3 | ..."""
+    size = num_heads // groups
+    return tuple(tuple(range(start, start + size)) for start in range(0, num_heads, size))
+
+
+def best_partition(distances: np.ndarray, groups: int, *, seed: int = 0, restarts: int = 8) -> Partition:
+    """Groups of equal size with a low sum of distances between members.
+
+    From the consecutive partition and from random ones, the exchange of two heads that lowers the sum most is made
+    until none does. Each result cannot be improved by one exchange; the best of all starts is returned, its groups in
+    the order of their first heads.
+
+    Args:
+        distances: `[heads, heads]`, symmetric.
+        groups: number of groups, a divisor of heads.
+        seed: of the random starts.
+        restarts: number of random starts.
+    """
+    heads = distances.shape[0]
+    generator = np.random.default_rng(seed)
+    starts = [np.arange(heads)] + [generator.permutation(heads) for _ in range(restarts)]
+    labels = np.arange(heads) * groups // heads
+    improved = [_exchange(distances, labels[np.argsort(order)]) for order in starts]
+    best = min(improved, key=lambda found: _cost(distances, found))
+    parts = [tuple(int(head) for head in np.flatnonzero(best == group)) for group in range(groups)]
+    return tuple(sorted(parts))
+
+
+def _exchange(distances: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    labels = labels.copy()
+    while True:
+        gains = {
+            pair: _gain(distances, labels, *pair)
+            for pair in itertools.combinations(range(len(labels)), 2)
+            if labels[pair[0]] != labels[pair[1]]
+        }
+        if not gains:
+            return labels
+        pair, gain = max(gains.items(), key=lambda item: item[1])
+        if gain <= 1e-9 * max(float(np.abs(distances).max()), 1e-30):
+            return labels
+        i, j = pair
+        labels[i], labels[j] = labels[j], labels[i]
+
+
+def _gain(distances: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
+    """By how much the sum falls when heads i and j change places."""
+    of_i, of_j = labels == labels[i], labels == labels[j]
+    now = distances[i, of_i].sum() + distances[j, of_j].sum()
+    then = distances[i, of_j].sum() + distances[j, of_i].sum()
+    # Counted above: i with itself and i with j, which exchanging leaves as far apart as they were.
+    return float(now - then + 2.0 * distances[i, j] - distances[i, i] - distances[j, j])
+
+
+def _cost(distances: np.ndarray, labels: np.ndarray) -> float:
+    return float(distances[labels[:, None] == labels[None, :]].sum())

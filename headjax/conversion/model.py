@@ -1,25 +1,42 @@
-"""Turning a trained model's attention into another formulation: the entry to everything in this package."""
+"""Convert a model: read targets, choose layers, convert them together, measure how far each is from before."""
 
 from __future__ import annotations
 
 import dataclasses
+import types
+import typing
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Gated
-from headjax.conversion.blas import one_blas_thread
-from headjax.conversion.circuits import query_key, value_output
-from headjax.conversion.layers import HeadLayer, find_layers, inside_gates, layer_params
-from headjax.conversion.moments import Moments, collect, covariance_root
-from headjax.conversion.parse import describe, parse_target
-from headjax.conversion.products import Products, relative_distance
-from headjax.conversion.target import Converted, LayerError, Restructuring, Site, Target, as_multi_head
+from headjax.conversion.calibration import Moments, collect, covariance_root
+from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.deep import ToDeep
+from headjax.conversion.fixed import ToFixed
+from headjax.conversion.gated import ToGated
+from headjax.conversion.grouped import ToGrouped
+from headjax.conversion.latent import ToLatent
+from headjax.conversion.products import Products, one_blas_thread, query_key, relative_distance, value_output
+from headjax.conversion.target import (
+    Converted,
+    HeadLayer,
+    LayerError,
+    Restructuring,
+    Site,
+    Target,
+    as_multi_head,
+    find_layers,
+    inside_gates,
+    layer_params,
+)
+from headjax.conversion.tucker import ToTucker
 from headjax.core import history
 from headjax.core.errors import ConfigError
+from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
 from headjax.models.base import Batch, Model
@@ -53,9 +70,9 @@ def convert(
         model: the model.
         to: what layers become, as a target (`ToCollaborative(shared_dim=384)`) or as text
             (`collaborative:shared_dim=384`), or one for each of some layers, by (head stack, layer).
-        batches: calibration batches, or the moments that `headjax.conversion.moments.collect` made of them. With them
-            the error over the inputs that layers really see is made small, without them the error of the weights.
-        plain: make the error of the weights small all the same, and only report the error over these inputs.
+        batches: Calibration batches, or their moments from `headjax.conversion.calibration.collect`. With them the
+            error over the inputs that layers see is made small, without them the error of the weights.
+        plain: Make the error of the weights small all the same; use the batches for the reported error alone.
         stacks: head stacks to convert; None converts all.
         layers: layers to convert, counted from 0; None converts all.
         seed: of random starts and choices.
@@ -187,3 +204,73 @@ def _error(place: HeadLayer, site: Site, converted: Converted) -> LayerError:
 def _reordered(products: Products, order: list[int]) -> Products:
     index = np.asarray(order)
     return Products(products.left[:, index], products.right[:, index])
+
+
+TARGETS: dict[str, type[Target | Restructuring]] = {
+    target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker)
+}
+"""Conversions by name."""
+
+
+def parse_target(text: str) -> Target | Restructuring:
+    """The conversion that `name` or `name:option=value,...` names.
+
+    Raises:
+        ConfigError: an unknown name or option, an option that is missing, given twice or of the wrong type.
+    """
+    name, _, options = text.partition(":")
+    if name not in TARGETS:
+        raise ConfigError(f"to: {unknown_name('formulation', name, TARGETS)}")
+    cls = TARGETS[name]
+    hints = typing.get_type_hints(cls)
+    scalars = {f.name: f for f in dataclasses.fields(cls) if _scalar(hints[f.name]) is not None}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for part in options.split(",") if options else ():
+        option, equals, value = part.partition("=")
+        if option not in scalars:
+            raise ConfigError(f"to: {name}: {_unknown(option, scalars)}")
+        if not equals or option in values:
+            raise ConfigError(f"to: {name}: {option}: expected once, as {option}=VALUE")
+        values[option] = _read(f"to: {name}: {option}", hints[option], value)
+    for option, field in scalars.items():
+        if field.default is dataclasses.MISSING and option not in values:
+            raise ConfigError(f"to: {name}: {option}: missing; write {name}:{option}=VALUE")
+    return cls(**values)
+
+
+def describe(target: Target) -> str:
+    """The text that `parse_target` reads, every option that text can hold written out."""
+    hints = typing.get_type_hints(type(target))
+    options = [
+        f"{field.name}={getattr(target, field.name)}"
+        for field in dataclasses.fields(target)  # type: ignore[arg-type]
+        if _scalar(hints[field.name]) is not None and getattr(target, field.name) is not None
+    ]
+    return f"{target.name}:{','.join(options)}" if options else target.name
+
+
+def _unknown(option: str, known: dict[str, Any]) -> str:
+    return unknown_name("option", option, known) if known else f"unknown option {option!r}; it takes none"
+
+
+def _scalar(hint: Any) -> Any:
+    """The type that text is read as: int, float, a Literal; None for fields that text cannot set."""
+    if isinstance(hint, types.UnionType):
+        inner = [_scalar(option) for option in typing.get_args(hint) if option is not type(None)]
+        return inner[0] if len(inner) == 1 else None
+    if hint in (int, float) or typing.get_origin(hint) is typing.Literal:
+        return hint
+    return None
+
+
+def _read(where: str, hint: Any, text: str) -> Any:
+    scalar = _scalar(hint)
+    if typing.get_origin(scalar) is typing.Literal:
+        choices = typing.get_args(scalar)
+        if text not in choices:
+            raise ConfigError(f"{where}: {unknown_name('choice', text, choices)}")
+        return text
+    try:
+        return scalar(text)
+    except ValueError:
+        raise ConfigError(f"{where}: expected {scalar.__name__}, got {text!r}") from None

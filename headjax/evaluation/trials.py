@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.conversion import convert
-from headjax.conversion.layers import HeadLayer
-from headjax.conversion.moments import Moments, collect
+from headjax.conversion.calibration import Moments, collect
+from headjax.conversion.model import convert
+from headjax.conversion.target import HeadLayer
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes

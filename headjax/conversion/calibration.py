@@ -1,4 +1,4 @@
-"""Means and covariances of what attention layers read, collected from calibration batches."""
+"""Means and covariances of the inputs of attention layers, collected from calibration batches."""
 
 from __future__ import annotations
 
