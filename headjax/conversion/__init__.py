@@ -1,4 +1,4 @@
-"""Turning a trained model's attention into another formulation, or its layers into others."""
+"""Convert a trained model's attention to another formulation, or its layers to other layers."""
 
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep

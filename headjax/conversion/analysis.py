@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -37,12 +37,13 @@ from headjax.models.outputs import IGNORED
 class Captured(NamedTuple):
     """Cumulative captured variance of one layer (Cordonnier et al. 2020, figure 1).
 
-    The share of the squared Frobenius norm that the best approximation of rank 1, 2, ... holds. NumPy, increasing to 1.
+    Each curve holds the share of the squared Frobenius norm that the best approximation of rank 1, 2, ... captures. It
+    is a NumPy array that increases to 1.
 
     Attributes:
-        query, key: `[rank]` of all heads' W_Q and W_K side by side.
-        product: `[rank]` of their product W_Q W_K^T, the sum over heads.
-        query_by_head, key_by_head, product_by_head: `[heads, head_dim]` of every W_Q^h, W_K^h and W_Q^h W_K^hT.
+        query, key: `[rank]`, for W_Q and W_K of all heads side by side.
+        product: `[rank]`, for their product W_Q W_K^T, which is the sum over heads.
+        query_by_head, key_by_head, product_by_head: `[heads, head_dim]`, for every W_Q^h, W_K^h and W_Q^h W_K^hT.
     """
 
     query: np.ndarray
@@ -56,10 +57,10 @@ class Captured(NamedTuple):
 def captured_variance(
     model: Model, *, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
 ) -> dict[HeadLayer, Captured]:
-    """The captured variance of every multi-head or grouped layer, by (head stack, layer), without centring.
+    """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring.
 
     Raises:
-        ConfigError: a chosen layer has no queries and keys per head.
+        ConfigError: A chosen layer has no queries and keys per head.
     """
     with one_blas_thread():
         return {
@@ -68,7 +69,7 @@ def captured_variance(
 
 
 def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
-    """The smallest rank that captures at least this share, along the last dimension."""
+    """Return the smallest rank that captures at least this share, along the last dimension."""
     require(0.0 < share <= 1.0, "share", f"must be above 0 and at most 1, got {share}")
     return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
 
@@ -82,23 +83,24 @@ def rank_budget(
     layers: Collection[int] | None = None,
     multiple: int = 8,
 ) -> dict[HeadLayer, int]:
-    """Shares `total` dimensions among layers so that the sum of their squared relative errors is small.
+    """Divide `total` dimensions among layers so that the sum of their squared relative errors is small.
 
-    Every layer's error is bounded by what remains of its heads' singular values when the largest are kept (the
-    concatenation start of the decomposition); dimensions go one block after another where this bound falls most.
-    `convert(model, {place: ToCollaborative(shared_dim=rank) for place, rank in ranks.items()})` spends them. As a
-    rank costs width + memory width + num_heads parameters in every layer, a total is a size.
+    The heads' singular values bound every layer's error: with the largest kept, the error is at most the norm of the
+    others (the concatenation start of the decomposition). Blocks of dimensions go one after another to the layer whose
+    bound falls most. `convert(model, {place: ToCollaborative(shared_dim=rank) for place, rank in ranks.items()})`
+    spends them. A dimension costs width + memory width + num_heads parameters in every layer, so a total of dimensions
+    is a total of parameters.
 
     Args:
-        model: the model.
-        total: sum of all layers' dimensions.
-        batches: calibration batches; with them errors are those of centred logits.
-        stacks: head stacks; None is all.
-        layers: layers, counted from 0; None is all.
-        multiple: dimensions of every layer are a multiple of it (its last block may be smaller).
+        model: Model to convert.
+        total: Sum of all layers' dimensions.
+        batches: Calibration batches; with them errors are those of centred logits.
+        stacks: Head stacks; None is all.
+        layers: Layers, counted from 0; None is all.
+        multiple: Size of a block; every layer has whole blocks, of which the last may be smaller.
 
     Raises:
-        ConfigError: the total is less than one block per layer, or more than the layers have.
+        ConfigError: The total is less than one block per layer, or more than the layers have.
     """
     return share_out(_spectra(_multi_head_sites(model, stacks, layers), model, batches), total, multiple)
 
@@ -112,15 +114,15 @@ def ranks_for_size(
     layers: Collection[int] | None = None,
     multiple: int = 8,
 ) -> dict[HeadLayer, int]:
-    """The largest `rank_budget` with which the model, converted to collaborative attention, has a size.
+    """Return the largest `rank_budget` whose model, converted to collaborative attention, has at most this size.
 
     Args:
-        model: the model.
-        parameters: most that the whole converted model may have.
-        batches, stacks, layers, multiple: as for `rank_budget`.
+        model: Model to convert.
+        parameters: Largest number of parameters of the whole converted model.
+        batches, stacks, layers, multiple: See `rank_budget`.
 
     Raises:
-        ConfigError: not even one block per layer is that small.
+        ConfigError: One block per layer makes a larger model already.
     """
     sites = _multi_head_sites(model, stacks, layers)
     spectra = _spectra(sites, model, batches)
@@ -150,11 +152,11 @@ def ranks_for_size(
 
 
 def share_out(spectra: Mapping[HeadLayer, np.ndarray], total: int, multiple: int) -> dict[HeadLayer, int]:
-    """Gives out `total` in blocks of `multiple`, first one to each layer, then where most is captured per dimension.
+    """Divide `total` into blocks of `multiple`: first one for each layer, then for the largest values per dimension.
 
     Args:
-        spectra: what each further dimension captures, decreasing, by layer.
-        total, multiple: see `rank_budget`.
+        spectra: Share that each further dimension captures, decreasing, by layer.
+        total, multiple: See `rank_budget`.
     """
     require(multiple >= 1, "multiple", f"must be at least 1, got {multiple}")
     most, least = sum(map(len, spectra.values())), sum(min(multiple, len(values)) for values in spectra.values())
@@ -220,37 +222,32 @@ def _cumulative(values: np.ndarray) -> np.ndarray:
 
 
 def _spectrum(products: Products) -> np.ndarray:
-    """Squared singular values of all heads, largest first, relative to their sum."""
+    """Return the squared singular values of all heads, largest first, relative to their sum."""
     squares = np.square(np.asarray(head_svd(products)[1], np.float64)).reshape(-1)
     return np.sort(squares)[::-1] / max(squares.sum(), 1e-300)
 
 
-def mean_curve(curves: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean of captured-variance curves of equal length: the bold line of figure 1."""
-    return np.mean(np.stack(curves), axis=0)
-
-
 def context_only(model: Model, stacks: Collection[str] | None = None, layers: Collection[int] | None = None) -> Model:
-    """The model whose logits depend on query and key together: x W_Q^h W_K^hT y^T, with b_Q = b_K = 0.
+    """Return the model whose logits keep the context term alone: x W_Q^h W_K^hT y^T, with b_Q = b_K = 0.
 
-    Cordonnier et al. (2020, section 3.3) split logits into this context term and the content term of `content_only`;
-    what else biases add is the same for all keys.
+    Cordonnier et al. (2020, section 3.3) split logits into this term, which depends on query and key, and the content
+    term of `content_only`. The other terms of the biases are the same for all keys.
 
     Args:
-        model: the model.
-        stacks: head stacks to change; None changes all.
-        layers: layers to change; None changes all.
+        model: Model to change.
+        stacks: Head stacks to change; None changes all.
+        layers: Layers to change; None changes all.
 
     Raises:
-        ConfigError: a chosen layer has no biases of queries and keys.
+        ConfigError: A chosen layer has no biases of queries and keys.
     """
     return _zeroed(model, "context_only", ("query_bias", "key_bias"), stacks, layers)
 
 
 def content_only(model: Model, stacks: Collection[str] | None = None, layers: Collection[int] | None = None) -> Model:
-    """The model whose logits depend on the key alone: b_Q^h W_K^hT y^T, with W_Q = 0 and b_K = 0.
+    """Return the model whose logits keep the content term alone: b_Q^h W_K^hT y^T, with W_Q = 0 and b_K = 0.
 
-    Every query of a sequence then attends alike. Arguments and errors as for `context_only`.
+    All queries of a sequence then attend alike. Arguments and errors are those of `context_only`.
     """
     return _zeroed(model, "content_only", ("query", "key_bias"), stacks, layers)
 
@@ -274,10 +271,10 @@ def _zeroed(
 
 
 def output_difference(before: Model, after: Model, batches: Iterable[Batch]) -> float:
-    """||y - y'|| / ||y|| of the last hidden states y and y', `[batch, length, width]`, over all tokens of the batches.
+    """Return ||y - y'|| / ||y|| of the last hidden states `[batch, length, width]`, over all tokens of the batches.
 
     Raises:
-        DataError: no batches.
+        DataError: There are no batches.
     """
     distances, sizes = [], []
     for batch in batches:
@@ -291,7 +288,7 @@ def output_difference(before: Model, after: Model, batches: Iterable[Batch]) -> 
 
 
 def _present(model: Model, batch: Batch, hidden: jax.Array) -> jax.Array:
-    """`[batch, length, 1]` 1 at tokens, 0 at padding."""
+    """Return `[batch, length, 1]`, 1 at tokens and 0 at padding."""
     mask = batch.get("attention_mask")
     if isinstance(model.config, EncoderDecoderModel):
         labels = batch.get("labels")

@@ -15,15 +15,15 @@ from headjax.models.layer import Probe
 
 
 class Moments(NamedTuple):
-    """What a conversion knows of one attention layer's inputs, over all tokens that are no padding. NumPy, float64.
+    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64.
 
     Attributes:
-        query_mean: `[width]` mean input of the queries.
-        query_covariance: `[width, width]` about that mean.
-        key_mean: `[memory width]` mean input of keys and values.
-        key_covariance: `[memory width, memory width]` about that mean.
-        key_within: `[memory width, memory width]` about the mean of each sequence. The softmax sees only this: what all
-            keys of a sequence share adds the same to all logits of a row.
+        query_mean: `[width]`, mean input of the queries.
+        query_covariance: `[width, width]`, covariance about that mean.
+        key_mean: `[memory width]`, mean input of keys and values.
+        key_covariance: `[memory width, memory width]`, covariance about that mean.
+        key_within: `[memory width, memory width]`, covariance about the mean of each sequence. The softmax depends on
+            this one alone, because the mean key of a sequence adds the same to all logits of a row.
     """
 
     query_mean: np.ndarray
@@ -41,10 +41,10 @@ class Root(NamedTuple):
 
 
 def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
-    """The symmetric square root of a covariance whose eigenvalues are raised by `ridge` times their mean.
+    """Return the symmetric square root of a covariance whose eigenvalues are raised by `ridge` times their mean.
 
     Minimising ||C^(1/2) (W - W')|| minimises the mean squared error of x W over inputs of covariance C. The ridge keeps
-    a weight on directions that the calibration batches never took.
+    a weight on directions that do not occur in the calibration batches.
     """
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)
@@ -55,16 +55,16 @@ def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
 
 
 def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Moments]:
-    """The moments of every attention layer's inputs, by (head stack, layer).
+    """Return the moments of every attention layer's inputs, by (head stack, layer).
 
-    Layers that share their parameters share their moments, taken over the inputs of all of them.
+    Layers that share their parameters share their moments, which are taken over the inputs of all of them.
 
     Args:
-        model: the model.
-        batches: calibration batches; a few thousand tokens more than `width` are enough.
+        model: Model to run.
+        batches: Calibration batches; a few thousand tokens more than `width` are enough.
 
     Raises:
-        DataError: there is no batch.
+        DataError: There is no batch.
     """
     totals: dict[str, list[dict[str, jax.Array]]] | None = None
     for batch in batches:
@@ -80,7 +80,7 @@ def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Mom
 
 
 def input_sums(probe: Probe) -> dict[str, jax.Array]:
-    """The probe that sums inputs and their outer products over the tokens of a batch that are no padding."""
+    """Probe: sums of inputs and of their outer products over the tokens of a batch, padding left out."""
     if probe.memory_inputs is None:
         raise DataError("probe: inputs of keys are not at hand while decoding with a cache")
     queries, keys = probe.inputs.astype(jnp.float32), probe.memory_inputs.astype(jnp.float32)
@@ -101,14 +101,14 @@ def input_sums(probe: Probe) -> dict[str, jax.Array]:
 
 
 def _present(inputs: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """`[batch, length, 1]` 1.0 at tokens, 0.0 at padding."""
+    """Return `[batch, length, 1]`, 1.0 at tokens and 0.0 at padding."""
     if mask is None:
         return jnp.ones((*inputs.shape[:2], 1))
     return jnp.broadcast_to(mask.astype(jnp.float32), inputs.shape[:2])[..., None]
 
 
 def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
-    """Sum of outer products, `[width, width]`."""
+    """Return the sum of outer products, `[width, width]`."""
     tokens = (inputs * present).reshape(-1, inputs.shape[-1])
     return jnp.matmul(tokens.T, tokens, precision="highest")
 

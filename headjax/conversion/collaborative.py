@@ -33,14 +33,14 @@ class ToCollaborative(Target):
 
         W_Q^h W_K^hT ~ W_Q diag(m_h) W_K^T,   W_Q [width, shared_dim], W_K [memory width, shared_dim]
 
-    The logits stay divided by the square root of the original head_dim, whatever the shared_dim; b_K vanishes in the
-    softmax and b_Q turns into the content bias W_K^h b_Q^h, exactly. At shared_dim = num_heads * head_dim the layer
-    computes what it did: its own weights side by side, mixed by blocks of ones. Below, calibrated conversions minimise
-    the error of centred logits and others that of the weights.
+    The logits stay divided by the square root of the original head_dim, whatever the shared_dim. b_K vanishes in the
+    softmax and b_Q becomes the content bias W_K^h b_Q^h, both exactly. At shared_dim = num_heads * head_dim the
+    function stays the same: the heads' own weights stand side by side, mixed by blocks of ones. Below that size a
+    calibrated conversion minimises the error of centred logits, any other the error of the weights.
 
     Attributes:
-        shared_dim: size of the shared queries and keys, at most num_heads * head_dim.
-        search: starts and solver of the decomposition.
+        shared_dim: Size of the shared queries and keys, at most num_heads * head_dim.
+        search: Starts and solver of the decomposition.
     """
 
     name: ClassVar[str] = "collaborative"
@@ -85,7 +85,7 @@ class ToCollaborative(Target):
 
 
 def same_shapes(sites: Sequence[Site]) -> list[list[int]]:
-    """Positions of the sites whose queries and keys have equal shapes, and which can be decomposed in one call."""
+    """Return the positions of sites with equal shapes of queries and keys, which one call can decompose."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, site in enumerate(sites):
         groups.setdefault((*site.params["query"].shape, site.params["key"].shape[0]), []).append(i)
@@ -93,7 +93,7 @@ def same_shapes(sites: Sequence[Site]) -> list[list[int]]:
 
 
 def _side_by_side(site: Site) -> CP:
-    """The heads' own queries and keys concatenated, and blocks of ones to tell whose they are (section 3.1)."""
+    """Return the heads' own queries and keys side by side, mixed by blocks of ones (section 3.1)."""
     left, right = scaled_query_key(site)
     heads, dim = left.shape[1:]
     owner = jnp.arange(heads * dim)[None, :] // dim == jnp.arange(heads)[:, None]
@@ -101,21 +101,21 @@ def _side_by_side(site: Site) -> CP:
 
 
 def scaled_query_key(site: Site) -> Products:
-    """W_Q and W_K of a site, so that 1 / sqrt(head_dim) is what is left of the logits' scale."""
+    """Return W_Q and W_K of a site, scaled so that logits still have to be divided by sqrt(head_dim)."""
     products = query_key_of(site)
     return products._replace(left=products.left * carried_scale(site.multi_head))
 
 
 def carried_scale(attention: MultiHead) -> float:
-    """The layer's logit scale over 1 / sqrt(head_dim); 1 unless the layer has a scale of its own (T5)."""
+    """Return the layer's logit scale over 1 / sqrt(head_dim); 1 unless the layer has a scale of its own (T5)."""
     return attention.logit_scale * attention.head_dim**0.5
 
 
 def roots(site: Site) -> tuple[Root, Root] | None:
-    """Roots of the covariances that weight queries' and keys' inputs, when the site is calibrated.
+    """Return the roots of the covariances that weight the inputs of queries and keys; None without calibration.
 
-    Only what is left of a query after its mean has to be approximated, because the mean query's logits go exactly into
-    the content bias; and only what differs between the keys of a sequence.
+    Queries count about their mean, because the mean query's logits go exactly into the content bias. Keys count about
+    the mean of their sequence, which adds the same to all logits of a row.
     """
     if site.moments is None:
         return None
@@ -123,7 +123,7 @@ def roots(site: Site) -> tuple[Root, Root] | None:
 
 
 def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
-    """C_Q^(1/2) A_h and C_K^(1/2) B_h: the tensor whose error is that of centred logits."""
+    """Return C_Q^(1/2) A_h and C_K^(1/2) B_h: the error of this tensor is the error of centred logits."""
     if weights is None:
         return products
     left, right = (
@@ -134,7 +134,7 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
 
 
 def shared_key_fields(attention: MultiHead, *, content_bias: bool) -> dict[str, Any]:
-    """The fields that a multi-head layer hands on to collaborative and Tucker attention."""
+    """Return the fields that collaborative and Tucker attention take over from a multi-head layer."""
     return {
         "num_heads": attention.num_heads,
         "head_ids": attention.head_ids,
@@ -147,15 +147,15 @@ def shared_key_fields(attention: MultiHead, *, content_bias: bool) -> dict[str, 
 
 
 def shared_key_params(site: Site, approximation: Products | None) -> Params:
-    """Values, output and content bias of the converted layer.
+    """Return values, output and content bias of the converted layer.
 
         u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x)
 
-    The first term is what b_Q adds to logits (section 3.3 of the paper; b_K adds the same to a whole row and is
+    The first term is the part of b_Q in the logits (section 3.3 of the paper; b_K adds the same to a whole row and is
     dropped). The second makes the mean query's logits exact when the site is calibrated.
 
     Args:
-        site: the layer.
+        site: Layer to convert.
         approximation: T'_h; None where it is exact.
     """
     names = ("value", "output", "value_bias", "output_bias")
@@ -172,12 +172,12 @@ def shared_key_params(site: Site, approximation: Products | None) -> Params:
 
 
 def has_content_bias(site: Site, approximation: Products | None) -> bool:
-    """Whether a converted layer needs a content bias."""
+    """Return whether a converted layer needs a content bias."""
     corrected = site.moments is not None and approximation is not None
     return corrected or site.multi_head.projection_bias
 
 
 def _seen_by(products: Products, query: jax.Array) -> jax.Array:
-    """T_h^T x of every head, `[columns, heads]`."""
+    """Return T_h^T x of every head, `[columns, heads]`."""
     inner = jnp.einsum("dhi,d->hi", products.left, query, precision="highest")
     return jnp.einsum("mhi,hi->mh", products.right, inner, precision="highest")

@@ -1,4 +1,4 @@
-"""What formulations cost at a sequence length, and from which length on one costs more than another."""
+"""Operations and cache of formulations by sequence length, and the length above which one costs more."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LONGEST = 1 << 24
 
 
 class Cost(NamedTuple):
-    """One attention layer, or all of a model, at one sequence length.
+    """Cost of one attention layer, or of all layers of a model, at one sequence length.
 
     Attributes:
-        length: tokens.
-        flops: floating-point operations of one forward, two a multiply-add, element-wise mixing of queries included.
-        cache: scalars that a decoding cache holds for all tokens.
+        length: Number of tokens.
+        flops: Floating-point operations of one forward pass, two a multiply-add, with the mixing of queries.
+        cache: Scalars in a decoding cache for all tokens.
     """
 
     length: int
@@ -26,13 +26,13 @@ class Cost(NamedTuple):
 
 
 def costs(attention: Attention, width: int, lengths: Sequence[int]) -> list[Cost]:
-    """What self-attention costs at these lengths."""
+    """Return the cost of self-attention at these lengths."""
     per_token = attention.cache_size(width, width)
     return [Cost(length, operations(attention, width, length), per_token * length) for length in lengths]
 
 
 def model_costs(config: ModelConfig, lengths: Sequence[int]) -> list[Cost]:
-    """What all attention layers of a model cost; only those of a decoder have a cache."""
+    """Return the cost of all attention layers of a model; only layers of a decoder have a cache."""
     width, stacks = config.width, config.attentions()
     per_token = sum(
         attention.cache_size(width, width) for name, found in stacks.items() if name != "encoder" for attention in found
@@ -41,10 +41,10 @@ def model_costs(config: ModelConfig, lengths: Sequence[int]) -> list[Cost]:
 
 
 def operations(attention: Attention, width: int, length: int, keys: int | None = None) -> int:
-    """Floating-point operations over `length` queries and as many keys (or `keys`), mixing of queries included.
+    """Return the floating-point operations for `length` queries and `keys` keys (by default as many).
 
-    `Attention.flops` counts matrix products only. Cordonnier et al. (2020) count the heads * shared_dim multiplications
-    that mix one query as well.
+    `Attention.flops` counts matrix products only. Here, as in Cordonnier et al. (2020), the heads * shared_dim
+    multiplications that mix one query count too.
     """
     inner = attention.inner if isinstance(attention, Gated) else attention
     mixing = inner.num_heads * inner.shared_dim if isinstance(inner, Collaborative) else 0
@@ -52,19 +52,19 @@ def operations(attention: Attention, width: int, length: int, keys: int | None =
 
 
 def break_even_length(attention: Attention, other: Attention, width: int) -> int | None:
-    """The longest sequence for which `attention` takes no more operations than `other`.
+    """Return the longest sequence for which `attention` takes no more operations than `other`.
 
-    Collaborative attention of shared_dim 384 in place of BERT-base's gives 152, because projections get cheaper and the
+    For collaborative attention of shared_dim 384 in place of BERT-base's it is 152: projections become cheaper, and the
     num_heads * shared_dim products of every pair of tokens dearer.
 
     Returns:
-        The length; 0 when it takes more from the first token on, None when it never does.
+        Length in tokens; 0 if `attention` takes more operations from the first token on, None if it never does.
     """
     return _last_length(lambda length: operations(attention, width, length) > operations(other, width, length))
 
 
 def model_break_even(config: ModelConfig, other: ModelConfig) -> int | None:
-    """`break_even_length` of all attention layers of two models together."""
+    """Return the `break_even_length` of all attention layers of two models together."""
     return _last_length(lambda length: _model_operations(config, length) > _model_operations(other, length))
 
 
@@ -77,7 +77,7 @@ def _model_operations(config: ModelConfig, length: int) -> int:
 
 
 def _last_length(dearer: Callable[[int], bool]) -> int | None:
-    """The last length that is not dearer; 0 and None as for `break_even_length`."""
+    """Return the last length that is not dearer; 0 and None as for `break_even_length`."""
     if dearer(1):
         return 0
     low, high = 1, 2

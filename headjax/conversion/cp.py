@@ -25,25 +25,25 @@ class CP(NamedTuple):
     right: jax.Array
 
     def products(self) -> Products:
-        """The same tensor as products: A_h = P diag(m_h), B_h = S."""
+        """Return the same tensor as products: A_h = P diag(m_h), B_h = S."""
         mixed = self.left[..., :, None, :] * self.mixing[..., None, :, :]
         right = self.right[..., :, None, :]
         return Products(mixed, jnp.broadcast_to(right, (*right.shape[:-2], *mixed.shape[-2:])))
 
     def balanced(self) -> CP:
-        """The same tensor with the three norms of every component equal, which keeps the equations well scaled."""
+        """Return the same tensor with three equal norms in every component, which keeps the equations well scaled."""
         norms = [jnp.maximum(jnp.linalg.norm(factor, axis=-2, keepdims=True), 1e-30) for factor in self]
         size = jnp.cbrt(norms[0] * norms[1] * norms[2])
         return CP(*(factor * (size / norm) for factor, norm in zip(self, norms, strict=True)))
 
 
 class Sweep(NamedTuple):
-    """What one round of alternating least squares gives.
+    """Result of one round of alternating least squares.
 
     Attributes:
-        factors: the new factors.
+        factors: New factors.
         squared_error: ||T - T'||^2 - ||T||^2, up to rounding.
-        squared_size: the sum over components of their squared norms.
+        squared_size: Sum over components of their squared norms.
     """
 
     factors: CP
@@ -52,12 +52,12 @@ class Sweep(NamedTuple):
 
 
 class Damping(NamedTuple):
-    """Both are relative to the diagonal of the equations of a sweep.
+    """Damping of a sweep, relative to the diagonal of its equations.
 
     Attributes:
-        ridge: weight of the components' squared norms in what a sweep minimises. Without it components grow without
-            bound while cancelling each other, because tensors of a given rank form no closed set.
-        proximal: holds every factor back at its old value, which keeps equations solvable, moves no fixed point and
+        ridge: Weight of the components' squared norms in the sum that a sweep minimises. Without it components can grow
+            without bound while they cancel each other, because the tensors of a given rank form no closed set.
+        proximal: Weight of the distance to the old factor. It keeps the equations solvable, moves no fixed point and
             cannot raise the error.
     """
 
@@ -66,13 +66,13 @@ class Damping(NamedTuple):
 
 
 def sweep(products: Products, factors: CP, damping: Damping) -> Sweep:
-    """One round of regularised alternating least squares: P, then S, then M, each the best for the other two.
+    """Run one round of regularised alternating least squares: P, then S, then M, each the best for the other two.
 
         minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2 + ridge * sum_r ||p_r||^2 ||m_r||^2 ||s_r||^2
 
     With the others fixed and no ridge, P solves P (M^T M * S^T S) = sum_h A_h (B_h^T S diag(m_h)), and likewise S and M
-    (* is by element). Only the factors A_h, B_h and Gram matrices of size rank enter: rows * heads * dim * rank
-    operations, where the tensor itself would take heads / 2 times as many.
+    (* is by element). The sums run over the factors A_h, B_h and Gram matrices of size rank, which takes rows * heads *
+    dim * rank operations; with the tensor itself they would be heads / 2 times as many.
     """
     left, mixing, right = factors
     a, b = products
@@ -90,15 +90,15 @@ def sweep(products: Products, factors: CP, damping: Damping) -> Sweep:
 
 
 def mixing_for(products: Products, left: jax.Array, right: jax.Array) -> jax.Array:
-    """The best mixing M `[heads, rank]` for given P and S."""
+    """Return the best mixing M `[heads, rank]` for given P and S."""
     inner = (project(products.left, left) * project(products.right, right)).sum(axis=1)
     return _improve(jnp.zeros_like(inner), inner, gram(left) * gram(right), Damping(jnp.zeros(()), jnp.asarray(1e-6)))
 
 
 def _improve(factor: jax.Array, target: jax.Array, normal: jax.Array, damping: Damping) -> jax.Array:
-    """`factor` moved to the X with X normal = target, a matrix positive semidefinite up to rounding.
+    """Return the X with X normal = target, where `normal` is positive semidefinite up to rounding.
 
-    Computed as a correction of the old factor, so that rounding in the inverse cannot accumulate in the factor.
+    X is computed as a correction of the old factor, so that rounding in the inverse cannot accumulate in the factor.
     """
     diagonal = jnp.maximum(jnp.diagonal(normal), 1e-30)
     scale = jax.lax.rsqrt(diagonal)
@@ -111,14 +111,14 @@ def _improve(factor: jax.Array, target: jax.Array, normal: jax.Array, damping: D
 
 
 Start = Callable[[Products, int, jax.Array], CP]
-"""A start of one tensor: (products, rank, PRNG key) to factors."""
+"""Start for one tensor: (products, rank, PRNG key) to factors."""
 
 
 def concatenation(products: Products, rank: int, key: jax.Array) -> CP:
-    """The heads side by side, each with its own dimensions, of which the `rank` largest are kept.
+    """Start from the heads side by side, each with its own dimensions, of which the `rank` largest are kept.
 
-    Each head's slice is written as its singular value decomposition; all heads' singular values compete. At the full
-    rank heads * dim this is the tensor itself, with blocks of ones as mixing (section 3.1 of the paper).
+    The singular values of all heads' slices compete for a place. At the full rank heads * dim this is the tensor
+    itself, with blocks of ones as mixing (section 3.1 of the paper).
     """
     left, values, right = head_svd(products)
     heads, dim = values.shape
@@ -131,9 +131,9 @@ def concatenation(products: Products, rank: int, key: jax.Array) -> CP:
 
 
 def sum_of_heads(products: Products, rank: int, key: jax.Array) -> CP:
-    """Singular vectors of the sum over heads W_Q W_K^T, the product that the paper's figure 1 finds to be low rank.
+    """Start from singular vectors of the sum over heads W_Q W_K^T, which is low rank in figure 1 of the paper.
 
-    Directions beyond its own rank are random combinations, so that every component has something to fit.
+    Directions beyond its own rank are random combinations, so that every component can fit a part.
     """
     left, right = (factor.reshape(factor.shape[0], -1) for factor in products)
     both = qr_of_both(left[None], right[None])
@@ -149,7 +149,7 @@ def sum_of_heads(products: Products, rank: int, key: jax.Array) -> CP:
 
 
 def random(products: Products, rank: int, key: jax.Array) -> CP:
-    """Random combinations of the heads' own dimensions, and a Gaussian mixing."""
+    """Start from random combinations of the heads' own dimensions, and a Gaussian mixing."""
     of_left, of_mixing, of_right = jax.random.split(key, 3)
     shape = (*products.left.shape[1:], rank)
     left = join(products.left, jax.random.normal(of_left, shape))
@@ -162,7 +162,7 @@ STARTS: dict[str, Start] = {"concatenation": concatenation, "svd": sum_of_heads,
 
 
 def head_svd(products: Products) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """T_h = U_h diag(s_h) V_h^T of every head: U `[heads, rows, dim]`, s `[heads, dim]`, V `[heads, columns, dim]`."""
+    """Return U `[heads, rows, dim]`, s `[heads, dim]`, V `[heads, columns, dim]` of every T_h = U_h diag(s_h) V_h^T."""
     (q_left, r_left), (q_right, r_right) = qr_of_both(*products.by_head())
     u, values, vt = jnp.linalg.svd(r_left @ jnp.swapaxes(r_right, -1, -2), full_matrices=False)
     return q_left @ u, values, q_right @ jnp.swapaxes(vt, -1, -2)

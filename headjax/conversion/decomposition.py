@@ -21,17 +21,17 @@ class Solver:
 
         y_k = x_k + beta_k (x_k - x_(k-1)),   x_(k+1) = sweep(y_k),   beta_k Nesterov's, as if for gradient descent
 
-    Restarted with beta = 0 whenever the momentum points against the step just taken (O'Donoghue and Candes 2015) or the
-    error rises beyond rounding (Mitchell, Ye and De Sterck 2020 study such schemes for CP). A sweep costs what it does
-    without; the number of sweeps to a given error falls several times.
+    Momentum restarts with beta = 0 whenever it points against the step just taken (O'Donoghue and Candes 2015) or the
+    error rises beyond rounding (Mitchell, Ye and De Sterck 2020 study such schemes for CP). Extrapolation costs next to
+    nothing, and the number of sweeps to a given error falls several times.
 
     Attributes:
-        sweeps: upper limit of sweeps.
-        tolerance: stop once ten sweeps together lower the relative error by less than this.
-        acceleration: False is plain alternating least squares.
-        ridge: weight of the components' squared norms, relative to the squared error reached so far, so that it
-            vanishes where the fit is exact; see `headjax.conversion.cp.Damping`.
-        proximal: smallest proximal term. It grows tenfold while equations are singular.
+        sweeps: Largest number of sweeps.
+        tolerance: Stop once ten sweeps together lower the relative error by less than this share.
+        acceleration: Whether to extrapolate; False is plain alternating least squares.
+        ridge: Weight of the components' squared norms relative to the squared error reached so far, so that it vanishes
+            where the fit is exact; see `headjax.conversion.cp.Damping`.
+        proximal: Smallest proximal weight. It grows tenfold while equations are singular.
     """
 
     sweeps: int = 300
@@ -48,13 +48,13 @@ class Solver:
 
 
 class Fit(NamedTuple):
-    """A decomposition of one tensor, or of several along a leading axis.
+    """Decomposition of one tensor, or of several along a leading axis.
 
     Attributes:
-        factors: the best factors met.
-        errors: `[..., sweeps]` relative error ||T - T'|| / ||T|| after every sweep, the last one repeated after the
+        factors: Best factors found.
+        errors: `[..., sweeps]`, relative error ||T - T'|| / ||T|| after every sweep; the last one repeats after the
             stop. Values below about 1e-3 are rounding; `headjax.conversion.products.relative_distance` is exact.
-        sweeps: `[...]` number of sweeps taken.
+        sweeps: `[...]`, number of sweeps taken.
     """
 
     factors: CP
@@ -63,9 +63,9 @@ class Fit(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Between two sweeps: the best point x, the extrapolated one y, and what the next step needs.
+    """State between two sweeps: the best point x, the extrapolated point y, and the numbers of the next step.
 
-    `value` is the squared error of x and `size` its components' squared norms, both relative to ||T||^2.
+    `value` is the squared error of x and `size` the squared norms of its components, both relative to ||T||^2.
     """
 
     best: CP
@@ -84,7 +84,7 @@ _ROUNDING = 1e-5
 
 
 def solve(products: Products, start: CP, solver: Solver) -> Fit:
-    """Improves a start until the tolerance or the limit of sweeps is met. One tensor; vmap or map it for several."""
+    """Improve the start of one tensor until the tolerance or the limit of sweeps is met."""
     norm = jnp.maximum(squared_norm(products), jnp.finfo(jnp.float32).tiny)
 
     def step(state: _State) -> _State:
@@ -135,19 +135,19 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
 
 
 def _against(new: CP, point: CP, best: CP) -> jax.Array:
-    """Whether the step from the extrapolated point opposes the step from the best one."""
+    """Return whether the step from the extrapolated point opposes the step from the best one."""
     products = jax.tree.map(lambda n, p, b: ((n - p) * (n - b)).sum(), new, point, best)
     return sum(products, jnp.zeros(())) < 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """Where to start and how to improve; the best of all starts is kept, layer by layer.
+    """Starts and solver; of all starts the best is kept, layer by layer.
 
     Attributes:
-        starts: names in `headjax.conversion.cp.STARTS`, tried one after another. A name given more than once is
+        starts: Names in `headjax.conversion.cp.STARTS`, tried one after another. A name that occurs more than once is
             tried with another random seed each time.
-        solver: how each start is improved.
+        solver: Solver that improves each start.
     """
 
     starts: tuple[str, ...] = ("concatenation",)
@@ -161,18 +161,18 @@ class Search:
 
 
 def decompose(products: Products, rank: int, *, search: Search = Search(), seed: int = 0) -> Fit:
-    """Approximates every layer's T_h = A_h B_h^T by P diag(m_h) S^T of the given rank, in float32.
+    """Approximate every layer's T_h = A_h B_h^T by P diag(m_h) S^T of the given rank, in float32.
 
         minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2
 
     Args:
         products: A `[layers, rows, heads, dim]` and B `[layers, columns, heads, dim]`.
-        rank: number of components, at most heads * dim, where the concatenated factors are exact.
-        search: starts and solver.
-        seed: of random starts.
+        rank: Number of components, at most heads * dim, at which the concatenated factors are exact.
+        search: Starts and solver.
+        seed: Seed of random starts.
 
     Raises:
-        ConfigError: the rank is none that the products have.
+        ConfigError: The rank is out of range.
     """
     require(1 <= rank <= products.max_rank, "rank", f"must be from 1 to heads * dim = {products.max_rank}, got {rank}")
     keys = [jax.random.fold_in(jax.random.key(seed), i) for i in range(len(search.starts))]
@@ -200,7 +200,7 @@ def _fit(products: Products, rank: int, start: str, solver: Solver, key: jax.Arr
 
 
 def _spans(products: Products) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """For A and for B an orthonormal basis `[rows, size]` of their columns, and the factors in it."""
+    """Return an orthonormal basis `[rows, size]` of the columns of A and of B, and the factors in it."""
     heads, dim = products.left.shape[1:]
     if max(factor.shape[0] for factor in products) <= heads * dim:
         left, right = ((jnp.eye(factor.shape[0], dtype=factor.dtype), factor) for factor in products)
@@ -211,7 +211,7 @@ def _spans(products: Products) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.A
 
 
 def _better(one: Fit, other: Fit) -> Fit:
-    """The fit of lower error, layer by layer."""
+    """Return the fit of lower error, layer by layer."""
     first = one.errors[:, -1] <= other.errors[:, -1]
 
     def choose(a: jax.Array, b: jax.Array) -> jax.Array:

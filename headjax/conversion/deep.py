@@ -1,4 +1,4 @@
-"""Every head in a layer of its own: the deep single-head model of a trained one, to start training from."""
+"""Put every head of a trained model in a layer of its own, to go on training from there."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from headjax.models.base import SLOTS, Model
 from headjax.models.layer import Layer, LayerCall
 
 EXAMPLES, LENGTH = 4, 32
-"""Sequences that a layer's error is measured on, and their length."""
+"""Number of sequences that a layer's error is measured on, and their length."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToDeep(Restructuring):
-    """A layer of H heads becomes H / heads layers, attention and feed-forward split together (Liu et al. 2021).
+    """Split a layer of H heads into H / heads layers, attention and feed-forward together (Liu et al. 2021).
 
-    See `headjax.heads.deepen` for what becomes of norms and biases. The function is not kept.
+    The function changes; `headjax.heads.deepen` says how norms and biases are divided.
 
     Attributes:
-        heads: heads of each new layer.
+        heads: Number of heads of each new layer.
     """
 
     name: ClassVar[str] = "deep"
@@ -62,16 +62,16 @@ class ToDeep(Restructuring):
 def layer_gap(
     whole: Layer, params: Params, parts: Sequence[Layer], parts_params: Sequence[Params], width: int, seed: int = 0
 ) -> float:
-    """||y - y'|| / ||y|| of the outputs y of a layer and y' of those that take its place, one after another.
+    """Return ||y - y'|| / ||y|| of the outputs y of a layer and y' of the layers in its place.
 
-    Inputs are standard normal vectors, normalised as the layer's own outputs are (post-norm); decoder layers with
-    cross-attention attend to a memory of such. Attention is not masked.
+    Inputs are standard normal vectors, normalised as the layer's own outputs are (post-norm). The encoder output that
+    cross-attention reads is drawn in the same way. Attention is not masked.
 
     Args:
-        whole, params: the layer.
-        parts, parts_params: the layers that take its place, in order.
-        width: size of the residual stream.
-        seed: of the inputs.
+        whole, params: The layer.
+        parts, parts_params: The layers in its place, in order.
+        width: Size of the residual stream.
+        seed: Seed of the inputs.
     """
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, width))
     norm = whole.residual.norm
@@ -96,7 +96,7 @@ def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> j
 def _whole_layers(
     model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
 ) -> set[tuple[str, int]] | None:
-    """The layers chosen, by stack; a layer is chosen with all its attention or not at all."""
+    """Return the chosen (stack, layer); self- and cross-attention of a layer are chosen together or not at all."""
     if stacks is None and layers is None:
         return None
     found = find_layers(model, stacks, layers)

@@ -1,4 +1,4 @@
-"""Another head size: larger by zeros, which changes nothing, or smaller by the best fit."""
+"""Change the size of heads: larger by appended zeros, which change nothing, smaller by the best fit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ToFixed(Target):
     """Heads of a given size (Bhojanapalli et al. 2020), independent of width / num_heads.
 
     Larger heads are the old ones with zeros appended, an exact embedding of the standard layer in the larger class
-    (section 3.1 of the ICLR version). Smaller ones are, head by head, the best of their size for the products
-    W_Q^h W_K^hT and W_V^h W_O^h, so that going up and down again changes nothing. The logits' scale is carried along.
+    (section 3.1 of the ICLR version). Smaller heads are, one by one, the best of their size for the products
+    W_Q^h W_K^hT and W_V^h W_O^h, so that going up and down again changes nothing. The logits keep their scale.
 
     Attributes:
-        head_dim: new size of queries and keys.
-        value_dim: new size of values; None is head_dim.
+        head_dim: New size of queries and keys.
+        value_dim: New size of values; None is head_dim.
     """
 
     name: ClassVar[str] = "fixed"
@@ -84,7 +84,7 @@ class ToFixed(Target):
 
 
 def _padded(params: Params, head_dim: int, value_dim: int) -> Params:
-    """Queries, keys, values and outputs with zeros appended up to the new sizes."""
+    """Return queries, keys, values and outputs with zeros appended up to the new sizes."""
     sizes = {"query": head_dim, "key": head_dim, "value": value_dim}
     padded = dict(params)
     for name, array in params.items():
@@ -97,5 +97,5 @@ def _padded(params: Params, head_dim: int, value_dim: int) -> Params:
 
 
 def _given(params: Params, name: str, shape: tuple[int, ...]) -> jax.Array:
-    """A declared parameter; biases that the layer did not have are zero."""
+    """Return a declared parameter; a bias that the layer did not have is zero."""
     return params[name] if name in params else jnp.zeros(shape)

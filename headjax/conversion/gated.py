@@ -1,4 +1,4 @@
-"""Head-wise output gates around any layer, at first without effect."""
+"""Put head-wise output gates around any layer, at first without effect."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headjax.core.tensors import Constant
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToGated(Target):
-    """Every head gets a gate sigma(x w_h + b) that can then be learned (Qiu et al. 2025).
+    """Every head gets a gate sigma(x w_h + b), which training can then learn (Qiu et al. 2025).
 
-    w is zero, so that every gate is sigma(b) for all inputs, and W_O is divided by it: the function is kept exactly at
-    a b small enough for the gate's gradient not to vanish.
+    w is zero, so every gate is sigma(b) for all inputs, and W_O is divided by sigma(b): the function stays the same.
+    The default b is small enough for the gate's gradient not to vanish.
 
     Attributes:
-        bias: b; the gates open from sigma(b) = 0.982 up to 1 and close down to 0.
+        bias: b; gates start at sigma(b) = 0.982 and can open up to 1 or close down to 0.
     """
 
     name: ClassVar[str] = "gated"

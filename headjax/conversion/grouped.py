@@ -31,7 +31,7 @@ from headjax.core.errors import require
 from headjax.core.tensors import Params
 
 Pool = Callable[[Site, Groups, int], Params]
-"""(site, groups, seed) to the grouped layer's parameters, heads in the order of the groups, with all biases."""
+"""Pooling: (site, groups, seed) to the grouped layer's parameters, heads in the order of the groups, all biases."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,17 +41,18 @@ class ToGrouped(Target):
     Pooling methods:
 
     * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
-      and W_V^h W_O^h, in closed form. With rotary embeddings keys are `aligned`, values fitted.
-    * `aligned`: the heads of a group are turned onto each other by generalised Procrustes, which changes nothing
-      (W_Q^h R_h, W_K^h R_h; W_V^h R_h, R_h^T W_O^h), then averaged, and the mean norm restored. With rotary embeddings
-      queries and keys turn pair by pair.
-    * `mean`, `first`, `random`: the mean of the heads' keys and values (Ainslie et al. 2023), or one head's.
+      and W_V^h W_O^h, in closed form. With rotary embeddings keys are `aligned` and values fitted.
+    * `aligned`: rotations by generalised Procrustes turn the heads of a group onto each other, which changes nothing
+      (W_Q^h R_h, W_K^h R_h; W_V^h R_h, R_h^T W_O^h). Then keys and values are averaged and the mean norm is restored.
+      With rotary embeddings queries and keys turn pair by pair.
+    * `mean`: the mean of the heads' keys and values (Ainslie et al. 2023).
+    * `first`, `random`: the key and value of one head, as baselines.
 
     Attributes:
-        kv_heads: number of key and value heads, a divisor of num_heads.
-        pooling: how a group's keys and values become one.
-        grouping: `best` exchanges heads between groups until their keys and values are as near as they get;
-            `consecutive` takes neighbours. Heads keep their numbers when they move.
+        kv_heads: Number of key and value heads, a divisor of num_heads.
+        pooling: Method that makes one key and value of a group's.
+        grouping: `best` exchanges heads between groups while that brings their keys and values nearer; `consecutive`
+            takes neighbours. Heads keep their numbers when they move.
     """
 
     name: ClassVar[str] = "grouped"
@@ -98,11 +99,11 @@ class ToGrouped(Target):
 
 
 def head_distances(site: Site, pooling: str) -> np.ndarray:
-    """`[heads, heads]` what sharing a key and a value costs two heads, relative to their squared norms.
+    """Return the cost `[heads, heads]` of sharing a key and a value between two heads, relative to squared norms.
 
-    For `fitted` this is the error of the best shared ones; for other poolings how far apart two heads' keys and values
-    stay after the best rotation. Keys and values count alike; both are weighted by their inputs' covariance when the
-    site is calibrated.
+    For `fitted` the cost is the error of the best shared key and value, for other poolings the distance of two heads'
+    keys and values after the best rotation. Keys and values count alike. In a calibrated site the covariance of the
+    inputs weights both.
     """
     keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
     if pooling != "fitted" or site.multi_head.rotary is not None:
@@ -114,13 +115,13 @@ def head_distances(site: Site, pooling: str) -> np.ndarray:
 
 
 def align_keys(site: Site) -> Align:
-    """The rotations that leave the layer's logits alone: all, or pair by pair with rotary embeddings."""
+    """Return the rotations that keep the layer's logits: all, or pair by pair with rotary embeddings."""
     rotary = site.multi_head.rotary
     return orthogonal if rotary is None else pairwise(rotary_pairs(rotary, site.multi_head.head_dim))
 
 
 def rotary_pairs(rotary: Rotary, size: int) -> tuple[tuple[int, int], ...]:
-    """The pairs of dimensions that turn together in heads of this size."""
+    """Return the pairs of dimensions that turn together in heads of this size."""
     dim = size if rotary.dim is None else rotary.dim
     first, second = rotary.split(jnp.arange(dim))
     return tuple(zip(np.asarray(first).tolist(), np.asarray(second).tolist(), strict=True))
@@ -181,7 +182,7 @@ def _pick(site: Site, groups: Groups, chosen: Sequence[int]) -> Params:
 
 
 def _pooled(site: Site, groups: Groups, pool: Callable[[jax.Array, int], jax.Array]) -> Params:
-    """Queries and outputs in the order of the groups, keys and values (heads on the last axis but one) pooled."""
+    """Return queries and outputs in the order of the groups, and keys and values pooled over their head axis."""
     order = jnp.asarray([head for group in groups for head in group])
     weights = _weights(site)
     params = {name: weights[name] for name in ("output_bias",) if name in weights}
@@ -192,12 +193,12 @@ def _pooled(site: Site, groups: Groups, pool: Callable[[jax.Array, int], jax.Arr
 
 
 def _weights(site: Site) -> Params:
-    """The parameters with every bias, zero where there is none."""
+    """Return the parameters with every bias, zero where there is none."""
     return site.params | {f"{name}_bias": bias_or_zeros(site, name) for name in ("query", "key", "value")}
 
 
 def _keys(site: Site) -> jax.Array:
-    """What the heads' keys are compared by, `[heads, rows, head_dim]`."""
+    """Return the keys `[heads, rows, head_dim]` that heads are compared by."""
     key = site.params["key"]
     if site.moments is not None:
         key = jnp.tensordot(covariance_root(site.moments.key_within).root, key, 1)
@@ -205,7 +206,7 @@ def _keys(site: Site) -> jax.Array:
 
 
 def _values(site: Site) -> jax.Array:
-    """What the heads' values are compared by, `[heads, rows, value_dim]`."""
+    """Return the values `[heads, rows, value_dim]` that heads are compared by."""
     value = site.params["value"]
     if site.moments is not None:
         value = jnp.tensordot(covariance_root(site.moments.key_covariance).root, value, 1)
@@ -213,14 +214,14 @@ def _values(site: Site) -> jax.Array:
 
 
 def _rotations(matrices: jax.Array, groups: Groups, align: Align) -> jax.Array:
-    """A rotation `[heads, dim, dim]` for every head, found group by group."""
+    """Return a rotation `[heads, dim, dim]` for every head, found group by group."""
     found = jax.vmap(lambda group: generalised(group, align))(matrices[jnp.asarray(groups)])
     flat = found.reshape(-1, *found.shape[2:])
     return jnp.zeros_like(flat).at[jnp.asarray([head for group in groups for head in group])].set(flat)
 
 
 def _pair_distances(matrices: jax.Array, align: Align) -> np.ndarray:
-    """Min over R of ||X_i R - X_j||^2 over ||X||^2 on average, `[heads, heads]`."""
+    """Return min over R of ||X_i R - X_j||^2, relative to the mean ||X||^2, `[heads, heads]`."""
 
     def distance(one: jax.Array, other: jax.Array) -> jax.Array:
         return jnp.square(one @ align(one, other) - other).sum()
@@ -231,7 +232,7 @@ def _pair_distances(matrices: jax.Array, align: Align) -> np.ndarray:
 
 
 def _norms(weight: jax.Array) -> jax.Array:
-    """Frobenius norm of every head's `[inputs, dim]`."""
+    """Return the Frobenius norm of every head's `[inputs, dim]`."""
     return jnp.sqrt(jnp.square(weight).sum(axis=(0, 2)))
 
 

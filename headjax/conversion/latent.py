@@ -28,17 +28,17 @@ from headjax.core.tensors import Params
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToLatent(Target):
-    """Keys and values of all heads from one latent c = y W_C of size `rank`, which is all that a cache holds.
+    """Keys and values of all heads come from one latent c = y W_C of size `rank`; a cache holds nothing else.
 
         [W_K^1, ..., W_K^H, W_V^1, ..., W_V^H] ~ W_C [W_UK^1, ..., W_UK^H, W_UV^1, ..., W_UV^H]
 
-    The best W_C is read off a singular value decomposition, in which each key counts by the logits it makes,
-    W_K^h W_Q^hT, each value by the outputs it makes, W_V^h W_O^h, and keys and values together count alike
-    (calibrated: over inputs of the covariance seen, whose mean goes exactly into the value bias and, for keys, vanishes
-    in the softmax). Exact when the rank reaches that of all keys and values together. The scale is kept.
+    A singular value decomposition gives the best W_C. In it each key counts by its logits, W_K^h W_Q^hT, each value by
+    its outputs, W_V^h W_O^h, and keys and values together count alike. A calibrated conversion weights inputs by their
+    covariance; their mean goes exactly into the value bias and, for keys, vanishes in the softmax. The conversion is
+    exact when the rank reaches that of all keys and values together. The logits keep their scale.
 
     Attributes:
-        rank: size of the latent.
+        rank: Size of the latent.
     """
 
     name: ClassVar[str] = "latent"
@@ -81,7 +81,7 @@ class ToLatent(Target):
 
 
 def _joint(site: Site, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
+    """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
     key, value = site.params["key"], site.params["value"]
     read, written = site.params["query"], jnp.moveaxis(site.params["output"], 2, 0)
     root = None if site.moments is None else covariance_root(site.moments.key_covariance)
@@ -99,7 +99,7 @@ def _joint(site: Site, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _counted(made: jax.Array, used: jax.Array) -> jax.Array:
-    """W_h (U_h^T U_h)^(1/2) of all heads side by side: errors of W_h count by what U_h makes of them."""
+    """Return W_h (U_h^T U_h)^(1/2) of all heads side by side, so that errors of W_h count after U_h."""
     values, vectors = jnp.linalg.eigh(gram(jnp.swapaxes(used, 0, 1)))
     root = jnp.einsum("hij,hj,hkj->hik", vectors, jnp.sqrt(jnp.maximum(values, 0.0)), vectors)
     return jnp.einsum("mhi,hij->mhj", made, root).reshape(made.shape[0], -1)
@@ -107,7 +107,7 @@ def _counted(made: jax.Array, used: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(1,))
 def low_rank(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array]:
-    """The best X Y of the given rank to a `[rows, columns]` matrix: X `[rows, rank]` orthonormal, Y `[rank, columns]`.
+    """Return the best X Y of a rank for a `[rows, columns]` matrix: X `[rows, rank]` orthonormal, Y `[rank, columns]`.
 
     Columns beyond the matrix's own size are zero.
     """

@@ -1,4 +1,4 @@
-"""Convert a model: read targets, choose layers, convert them together, measure how far each is from before."""
+"""Convert a model: read targets, choose layers, convert them together, measure each layer's error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from headjax.models.base import Batch, Model
 
 
 class Conversion(NamedTuple):
-    """A converted model, and how far each of its converted layers is from the original."""
+    """A converted model and the error of each of its converted layers."""
 
     model: Model
     errors: tuple[LayerError, ...]
@@ -59,26 +59,26 @@ def convert(
     layers: Collection[int] | None = None,
     seed: int = 0,
 ) -> Conversion:
-    """The model with its attention layers written as another formulation, or as other layers, from the same weights.
+    """Return the model with its attention layers in another formulation, or with other layers, from the same weights.
 
     Layers without heads stay. Gated layers are converted inside their gates. Grouped layers start from one key and
-    value per head. Heads keep their numbers, so that conversions and pruning compose in either order; layers that share
-    their parameters change together. The conversion is added to the history. A restructuring (`deep`) changes which
-    layers there are, and with them the function; it needs no calibration.
+    value per head. Heads keep their numbers, so that conversions and pruning compose in either order. Layers that share
+    their parameters change together. The conversion is added to the history. A restructuring (`deep`) replaces layers,
+    and with them the function; it needs no calibration.
 
     Args:
-        model: the model.
-        to: what layers become, as a target (`ToCollaborative(shared_dim=384)`) or as text
-            (`collaborative:shared_dim=384`), or one for each of some layers, by (head stack, layer).
+        model: Model to convert.
+        to: Target as a value (`ToCollaborative(shared_dim=384)`), as text (`collaborative:shared_dim=384`), or one for
+            each of some layers, by (head stack, layer).
         batches: Calibration batches, or their moments from `headjax.conversion.calibration.collect`. With them the
             error over the inputs that layers see is made small, without them the error of the weights.
         plain: Make the error of the weights small all the same; use the batches for the reported error alone.
-        stacks: head stacks to convert; None converts all.
-        layers: layers to convert, counted from 0; None converts all.
-        seed: of random starts and choices.
+        stacks: Head stacks to convert; None converts all.
+        layers: Layers to convert, counted from 0; None converts all.
+        seed: Seed of random starts and choices.
 
     Raises:
-        ConfigError: a target that does not exist or that one of the layers cannot become; the message names the layer.
+        ConfigError: The target does not exist, or a layer cannot be converted to it; the message names the layer.
             Nothing is computed then.
     """
     to = parse_target(to) if isinstance(to, str) else to
@@ -116,7 +116,7 @@ def _targets(
     stacks: Collection[str] | None,
     layers: Collection[int] | None,
 ) -> dict[HeadLayer, Target]:
-    """What each chosen layer becomes, checked; layers that follow another one's parameters are left out."""
+    """Return the checked target of each chosen layer; of layers that share their parameters only the first has one."""
     width = model.config.width
     targets: dict[HeadLayer, Target] = {}
     for place, attention in find_layers(model, stacks, layers).items():
@@ -152,7 +152,7 @@ def _moments(
 def _converted(
     sites: Mapping[HeadLayer, Site], targets: Mapping[HeadLayer, Target], plain: bool, seed: int
 ) -> dict[HeadLayer, Converted]:
-    """What every layer becomes; layers of one target together, so that one call decomposes them all."""
+    """Return every converted layer; layers of one target go together, so that one call decomposes them all."""
     converted: dict[HeadLayer, Converted] = {}
     for target in dict.fromkeys(targets.values()):
         places = [place for place in sites if targets[place] == target]
@@ -164,7 +164,7 @@ def _converted(
 def _prepare(
     model: Model, targets: Mapping[HeadLayer, Target], moments: Mapping[HeadLayer, Moments]
 ) -> dict[HeadLayer, Site]:
-    """The layers as their targets want them."""
+    """Return the layers in the form that their targets start from."""
     sites: dict[HeadLayer, Site] = {}
     for place, found in layer_params(model, targets).items():
         prepared = as_multi_head(*inside_gates(*found)) if targets[place].of_multi_head else found
@@ -173,7 +173,7 @@ def _prepare(
 
 
 def _put_back(attention: Attention, params: Params, converted: Converted) -> tuple[Attention, Params]:
-    """The converted layer in the original's type and, if it had gates, inside them."""
+    """Return the converted layer in the original's type, inside its gates if it has some."""
     dtype = jax.tree.leaves(params)[0].dtype
     new = jax.tree.map(lambda array: array.astype(dtype), converted.params)
     if not isinstance(attention, Gated) or isinstance(converted.attention, Gated):
@@ -213,10 +213,10 @@ TARGETS: dict[str, type[Target | Restructuring]] = {
 
 
 def parse_target(text: str) -> Target | Restructuring:
-    """The conversion that `name` or `name:option=value,...` names.
+    """Return the conversion that `name` or `name:option=value,...` names.
 
     Raises:
-        ConfigError: an unknown name or option, an option that is missing, given twice or of the wrong type.
+        ConfigError: The name or an option is unknown, or an option is missing, given twice or of the wrong type.
     """
     name, _, options = text.partition(":")
     if name not in TARGETS:
@@ -239,7 +239,7 @@ def parse_target(text: str) -> Target | Restructuring:
 
 
 def describe(target: Target) -> str:
-    """The text that `parse_target` reads, every option that text can hold written out."""
+    """Return the text that `parse_target` reads, with every option that text can hold."""
     hints = typing.get_type_hints(type(target))
     options = [
         f"{field.name}={getattr(target, field.name)}"
@@ -254,7 +254,7 @@ def _unknown(option: str, known: dict[str, Any]) -> str:
 
 
 def _scalar(hint: Any) -> Any:
-    """The type that text is read as: int, float, a Literal; None for fields that text cannot set."""
+    """Return the type that text is read as: int, float or a Literal; None for fields that text cannot set."""
     if isinstance(hint, types.UnionType):
         inner = [_scalar(option) for option in typing.get_args(hint) if option is not type(None)]
         return inner[0] if len(inner) == 1 else None

@@ -1,4 +1,4 @@
-"""Stacks of matrix products A_h B_h^T, one per head, that are never multiplied out; those of any formulation."""
+"""Matrix products A_h B_h^T, one per head and never multiplied out: their algebra, and those of any formulation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headjax.core.tensors import Params
 
 
 class Products(NamedTuple):
-    """The tensor of slices T_h = A_h B_h^T, held as its factors.
+    """Tensor of slices T_h = A_h B_h^T, held as its factors.
 
-    Every formulation's logits and outputs are such stacks: W_Q^h W_K^hT says which query and key meet, W_V^h W_O^h what
-    is read and written. Two layers compute alike exactly when their slices are equal.
+    Logits and outputs of every formulation are such tensors: W_Q^h W_K^hT gives the logit of a query and a key,
+    W_V^h W_O^h the output for an input. Two layers compute the same exactly when their slices are equal.
 
     Attributes:
         left: A `[..., rows, heads, dim]`.
@@ -39,29 +39,29 @@ class Products(NamedTuple):
 
     @property
     def max_rank(self) -> int:
-        """The rank at which the factors themselves, side by side, are an exact decomposition: heads * dim."""
+        """Rank at which the factors themselves, side by side, are an exact decomposition: heads * dim."""
         return self.num_heads * self.left.shape[-1]
 
     def by_head(self) -> tuple[jax.Array, jax.Array]:
-        """A and B as `[..., heads, rows, dim]` and `[..., heads, columns, dim]`."""
+        """Return A and B as `[..., heads, rows, dim]` and `[..., heads, columns, dim]`."""
         return jnp.swapaxes(self.left, -3, -2), jnp.swapaxes(self.right, -3, -2)
 
     def matrix(self, head: int) -> jax.Array:
-        """One slice T_h `[..., rows, columns]`."""
+        """Return one slice T_h `[..., rows, columns]`."""
         return self.left[..., head, :] @ jnp.swapaxes(self.right[..., head, :], -1, -2)
 
 
 def squared_norm(products: Products) -> jax.Array:
-    """sum_h ||A_h B_h^T||^2 over one tensor, from the Gram matrices: sum_h <A_h^T A_h, B_h^T B_h>."""
+    """Return sum_h ||A_h B_h^T||^2 of one tensor, from the Gram matrices: sum_h <A_h^T A_h, B_h^T B_h>."""
     left, right = products.by_head()
     return (gram(left) * gram(right)).sum()
 
 
 def squared_distance(products: Products, others: Products) -> jax.Array:
-    """sum_h ||T_h - T'_h||^2 of two tensors of equal shape.
+    """Return sum_h ||T_h - T'_h||^2 of two tensors of equal shape.
 
-    One slice at a time and as a plain difference: an expansion into inner products would lose everything below the
-    square root of the rounding error.
+    Slices are subtracted one at a time: an expansion into inner products would lose everything below the square root
+    of the rounding error.
     """
     left, right = products.by_head()
     other_left, other_right = others.by_head()
@@ -75,30 +75,30 @@ def squared_distance(products: Products, others: Products) -> jax.Array:
 
 @jax.jit
 def relative_distance(products: Products, others: Products) -> jax.Array:
-    """||T - T'|| / ||T|| in the Frobenius norm; 0 where both are zero."""
+    """Return ||T - T'|| / ||T|| in the Frobenius norm; 0 where both are zero."""
     with jax.default_matmul_precision("highest"):
         distance, norm = squared_distance(products, others), squared_norm(products)
     return jnp.sqrt(distance / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
 
 
 def gram(matrix: jax.Array) -> jax.Array:
-    """M^T M over the last two dimensions."""
+    """Return M^T M over the last two dimensions."""
     return jnp.swapaxes(matrix, -1, -2) @ matrix
 
 
 def join(factors: jax.Array, mixed: jax.Array) -> jax.Array:
-    """sum_h F_h X_h: `[rows, heads, dim]` by `[heads, dim, rank]` to `[rows, rank]`."""
+    """Return sum_h F_h X_h: `[rows, heads, dim]` by `[heads, dim, rank]` to `[rows, rank]`."""
     return factors.reshape(factors.shape[0], -1) @ mixed.reshape(-1, mixed.shape[-1])
 
 
 def project(factors: jax.Array, basis: jax.Array) -> jax.Array:
-    """F_h^T X of every head: `[rows, heads, dim]` and `[rows, rank]` to `[heads, dim, rank]`."""
+    """Return F_h^T X of every head: `[rows, heads, dim]` and `[rows, rank]` to `[heads, dim, rank]`."""
     flat = factors.reshape(factors.shape[0], -1).T @ basis
     return flat.reshape(*factors.shape[1:], basis.shape[-1])
 
 
 def qr_of_both(left: jax.Array, right: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """(Q, R) of `[heads, rows, dim]` and of `[heads, columns, dim]`, in one batched call.
+    """Return (Q, R) of `[heads, rows, dim]` and of `[heads, columns, dim]`, computed in one batched call.
 
     Independent factorisations inside a jitted function run at the same time on CPUs, where two batched ones of BERT's
     size have been seen never to finish (jax 0.10.2, two cores). Zero rows change neither R nor the other rows of Q.
@@ -112,28 +112,28 @@ def qr_of_both(left: jax.Array, right: jax.Array) -> tuple[tuple[jax.Array, jax.
 
 
 def query_key(attention: Attention, params: Params) -> Products:
-    """The logits' bilinear forms, x T_h y^T: T_h = scale * W_Q^h W_K^hT or what stands for it.
+    """Return the bilinear forms of the logits, x T_h y^T: T_h = scale * W_Q^h W_K^hT or its counterpart.
 
-    Biases are left out. With rotary embeddings this is the form between equal positions.
+    Biases are left out. With rotary embeddings the form is the one between equal positions.
 
     Returns:
         Products of `[width, heads, dim]` and `[memory width, heads, dim]` in float32.
 
     Raises:
-        ConfigError: the formulation has no such form.
+        ConfigError: The formulation has no such form.
     """
     found = _query_key(attention, _float32(params))
     return Products(jnp.asarray(found.left), jnp.asarray(found.right))
 
 
 def value_output(attention: Attention, params: Params) -> Products:
-    """What a head writes of what it reads, y T_h: T_h = W_V^h W_O^h, without biases.
+    """Return the linear maps from inputs to outputs of heads, y T_h: T_h = W_V^h W_O^h, without biases.
 
     Returns:
         Products of `[memory width, heads, dim]` and `[width, heads, dim]` in float32.
 
     Raises:
-        ConfigError: the formulation has no such form.
+        ConfigError: The formulation has no such form.
     """
     params = _float32(params)
     if isinstance(attention, Gated):
@@ -198,15 +198,15 @@ def _float32(params: Params) -> Params:
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
-    """A context in which BLAS and LAPACK compute in the thread that calls them.
+    """Return a context in which BLAS and LAPACK compute in the calling thread.
 
-    On CPUs jaxlib factorises with SciPy's OpenBLAS, whose own threads spin while they wait. Next to XLA's threads on
-    the same busy cores that costs more than the factorisation: the decompositions of a six-layer model took 11 s and
-    more where they take 1.1 s. The matrices here are small, and XLA spreads batches of them by itself.
+    On CPUs jaxlib factorises with SciPy's OpenBLAS, whose own threads spin while they wait. On busy cores they take
+    more time from XLA's threads than the factorisation needs: the decompositions of a six-layer model took 11 s and
+    more instead of 1.1 s. The matrices here are small, and XLA spreads batches of them over its own threads.
 
-    What is computed asynchronously has to be waited for inside the context.
+    Asynchronous results have to be waited for inside the context.
     """
-    # Only libraries that are loaded can be limited; this is the one that jaxlib asks SciPy for.
+    # Only loaded libraries can be limited, so the library that jaxlib uses through SciPy is loaded first.
     importlib.import_module("scipy.linalg.cython_lapack")
     limits: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
     return limits

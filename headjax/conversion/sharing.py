@@ -1,4 +1,4 @@
-"""Make heads share keys and values: the best shared ones, rotations onto each other, and which heads to group."""
+"""Share keys and values among heads: the best shared ones, rotations of heads onto each other, groups of heads."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headjax.conversion.target import Site, bias_or_zeros
 from headjax.core.tensors import Params
 
 Groups = Sequence[Sequence[int]]
-"""Positions of the heads that share a key and a value, group by group."""
+"""Positions of the heads of each group; a group shares a key and a value."""
 
 
 class Extended(NamedTuple):
     """Weights with their bias as one more row, in coordinates in which inputs have identity covariance and mean zero.
 
     Attributes:
-        rows: `[inputs + 1, heads, dim]`; the last row is what the mean input gives, bias included.
-        inverse: `[inputs, inputs]` back to the inputs' own coordinates; None is the identity.
-        mean: `[inputs]` the mean input; None is zero.
+        rows: `[inputs + 1, heads, dim]`; the last row is the output for the mean input, bias included.
+        inverse: `[inputs, inputs]`, map back to the inputs' own coordinates; None is the identity.
+        mean: `[inputs]`, mean input; None is zero.
     """
 
     rows: jax.Array
@@ -33,7 +33,7 @@ class Extended(NamedTuple):
     mean: jax.Array | None
 
     def restore(self, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Weights `[inputs, ...]` and bias `[...]` of `[inputs + 1, ...]` rows in these coordinates."""
+        """Return weights `[inputs, ...]` and bias `[...]` of `[inputs + 1, ...]` rows in these coordinates."""
         weight, bias = rows[:-1], rows[-1]
         if self.inverse is not None:
             weight = jnp.tensordot(self.inverse, weight, 1)
@@ -41,17 +41,18 @@ class Extended(NamedTuple):
 
 
 def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
-    """Queries of every head and one key per group, of size `dim`, whose logits are nearest to the layer's.
+    """Return queries of every head and one key per group, of size `dim`, whose logits are nearest to the layer's.
 
         minimise  sum_(h in g) ||[W_Q^h; b_Q^h] W_K^hT - [W_Q'^h; b_Q'^h] W_K'^gT||^2
 
-    In closed form: W_K'^g spans the leading right singular vectors of the group's slices one below another. Calibrated,
-    the error is that of logits over inputs of the covariances seen. There is no b_K', which softmax would drop.
+    The solution is in closed form: W_K'^g spans the leading right singular vectors of the group's slices, stacked one
+    below another. In a calibrated site the error is that of logits over inputs of the measured covariances. There is no
+    b_K', because it vanishes in the softmax.
 
     Args:
-        site: a multi-head layer without rotary embeddings.
-        groups: the heads that share a key.
-        dim: size of the new queries and keys.
+        site: Multi-head layer without rotary embeddings.
+        groups: Groups of heads that share a key.
+        dim: Size of the new queries and keys.
 
     Returns:
         `query [width, heads, dim]` and `query_bias [heads, dim]` with heads in the order of the groups,
@@ -69,12 +70,12 @@ def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
 
 
 def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
-    """One value per group and outputs of every head, of size `dim`, that write what is nearest to the layer's.
+    """Return one value per group and outputs of every head, of size `dim`, whose result is nearest to the layer's.
 
         minimise  sum_(h in g) ||[W_V^h; b_V^h] W_O^h - [W_V'^g; b_V'^g] W_O'^h||^2
 
-    In closed form, as `fit_query_key`. Because every row of probabilities sums to one, what the mean input loses is a
-    constant and goes into the output bias, where there is one.
+    The solution is in closed form, as in `fit_query_key`. Because every row of probabilities sums to one, the error for
+    the mean input is a constant, which goes into the output bias where there is one.
 
     Returns:
         `value [memory width, groups, dim]`, `value_bias [groups, dim]`, `output [heads, dim, width]` with heads in the
@@ -99,7 +100,7 @@ def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
 
 
 def sharing_losses(site: Site) -> tuple[jax.Array, jax.Array]:
-    """What sharing costs every pair of heads: the least of `fit_query_key` and of `fit_value_output` for both alone.
+    """Return the cost of sharing for every pair of heads: the minima of `fit_query_key` and `fit_value_output` of both.
 
     Returns:
         Two `[heads, heads]`, relative to a head's mean squared norm.
@@ -110,7 +111,7 @@ def sharing_losses(site: Site) -> tuple[jax.Array, jax.Array]:
 
 
 def extended(site: Site, name: str) -> Extended:
-    """W_Q or W_V with its bias as one more row, see `Extended`."""
+    """Return W_Q or W_V with its bias as one more row, see `Extended`."""
     weight, bias = site.params[name], bias_or_zeros(site, name)
     if site.moments is None:
         return Extended(jnp.concatenate([weight, bias[None]]), None, None)
@@ -123,14 +124,14 @@ def extended(site: Site, name: str) -> Extended:
 
 
 def leading_columns(left: jax.Array, right: jax.Array, dim: int) -> jax.Array:
-    """Orthonormal `[columns, dim]` spanning most of the slices L_h R_h^T taken together, from their Gram matrices."""
+    """Return orthonormal `[columns, dim]` that span most of the rows of all slices L_h R_h^T."""
     _, _, vt = jnp.linalg.svd(_compressed(left, right).reshape(-1, right.shape[0]), full_matrices=False)
     basis = vt[:dim].T
     return jnp.pad(basis, ((0, 0), (0, dim - basis.shape[1])))
 
 
 def _compressed(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Slices L_h R_h^T as `[heads, dim, columns]`, in an orthonormal basis of each L_h."""
+    """Return the slices L_h R_h^T as `[heads, dim, columns]`, in an orthonormal basis of each L_h."""
     _, inner = jnp.linalg.qr(jnp.swapaxes(left, 0, 1))
     return jnp.einsum("hij,mhj->him", inner, right)
 
@@ -150,7 +151,7 @@ def _pair_losses(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _seen_keys(site: Site) -> tuple[jax.Array, Root | None]:
-    """W_K in coordinates in which inputs have identity covariance, and the way back."""
+    """Return W_K in coordinates in which inputs have identity covariance, and the root that leads back."""
     key = site.params["key"]
     if site.moments is None:
         return key, None
@@ -159,23 +160,23 @@ def _seen_keys(site: Site) -> tuple[jax.Array, Root | None]:
 
 
 Align = Callable[[jax.Array, jax.Array], jax.Array]
-"""The rotation R `[dim, dim]` of some family that best takes `X [rows, dim]` to `Y [rows, dim]`: min ||X R - Y||."""
+"""Rotation R `[dim, dim]` of some family that minimises ||X R - Y||, for `X [rows, dim]` and `Y [rows, dim]`."""
 
 
 def orthogonal(source: jax.Array, target: jax.Array) -> jax.Array:
-    """The orthogonal R that minimises ||X R - Y|| (Schoenemann 1966): U V^T of X^T Y = U diag(s) V^T."""
+    """Return the orthogonal R that minimises ||X R - Y|| (Schoenemann 1966): U V^T of X^T Y = U diag(s) V^T."""
     u, _, vt = jnp.linalg.svd(source.T @ target, full_matrices=False)
     return u @ vt
 
 
 def pairwise(pairs: tuple[tuple[int, int], ...]) -> Align:
-    """Rotations that turn each pair of dimensions by its own angle and leave other dimensions alone.
+    """Return the family of rotations that turn each pair of dimensions by an angle of its own.
 
-    They are the ones that commute with rotary embeddings, whose pairs turn with the position; dimensions outside the
-    pairs mix freely among themselves, because no position turns them.
+    These rotations commute with rotary embeddings, which turn the pairs with the position. Dimensions outside the pairs
+    mix freely among themselves, because rotary embeddings leave them alone.
 
     Args:
-        pairs: the pairs (first, second) of dimensions that turn together.
+        pairs: Pairs (first, second) of dimensions that turn together.
     """
     first, second = (jnp.asarray(side, jnp.int32) for side in zip(*pairs, strict=True))
     turning = {dimension for pair in pairs for dimension in pair}
@@ -199,7 +200,7 @@ def pairwise(pairs: tuple[tuple[int, int], ...]) -> Align:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def generalised(matrices: jax.Array, align: Align = orthogonal, sweeps: int = 30) -> jax.Array:
-    """Rotations R_i that bring all matrices closest to their mean.
+    """Return rotations R_i that bring all matrices closest to their mean.
 
         minimise  sum_i ||X_i R_i - mean_j X_j R_j||^2
 
@@ -208,8 +209,8 @@ def generalised(matrices: jax.Array, align: Align = orthogonal, sweeps: int = 30
 
     Args:
         matrices: X `[count, rows, dim]`.
-        align: the family of rotations.
-        sweeps: rounds.
+        align: Family of rotations.
+        sweeps: Number of rounds.
 
     Returns:
         R `[count, dim, dim]`.
@@ -237,23 +238,22 @@ Partition = tuple[tuple[int, ...], ...]
 
 
 def consecutive(num_heads: int, groups: int) -> Partition:
-    """Neighbouring heads: 0, 1 | 2, 3 | ..."""
+    """Return groups of neighbouring heads: 0, 1 | 2, 3 | ..."""
     size = num_heads // groups
     return tuple(tuple(range(start, start + size)) for start in range(0, num_heads, size))
 
 
 def best_partition(distances: np.ndarray, groups: int, *, seed: int = 0, restarts: int = 8) -> Partition:
-    """Groups of equal size with a low sum of distances between members.
+    """Return groups of equal size with a low sum of distances between members.
 
-    From the consecutive partition and from random ones, the exchange of two heads that lowers the sum most is made
-    until none does. Each result cannot be improved by one exchange; the best of all starts is returned, its groups in
-    the order of their first heads.
+    From the consecutive partition and from random ones, heads are exchanged between groups, the best exchange first,
+    until none lowers the sum. The best result of all starts is returned, its groups in the order of their first heads.
 
     Args:
         distances: `[heads, heads]`, symmetric.
-        groups: number of groups, a divisor of heads.
-        seed: of the random starts.
-        restarts: number of random starts.
+        groups: Number of groups, a divisor of heads.
+        seed: Seed of the random starts.
+        restarts: Number of random starts.
     """
     heads = distances.shape[0]
     generator = np.random.default_rng(seed)
@@ -283,11 +283,11 @@ def _exchange(distances: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _gain(distances: np.ndarray, labels: np.ndarray, i: int, j: int) -> float:
-    """By how much the sum falls when heads i and j change places."""
+    """Return by how much the sum falls when heads i and j change places."""
     of_i, of_j = labels == labels[i], labels == labels[j]
     now = distances[i, of_i].sum() + distances[j, of_j].sum()
     then = distances[i, of_j].sum() + distances[j, of_i].sum()
-    # Counted above: i with itself and i with j, which exchanging leaves as far apart as they were.
+    # The sums count i with itself and i with j, but an exchange does not change the distance of i and j.
     return float(now - then + 2.0 * distances[i, j] - distances[i, i] - distances[j, j])
 
 

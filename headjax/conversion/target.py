@@ -1,4 +1,4 @@
-"""Bases of the conversions, and the layers that they are given."""
+"""Base classes of the conversions, and the layers that they work on."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from headjax.models.base import SLOTS, Model
 
 
 class LayerError(NamedTuple):
-    """How far a converted layer is from the original.
+    """Distance of a converted layer from the original.
 
     Attributes:
-        stack: head stack.
-        layer: layer within it.
-        relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT. Of a layer that became several:
+        stack: Head stack.
+        layer: Layer within the stack.
+        relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT. For a layer that became several:
             ||y - y'|| / ||y|| of its outputs y for random inputs.
-        value_error: the same over W_V^h W_O^h; None of a layer that became several.
-            Both are 0 for conversions that keep the function by construction (gates).
-        logit_error: root mean square error of logits over their root mean square, for query and key inputs of the
+        value_error: The same over W_V^h W_O^h; None for a layer that became several. Both errors are 0 for conversions
+            that keep the function by construction (gates).
+        logit_error: Root mean square error of logits over their root mean square, for query and key inputs of the
             covariances of the calibration batches (of keys within a sequence, see `Moments`); None without batches.
     """
 
@@ -44,9 +44,9 @@ class Site(NamedTuple):
     """One layer to convert.
 
     Attributes:
-        attention: its formulation, as multi-head attention where the conversion asks for that.
-        params: its parameters in float32.
-        moments: of its inputs, when there were calibration batches.
+        attention: Formulation, written as multi-head attention where the conversion asks for that.
+        params: Parameters in float32.
+        moments: Moments of the inputs; None without calibration batches.
     """
 
     attention: Attention
@@ -55,26 +55,26 @@ class Site(NamedTuple):
 
     @property
     def multi_head(self) -> MultiHead:
-        """The formulation, for conversions that are given nothing else."""
+        """The formulation as multi-head attention, for conversions that start from that."""
         if not isinstance(self.attention, MultiHead):
             raise TypeError(f"expected multi-head attention, got {kind_of(self.attention)}")
         return self.attention
 
 
 class Converted(NamedTuple):
-    """What a layer became."""
+    """A converted layer."""
 
     attention: Attention
     params: Params
 
 
 class Target(abc.ABC):
-    """Base of the conversions: frozen dataclasses whose fields are what `--to name:field=value,...` sets.
+    """Base of the conversions: frozen dataclasses whose fields `--to name:field=value,...` sets.
 
     Attributes:
-        name: as typed on the command line.
-        of_multi_head: whether the conversion starts from multi-head attention; other layers are refused or, where that
-            is exact, first written as such.
+        name: Name on the command line.
+        of_multi_head: Whether the conversion starts from multi-head attention. Other layers are refused or, where that
+            is exact, first written as multi-head attention.
     """
 
     name: ClassVar[str]
@@ -82,18 +82,18 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        """Raises `ConfigError` naming the field when a layer cannot become this."""
+        """Raise a `ConfigError` that names the field when a layer cannot be converted."""
 
     @abc.abstractmethod
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
-        """The layers' new formulations and float32 parameters, in order."""
+        """Return the layers' new formulations and float32 parameters, in order."""
 
 
 class Restructuring(abc.ABC):
-    """Base of the conversions that change which layers there are: frozen dataclasses like `Target`s.
+    """Base of the conversions that replace layers by others: frozen dataclasses like `Target`s.
 
     Attributes:
-        name: as typed on the command line.
+        name: Name on the command line.
     """
 
     name: ClassVar[str]
@@ -102,20 +102,20 @@ class Restructuring(abc.ABC):
     def restructure(
         self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
     ) -> tuple[Model, tuple[LayerError, ...]]:
-        """The restructured model, its history with it, and the error of each layer that changed.
+        """Return the restructured model with its history, and the error of each layer that changed.
 
         Args:
-            model: the model.
-            stacks, layers: what to restructure, as for `headjax.conversion.convert`.
-            seed: of whatever is drawn.
+            model: Model to restructure.
+            stacks, layers: Layers to restructure, see `headjax.conversion.convert`.
+            seed: Seed of random inputs.
 
         Raises:
-            ConfigError: a layer that cannot become this; the message names it.
+            ConfigError: A layer cannot be restructured; the message names it.
         """
 
 
 def as_multi_head(attention: Attention, params: Params) -> tuple[Attention, Params]:
-    """The layer as multi-head attention: grouped layers give every query head its own copy of key and value."""
+    """Return the layer as multi-head attention: every query head of a grouped layer gets a copy of key and value."""
     if not isinstance(attention, Grouped):
         return attention, params
     index = jnp.asarray(attention.groups)
@@ -127,10 +127,10 @@ def as_multi_head(attention: Attention, params: Params) -> tuple[Attention, Para
 
 
 def multi_head_of(attention: Attention) -> MultiHead:
-    """The config of `as_multi_head`.
+    """Return the config of `as_multi_head`.
 
     Raises:
-        ConfigError: the layer is neither multi-head nor grouped attention, or normalises queries or keys.
+        ConfigError: The layer is neither multi-head nor grouped attention, or normalises queries or keys.
     """
     if isinstance(attention, MultiHead):
         return attention
@@ -143,28 +143,28 @@ def multi_head_of(attention: Attention) -> MultiHead:
 
 
 def require_no_rotary(attention: Attention, name: str) -> None:
-    """Raises `ConfigError` when rotary embeddings stand between queries and keys."""
+    """Raise a `ConfigError` if the layer has rotary embeddings between queries and keys."""
     rotary = getattr(attention, "rotary", None)
     require(rotary is None, "rotary", f"turns queries and keys between W_Q and W_K, so the layer cannot become {name}")
 
 
 def require_rank(field: str, rank: int, most: int, what: str) -> None:
-    """Raises `ConfigError` unless 1 <= rank <= most."""
+    """Raise a `ConfigError` unless 1 <= rank <= most."""
     require(1 <= rank <= most, field, f"must be from 1 to {what} = {most}, got {rank}")
 
 
 def query_key_of(site: Site) -> Products:
-    """W_Q and W_K of a multi-head site, the logits' scale left out."""
+    """Return W_Q and W_K of a multi-head site, without the logits' scale."""
     return Products(site.params["query"], site.params["key"])
 
 
 def value_output_of(site: Site) -> Products:
-    """W_V and W_O of a multi-head site."""
+    """Return W_V and W_O of a multi-head site."""
     return Products(site.params["value"], jnp.moveaxis(site.params["output"], 2, 0))
 
 
 def bias_or_zeros(site: Site, name: str) -> jax.Array:
-    """A bias `[heads, dim]` of a multi-head site; zeros where it has none."""
+    """Return a bias `[heads, dim]` of a multi-head site; zeros where it has none."""
     if f"{name}_bias" in site.params:
         return site.params[f"{name}_bias"]
     return jnp.zeros(site.params[name].shape[1:])
@@ -177,15 +177,15 @@ HeadLayer = tuple[str, int]
 def find_layers(
     model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
 ) -> dict[HeadLayer, Attention]:
-    """The formulations of the chosen layers that have heads; of layers that share their parameters only the first.
+    """Return the formulations of the chosen layers with heads; of layers that share their parameters only the first.
 
     Args:
-        model: the model.
-        stacks: head stacks; None is all.
-        layers: layers, counted from 0; None is all.
+        model: Model to look at.
+        stacks: Head stacks; None is all.
+        layers: Layers, counted from 0; None is all.
 
     Raises:
-        ConfigError: the model has no such head stack or layer.
+        ConfigError: The model has no such head stack or layer.
     """
     attentions = model.config.attentions()
     for stack in stacks or ():
@@ -208,7 +208,7 @@ def find_layers(
 
 
 def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, tuple[Attention, Params]]:
-    """The formulations of these layers and their parameters in float32."""
+    """Return the formulations of these layers and their parameters in float32."""
     unstacked = {name: stack.unstack(model.params[name]) for name, stack in model.config.stacks().items()}
     attentions = model.config.attentions()
     found = {}
@@ -220,5 +220,5 @@ def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, t
 
 
 def inside_gates(attention: Attention, params: Params) -> tuple[Attention, Params]:
-    """What is inside a gated layer; any other layer as it is."""
+    """Return the inner layer of a gated layer; any other layer as it is."""
     return (attention.inner, params["inner"]) if isinstance(attention, Gated) else (attention, params)

@@ -29,14 +29,14 @@ class ToTucker(Target):
 
         W_Q^h W_K^hT ~ W_Q M_h W_K^T
 
-    Collaborative attention is the case of diagonal M_h, so the error at equal rank is at most its error, for
-    rank * key_rank numbers per head instead of rank. Scale and biases are treated alike. Exact when the ranks reach
-    those of the heads' queries and keys together.
+    Collaborative attention is the case of diagonal M_h. At equal rank the error of Tucker attention is not larger, for
+    rank * key_rank numbers per head instead of rank. Scale and biases are the same. The conversion is exact when
+    the ranks reach those of the heads' queries and keys together.
 
     Attributes:
-        rank: size of the shared query.
-        key_rank: size of the shared key; None is `rank`.
-        sweeps: rounds of orthogonal iteration after the closed-form start.
+        rank: Size of the shared query.
+        key_rank: Size of the shared key; None is `rank`.
+        sweeps: Rounds of orthogonal iteration after the closed-form start.
     """
 
     name: ClassVar[str] = "tucker"
@@ -86,7 +86,7 @@ class TuckerFactors(NamedTuple):
     right: jax.Array
 
     def products(self) -> Products:
-        """The same tensor as products: A_h = U C_h, B_h = V."""
+        """Return the same tensor as products: A_h = U C_h, B_h = V."""
         mixed = jnp.einsum("dr,hrs->dhs", self.left, self.core)
         right = self.right[:, None, :]
         return Products(mixed, jnp.broadcast_to(right, (right.shape[0], *mixed.shape[1:])))
@@ -94,20 +94,20 @@ class TuckerFactors(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def tucker(products: Products, left_rank: int, right_rank: int, sweeps: int = 10) -> TuckerFactors:
-    """Bases for the stacked T_h = A_h B_h^T of one layer.
+    """Find bases for the stacked T_h = A_h B_h^T of one layer.
 
         minimise  sum_h ||A_h B_h^T - U C_h V^T||^2   over orthonormal U, V;   C_h = U^T A_h B_h^T V
 
-    Starts from the leading eigenvectors of sum_h T_h T_h^T and then of what they keep (sequentially truncated
-    higher-order SVD, at most sqrt(2) times the best error; Vannieuwenhoven, Vandebril and Meerbergen 2012) and takes
-    each basis in turn as the best for the other (higher-order orthogonal iteration; De Lathauwer, De Moor and
-    Vandewalle 2000), which never raises the error. Exact when the ranks reach those of [A_1, ..., A_H] and
-    [B_1, ..., B_H].
+    The start is a sequentially truncated higher-order SVD: U holds the leading eigenvectors of sum_h T_h T_h^T, V those
+    of the tensor projected on U; its error is at most sqrt(2) times the best one (Vannieuwenhoven, Vandebril and
+    Meerbergen 2012). Higher-order orthogonal iteration (De Lathauwer, De Moor and Vandewalle 2000) then takes each
+    basis in turn as the best for the other, which never raises the error. The result is exact when the ranks reach
+    those of [A_1, ..., A_H] and [B_1, ..., B_H].
 
     Args:
         products: A `[rows, heads, dim]`, B `[columns, heads, dim]`.
-        left_rank, right_rank: sizes of the bases.
-        sweeps: rounds of orthogonal iteration after the start.
+        left_rank, right_rank: Sizes of the bases.
+        sweeps: Rounds of orthogonal iteration after the start.
     """
     with jax.default_matmul_precision("highest"):
         left, right = products.by_head()
@@ -126,17 +126,17 @@ def tucker(products: Products, left_rank: int, right_rank: int, sweeps: int = 10
 
 
 def _weighted(factors: jax.Array, grams: jax.Array) -> jax.Array:
-    """sum_h F_h G_h F_h^T: `[heads, rows, dim]` and `[heads, dim, dim]` to `[rows, rows]`."""
+    """Return sum_h F_h G_h F_h^T: `[heads, rows, dim]` and `[heads, dim, dim]` to `[rows, rows]`."""
     rows = factors.shape[1]
     weighted, plain = (jnp.swapaxes(array, 0, 1).reshape(rows, -1) for array in (factors @ grams, factors))
     return weighted @ plain.T
 
 
 def _inside(factors: jax.Array, basis: jax.Array) -> jax.Array:
-    """Basis^T F_h, `[heads, rank, dim]`."""
+    """Return basis^T F_h, `[heads, rank, dim]`."""
     return jnp.einsum("dr,hde->hre", basis, factors)
 
 
 def _leading(matrix: jax.Array, rank: int) -> jax.Array:
-    """Leading eigenvectors of a symmetric matrix, `[rows, rank]`."""
+    """Return the leading eigenvectors of a symmetric matrix, `[rows, rank]`."""
     return jnp.linalg.eigh(matrix)[1][:, ::-1][:, :rank]
