@@ -1,4 +1,4 @@
-"""Models of any head counts and formulations as equal layers of a family's own heads, the missing ones zero."""
+"""Padding: models of any head counts and formulations as equal layers of a family's own heads, zero where missing."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headjax.models.base import SLOTS, Model
 
 
 def pad_heads(model: Model, family: Family) -> Model:
-    """The model with a family's own attention in every layer, as many heads everywhere, computing the same function.
+    """Return a model of the same function with a family's own attention, as many heads in every layer.
 
-    A head goes where its original number says. Heads that are gone have zero output weights, so that they add nothing;
-    dimensions that heads lack are zero. A scale the family cannot write goes into the query weights.
+    Each head takes the place of its original number. Removed heads have zero output weights, so that they add nothing;
+    dimensions that heads lack are zero. A scale that the family cannot write goes into the query weights.
 
     Args:
         model: the model.
-        family: decides which shapes there are.
+        family: says which shapes there are.
 
     Raises:
-        InexpressibleError: a formulation that is no multi-head attention, or heads that fit no shape of the family.
+        InexpressibleError: a formulation is not multi-head attention, or the heads fit no shape of the family.
     """
     width, attentions = model.config.width, model.config.attentions()
     plain: dict[tuple[str, int], PlainHeads] = {}
@@ -68,7 +68,7 @@ def pad_heads(model: Model, family: Family) -> Model:
 
 
 def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> Params:
-    """The target's parameters with these heads in their places and zeros elsewhere."""
+    """Return the target's parameters with these heads in their places and zeros elsewhere."""
     if not isinstance(target, MultiHead | Grouped):
         raise InexpressibleError(f"cannot fill {type(target).__name__}")
     declared = target.tensors(width, width)
@@ -89,6 +89,7 @@ def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> 
 
 
 def _place(filled: dict[str, np.ndarray], plain: PlainHeads, target: MultiHead | Grouped) -> None:
+    """Write the heads' weights into the arrays of the target."""
     own = np.asarray(plain.ids)
     kept = getattr(target, "kv_heads", target.num_heads)
     read = own * kept // target.num_heads
@@ -110,7 +111,7 @@ def _place(filled: dict[str, np.ndarray], plain: PlainHeads, target: MultiHead |
 
 
 def _check_turning(plain: PlainHeads, target: MultiHead | Grouped) -> None:
-    """Rotary pairs and norms are of whole heads, so that heads which have them cannot be widened."""
+    """Raise unless the heads turn and are normalised as the target's, and are as large: neither can be widened."""
     if plain.rotary != target.rotary:
         raise InexpressibleError("its rotary positions are not those of the other layers")
     norms = (target.query_norm, target.key_norm) if isinstance(target, Grouped) else (None, None)
@@ -122,7 +123,7 @@ def _check_turning(plain: PlainHeads, target: MultiHead | Grouped) -> None:
 
 
 def _kv_heads(num_heads: int, layers: list[PlainHeads]) -> int:
-    """The fewest key and value heads, in equal groups of consecutive heads, that give every head the one it reads."""
+    """Return the fewest key and value heads that equal groups of consecutive heads can share."""
     for count in range(1, num_heads):
         if num_heads % count == 0 and all(_agrees(entry, num_heads, count) for entry in layers):
             return count
@@ -130,6 +131,7 @@ def _kv_heads(num_heads: int, layers: list[PlainHeads]) -> int:
 
 
 def _agrees(plain: PlainHeads, num_heads: int, count: int) -> bool:
+    """Return whether the heads of each of `count` groups read the same key and value head."""
     read: dict[int, int] = {}
     return all(
         read.setdefault(head * count // num_heads, reads) == reads
@@ -138,7 +140,7 @@ def _agrees(plain: PlainHeads, num_heads: int, count: int) -> bool:
 
 
 def _bias_heads(model: Model, head_stack: str) -> int:
-    """Heads that the position bias of a head stack's self-attention has."""
+    """Return the number of heads that the position bias of a head stack's self-attention has."""
     name, slot = SLOTS[head_stack]
     stack = model.config.stacks().get(name)
     if stack is None or slot != "attention" or stack.position_bias is None:
@@ -147,6 +149,7 @@ def _bias_heads(model: Model, head_stack: str) -> int:
 
 
 def _nested(flat: dict[str, np.ndarray]) -> Params:
+    """Return the inverse of `flatten`."""
     nested: Params = {}
     for path, array in flat.items():
         *groups, name = path.split("/")

@@ -1,4 +1,4 @@
-"""Formulations as plain heads, each with its own query, key, value and output: the one form that all families have."""
+"""Formulations as plain heads, each with a query, key, value and output of its own, which every family has."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class PlainHeads:
 
     Attributes:
         ids: original number of each head.
-        reads: which key and value head each reads.
-        scale: multiplies the logits.
+        reads: number of the key and value head that each head reads.
+        scale: factor of the logits.
         weights: `query [width, heads, dim]`, `key [width, kv, dim]`, `value [width, kv, value_dim]`,
             `output [heads, value_dim, width]`.
-        biases: those of `query`, `key`, `value` and `output` that there are.
-        rotary, query_norm, key_norm: as of `Grouped`, with the norms' weights in `norms`.
+        biases: biases of `query`, `key`, `value` and `output`, where the layer has them.
+        rotary, query_norm, key_norm: as in `Grouped`; the norms' weights are in `norms`.
         norms: `query` and `key`, `[dim]` each.
     """
 
@@ -50,16 +50,16 @@ class PlainHeads:
 
     @property
     def size(self) -> int:
-        """The size of head that holds queries, keys and values."""
+        """Size of the smallest head that holds queries, keys and values."""
         return max(self.weights["query"].shape[-1], self.weights["value"].shape[-1])
 
 
 @functools.singledispatch
 def plain_heads(attention: Attention, params: Params) -> PlainHeads:
-    """The layer as plain heads: the same function, up to rounding.
+    """Return a layer as plain heads, which compute the same function up to rounding.
 
     Raises:
-        InexpressibleError: a formulation that is none; the message says why.
+        InexpressibleError: the formulation is not multi-head attention with other weights; the message says why.
     """
     raise InexpressibleError(f"{kind_of(attention)} attention is no multi-head attention with other weights")
 
@@ -112,7 +112,7 @@ def _(attention: Tucker, params: Params) -> PlainHeads:
 
 
 def _shared_key(attention: SharedKey, params: Params, mixing: Sequence[np.ndarray]) -> PlainHeads:
-    """Dimensions of the key that a head's mixing never reads are dropped; its content bias is one dimension more."""
+    """Drop dimensions of the key that a head's mixing never reads; a head's content bias is one dimension more."""
     query, key = np.asarray(params["query"]), np.asarray(params["key"])
     query_bias = np.asarray(params.get("query_bias", np.zeros(query.shape[1], query.dtype)))
     key_bias = np.asarray(params.get("key_bias", np.zeros(key.shape[1], key.dtype)))
@@ -165,15 +165,16 @@ def _(attention: Latent, params: Params) -> PlainHeads:
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The product of `[a, b]` and `[b, ...]`, rounded once."""
+    """Return the product of `[a, b]` and `[b, ...]`, rounded once."""
     exact = np.tensordot(left.astype(np.float64), right.astype(np.float64), axes=1)
     return exact.astype(np.result_type(left, right))
 
 
 def _widen(array: np.ndarray, size: int) -> np.ndarray:
-    """The array with zeros behind its last dimension, up to a size."""
+    """Return the array with its last dimension filled up with zeros to a size."""
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, size - array.shape[-1])])
 
 
 def _biases(params: Params, *names: str) -> dict[str, np.ndarray]:
+    """Return those of the biases that the layer has."""
     return {name: np.asarray(params[f"{name}_bias"]) for name in names if f"{name}_bias" in params}

@@ -1,4 +1,4 @@
-"""The safetensors files of a directory, single or sharded: names and shapes at once, data only when read."""
+"""The safetensors files of a directory, single or sharded: names and shapes at once, data when asked for."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ DTYPES: Mapping[str, np.dtype] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
-"""Types of the tensors that can be read; buffers that are ignored may have any."""
+"""Types of tensors that can be read, by the format's names. Ignored buffers may have any type."""
 
 _ALIGNMENT = 64
-"""Bytes; XLA takes over host buffers so aligned without a copy."""
+"""Alignment in bytes at which XLA takes over a host buffer without a copy."""
 
 
 class Entry(NamedTuple):
-    """Where a tensor's data are.
+    """The place of a tensor's data.
 
     Attributes:
         file: the file.
         dtype: type, as the format names it.
         shape: shape.
-        start, stop: its bytes in the file.
+        start, stop: first byte in the file, and the byte behind the last.
     """
 
     file: Path
@@ -48,15 +48,16 @@ class Entry(NamedTuple):
 class SafetensorsFiles:
     """The tensors of a directory by name.
 
-    Nothing but headers is read until `read`, which reads one tensor straight from the file and not through a memory
-    map, so that no pages of the file stay resident beside the arrays made of them.
+    Headers are read at once. `read` reads one tensor straight from the file and not through a memory map, so that no
+    pages of the file stay in memory beside the arrays.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Reads the headers.
+        """Read the headers.
 
         Raises:
-            CheckpointError: no safetensors, a broken file or a broken index; the message starts with the file.
+            CheckpointError: there are no safetensors, or a file or the index is broken; the message starts with the
+                file.
         """
         self.directory = directory
         self.entries: dict[str, Entry] = {}
@@ -81,10 +82,10 @@ class SafetensorsFiles:
             self.entries |= header
 
     def dtype(self, name: str) -> np.dtype:
-        """Type of a tensor.
+        """Return the type of a tensor.
 
         Raises:
-            CheckpointError: a type that weights do not have.
+            CheckpointError: the type is none of `DTYPES`.
         """
         entry = self.entries[name]
         if entry.dtype not in DTYPES:
@@ -92,7 +93,7 @@ class SafetensorsFiles:
         return DTYPES[entry.dtype]
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor's data, in a new array."""
+        """Return a tensor's data in a new array."""
         entry = self.entries[name]
         array = aligned_empty(entry.shape, self.dtype(name))
         with entry.file.open("rb", buffering=0) as file:
@@ -107,7 +108,7 @@ class SafetensorsFiles:
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes one file that `transformers` reads."""
+    """Write one file that `transformers` reads."""
     from safetensors.numpy import save_file
 
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -115,7 +116,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that XLA can take over without a copy."""
+    """Return an uninitialised array that XLA can take over without a copy."""
     size = math.prod(shape) * dtype.itemsize
     buffer = np.empty(size + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT
@@ -123,14 +124,14 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def shorten(names: Iterable[str], most: int = 6) -> str:
-    """The names as one readable list: all of them, or the first few and how many more there are."""
+    """Return the names as one readable list: all of them, or the first few and the number of the others."""
     names = list(names)
     listed = ", ".join(names[:most])
     return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
 
 
 def _header(file: Path) -> dict[str, Entry]:
-    """The tensors of a file, whose header and length the safetensors library has checked."""
+    """Return the tensors of a file, after the safetensors library has checked its header and length."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -152,6 +153,7 @@ def _header(file: Path) -> dict[str, Entry]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
+    """Return the file of each tensor, as an index gives it."""
     try:
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = {str(name): shard for name, shard in names.items()}
@@ -163,7 +165,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _inside(directory: Path, name: str, index: Path) -> Path:
-    """The file of this name in the directory, and in no other."""
+    """Return the file of this name, which must be in the directory itself."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or path.suffix != ".safetensors":
         raise CheckpointError(f"{index}: {name!r} is not a safetensors file inside the directory")
@@ -171,6 +173,7 @@ def _inside(directory: Path, name: str, index: Path) -> Path:
 
 
 def _nothing_to_read(directory: Path) -> str:
+    """Return the message about a directory without safetensors."""
     if not directory.is_dir():
         return f"{directory}: not a directory"
     pickles = [name for name in PICKLES if (directory / name).is_file()]
