@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.core.errors import ParameterError, require_positive
 from headjax.core.serialize import kind
@@ -255,6 +256,22 @@ def check(tensors: Tensors, params: Mapping[str, Any]) -> None:
     for path in given:
         if path not in declared:
             raise ParameterError(f"{path}: not declared by the config")
+
+
+def all_finite(array: Any) -> bool:
+    """Whether an array holds neither NaN nor an infinity."""
+    values = np.asarray(array)
+    if values.dtype == jnp.bfloat16:
+        # An exponent of ones; NumPy's own test of bfloat16 is much slower.
+        return not bool(np.any(values.view(np.uint16) & 0x7F80 == 0x7F80))
+    return bool(np.isfinite(values).all())
+
+
+def require_finite(params: Mapping[str, Any]) -> None:
+    """Raises `ParameterError` naming the first array that holds NaN or an infinity."""
+    for path, array in flatten(params).items():
+        if not all_finite(array):
+            raise ParameterError(f"{path}: holds values that are NaN or infinite")
 
 
 def take_heads(tensors: Tensors, params: Params, heads: Sequence[int]) -> Params:

@@ -65,12 +65,16 @@ class Mnist(DataConfig):
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         folder = data_folder("mnist", self.path, ("images/mnist", "mnist"), _is_mnist)
         train, validation = (self._read(folder, split) for split in ("train", "t10k"))
+        classes = int(train.labels.max()) + 1
+        if int(validation.labels.max()) >= classes:
+            place = _find(folder, "t10k-labels-idx1-ubyte")
+            raise DataError(f"{place}: label {validation.labels.max()}, but training has the {classes} classes from 0")
         info = {
             "images": str(folder),
             "data": hashlib.sha256(train.pixels.tobytes() + train.labels.tobytes()).hexdigest()[:16],
             "train": {"examples": len(train)},
             "validation": {"examples": len(validation)},
-            "labels": [str(label) for label in range(int(train.labels.max()) + 1)],
+            "labels": [str(label) for label in range(classes)],
         }
         return TaskData(None, train, validation, info)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError
-from headjax.core.tensors import Params
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.tensors import Params, require_finite
 from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 
 
 def evaluate(
@@ -29,11 +29,28 @@ def evaluate(
         compute: how to compute.
 
     Raises:
-        DataError: there is no target at all.
+        DataError: there is no target at all, or a token or label that the model does not have.
+        HeadjaxError: a loss is not finite; the message names the batch.
     """
-    return evaluate_batches(
-        lambda params, batch: batch_loss(model.config, params, batch, gates, compute), model.params, batches
-    )
+    losses: list[Loss] = []
+
+    def step(params: Params, batch: Batch) -> Loss:
+        losses.append(batch_loss(model.config, params, batch, gates, compute))
+        return losses[-1]
+
+    found = evaluate_batches(step, model.params, batches)
+    require_finite_losses(losses, model.params)
+    return found
+
+
+def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
+    """Raises `HeadjaxError` naming the first batch whose loss is not finite, or the weights that are not."""
+    for number, loss in enumerate(losses):
+        total = np.asarray(loss.total)
+        if not np.isfinite(total).all():
+            require_finite(params)
+            value = total[~np.isfinite(total)][0]
+            raise HeadjaxError(f"evaluation: the loss of batch {number}, counted from 0, is {value}")
 
 
 def evaluate_batches(
@@ -63,7 +80,7 @@ def evaluate_batches(
 
 def batch_loss(config: ModelConfig, params: Params, batch: Batch, gates: Gates | None, compute: Compute) -> Loss:
     """Per-example losses of one batch, jitted once per config and shapes."""
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    arrays = device_batch(config, batch)
     return _batch_loss(config, params, arrays, gates, compute)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError, require
@@ -18,9 +17,11 @@ from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
 from headjax.data.records import batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import Source, TaskData
+from headjax.evaluation.evaluate import require_finite_losses
 from headjax.evaluation.measures import Measure, Outcomes
 from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 
 if TYPE_CHECKING:
     import grain
@@ -221,17 +222,18 @@ def measure_task(
         progress: called after every batch with the number of batches done.
 
     Raises:
-        HeadjaxError: the model's output is for another task.
-        DataError: there is no target at all.
+        HeadjaxError: the model's output is for another task, or a loss or weight is not finite.
+        DataError: there is no target at all, or a token or label that the model does not have.
     """
     model = task.fit(model)
     config = model.config
     found: list[tuple[Any, Any]] = []
     for number, batch in enumerate(task.batches(batch_size, limit=limit, buckets=buckets), start=1):
-        arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+        arrays = device_batch(config, batch)
         found.append(_measured(config, task.measure, compute, model.params, arrays, gates))
         if progress is not None:
             progress(number, {})
+    require_finite_losses([loss for loss, _ in found], model.params)
     return reduce_batches(task.measure, found)
 
 

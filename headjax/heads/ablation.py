@@ -23,6 +23,7 @@ from headjax.heads.streams import one_behind
 from headjax.mesh.distributed import fetch
 from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 
 Metric = Callable[[Output, Batch], jax.Array]
 """A model's output and the batch to one value per example, `[batch]`, traceable by JAX. Higher is better."""
@@ -184,7 +185,7 @@ def _batches(
     """For every batch the model's own values and those of every chunk of ablations, still being computed."""
     config = model.config.for_evaluation()
     for batch in batches:
-        arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+        arrays = device_batch(config, batch)
         own, streams = _whole(config, model.params, arrays, at, measures, compute)
         results = []
         for stack in dict.fromkeys(head.stack for head in rows):

@@ -16,6 +16,7 @@ from headjax.heads.statistics import counted_queries, probabilities
 from headjax.heads.streams import one_behind
 from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 
 
@@ -62,7 +63,7 @@ def attended_tokens(
         for number, attention in enumerate(layers):
             require(attention.num_heads > 0, f"{stack}/{number}", "the layer has no heads")
     total: Any = None
-    arrays = ({name: jnp.asarray(array) for name, array in batch.items()} for batch in batches)
+    arrays = (device_batch(model.config, batch) for batch in batches)
     for sums in one_behind(_sums(model.config, model.params, batch, group, compute) for batch in arrays):
         fetched = jax.tree.map(lambda array: np.asarray(array, np.float64), sums)
         total = fetched if total is None else jax.tree.map(np.add, total, fetched)

@@ -19,6 +19,7 @@ from headjax.heads.ordering import Order, by_score, keep_minimum
 from headjax.heads.streams import one_behind
 from headjax.models.base import Batch, Gates, Model, ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 
 Blocks = Mapping[str, np.ndarray]
 """By head stack, `[layers, max_heads, max_heads]`."""
@@ -44,7 +45,9 @@ def fisher_blocks(
     config = model.config.for_evaluation()
     at = head_gates.ones(config) if gates is None else dict(gates)
     total: dict[str, np.ndarray] | None = None
-    for blocks in one_behind(_blocks(config, model.params, _arrays(batch), at, compute) for batch in batches):
+    for blocks in one_behind(
+        _blocks(config, model.params, device_batch(config, batch), at, compute) for batch in batches
+    ):
         fetched = {stack: np.asarray(array, np.float64) for stack, array in blocks.items()}
         total = fetched if total is None else {stack: total[stack] + fetched[stack] for stack in total}
     if total is None:
@@ -108,10 +111,6 @@ def exchange(block: np.ndarray, removed: np.ndarray) -> np.ndarray:
             break
         removed[gone[i]], removed[kept[j]] = False, True
     return removed
-
-
-def _arrays(batch: Batch) -> dict[str, jax.Array]:
-    return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
 @functools.partial(jax.jit, static_argnames=("config", "compute"))

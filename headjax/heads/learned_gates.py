@@ -21,6 +21,7 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, by_score
 from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 
 Logits = dict[str, jax.Array]
 """What is learned: `[layers, max_heads]` by head stack, high for heads worth keeping; -inf where there is none."""
@@ -117,7 +118,7 @@ def learn_gates(
     state = _State(logits, optax.adam(learning_rate).init(logits))
     key, losses = jax.random.key(seed), []
     for step, batch in zip(range(steps), itertools.cycle(batches), strict=False):
-        arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+        arrays = device_batch(config, batch)
         fraction = jnp.float32(step / max(steps - 1, 1))
         drawn = jax.random.fold_in(key, step)
         state, loss = _step(config, distribution, compute, model.params, arrays, state, drawn, fraction, learning_rate)

@@ -21,6 +21,7 @@ from headjax.heads.statistics import counted_queries, output_matrices
 from headjax.heads.surgery import map_attention
 from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.inputs import check_batch
 from headjax.models.layer import Probe
 
 
@@ -72,7 +73,7 @@ def rescale(
     config = model.config
     gone = set(removed)
     gates = {stack: np.array(array) for stack, array in head_gates.without(config, gone).items()}
-    doubled = [_doubled(batch) for batch in batches]
+    doubled = [_doubled(check_batch(config, batch)) for batch in batches]
     for done, (stack, layer) in enumerate(_affected(config, gone)):
         current = {name: jnp.asarray(array) for name, array in gates.items()}
         equations = [_equations(config, model.params, batch, current, compute)[stack][layer] for batch in doubled]

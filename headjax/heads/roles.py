@@ -17,6 +17,7 @@ from headjax.heads.statistics import counted_queries, offsets, probabilities, vi
 from headjax.heads.streams import one_behind
 from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 
 ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
@@ -60,7 +61,7 @@ def head_roles(
     """
     config = model.config
     total: Any = None
-    arrays = ({name: jnp.asarray(array) for name, array in batch.items()} for batch in batches)
+    arrays = (device_batch(model.config, batch) for batch in batches)
     for counts in one_behind(_counts(config, model.params, batch, compute) for batch in arrays):
         fetched = jax.tree.map(lambda array: np.asarray(array, np.float64), counts)
         total = fetched if total is None else jax.tree.map(np.add, total, fetched)

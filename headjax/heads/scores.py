@@ -24,6 +24,7 @@ from headjax.heads.streams import one_behind
 from headjax.mesh.distributed import fetch
 from headjax.models.base import Batch, Gates, Model, ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 
 
 class ScoreInfo(NamedTuple):
@@ -179,7 +180,7 @@ def batch_sums(
 
 
 def _step(model: Model, gates: Gates, statistics: Sequence[str], compute: Compute, batch: Batch) -> _Sums:
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    arrays = device_batch(model.config, batch)
     return batch_sums(model.config.for_evaluation(), model.params, arrays, gates, tuple(statistics), compute)
 
 

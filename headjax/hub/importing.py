@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from headjax.core import history
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.progress import Progress, silent
-from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
+from headjax.core.tensors import Params, Tensor, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -249,16 +249,28 @@ def _load(
         value = piece.bound.form.load(value, piece.bound.tensors, piece.part)
         for span, index in shards.items():
             if piece.layer is None:
-                buffers[span] = _whole(value[index], kind)
+                buffers[span] = _whole(_finite(value[index], piece, files), kind)
                 continue
             if span not in buffers:
                 buffers[span] = aligned_empty(tuple(stop - start for start, stop in span), kind)
             start, stop = span[0]
             if start <= piece.layer < stop:
-                buffers[span][piece.layer - start] = value[index[1:]]
+                buffers[span][piece.layer - start] = _finite(value[index[1:]], piece, files)
         del value
     arrays = [jax.device_put(buffers[_span(index, tensor.shape)], device) for device, index in places.items()]
     return jax.make_array_from_single_device_arrays(tensor.shape, sharding, arrays)
+
+
+def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.ndarray:
+    """The part of a tensor that is read.
+
+    Raises:
+        ParameterError: it is not finite; the message names the file and the tensor.
+    """
+    if not all_finite(value):
+        name = piece.bound.theirs
+        raise ParameterError(f"{files.entries[name].file}: {name} holds values that are NaN or infinite")
+    return value
 
 
 def _whole(value: np.ndarray, kind: np.dtype) -> np.ndarray:

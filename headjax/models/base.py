@@ -16,6 +16,7 @@ from headjax.core.errors import DataError, require_positive
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
 from headjax.models.compute import Compute
 from headjax.models.layer import ProbeFunction
+from headjax.models.ranges import Range
 from headjax.models.stack import Stack
 
 Batch = Mapping[str, Any]
@@ -171,6 +172,10 @@ class ModelConfig(abc.ABC):
             batch_size: examples.
             length: tokens of each, of both sides in encoder-decoders. Vision models know their own.
         """
+
+    def ranges(self) -> Mapping[str, Range]:
+        """Which integers each array of a batch may hold, by name, see `headjax.models.inputs.check_batch`."""
+        return {}
 
     def for_evaluation(self) -> ModelConfig:
         """The same model with the loss that evaluation reports, where training's differs (label smoothing)."""

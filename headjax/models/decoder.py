@@ -16,6 +16,7 @@ from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
 from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import abstract_integers, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
+from headjax.models.ranges import Range
 from headjax.models.reading import read
 from headjax.models.stack import Stack, StackCall
 
@@ -89,6 +90,10 @@ class DecoderModel(GenerativeModel):
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "input_ids")
+
+    def ranges(self) -> dict[str, Range]:
+        labels = Range(self.embeddings.vocab_size, "tokens", ignored=IGNORED)
+        return self.embeddings.ranges() | {"labels": labels}
 
     def flops(self, length: int) -> int:
         embedded = self.embeddings.flops(self.width, length)

@@ -31,11 +31,12 @@ def save(model: Model, path: str | Path) -> None:
 
     Raises:
         CheckpointError: the path exists and is not a model directory.
-        ParameterError: the parameters are not those the config declares.
+        ParameterError: the parameters are not those the config declares, or not finite.
     """
     import orbax.checkpoint as ocp
 
     declared.check(model.config.tensors(), model.params)
+    declared.require_finite(model.params)
     config = {"format": FORMAT, "headjax": __version__, "model": to_data(model.config)}
 
     def write(folder: Path) -> None:

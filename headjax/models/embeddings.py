@@ -16,6 +16,7 @@ from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
 from headjax.mesh.activations import look_up
 from headjax.models.dropout import Dropper
 from headjax.models.norms import Norm
+from headjax.models.ranges import Range
 
 
 class Positions(abc.ABC):
@@ -31,6 +32,10 @@ class Positions(abc.ABC):
 
     def check_length(self, length: int) -> None:
         """Raises `DataError` for sequences longer than the positions reach."""
+
+    def ranges(self, name: str) -> dict[str, Range]:
+        """The positions that a batch may give itself, under this name; empty where there is no limit."""
+        return {}
 
     def count(self, length: int, present: jax.Array | None) -> jax.Array:
         """The positions of a sequence's tokens, `[batch or 1, length]`, from 0.
@@ -64,6 +69,9 @@ class Learned(Positions):
 
     def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
         return look_up(params["position"], positions + self.offset)
+
+    def ranges(self, name: str) -> dict[str, Range]:
+        return {name: Range(self.max_length, "positions", -self.offset)}
 
     def check_length(self, length: int) -> None:
         if length > self.max_length:
@@ -175,6 +183,13 @@ class Embeddings:
         require(self.segments >= 0, "segments", f"must not be negative, got {self.segments}")
         if self.size is not None:
             require_positive(self, "size")
+
+    def ranges(self) -> dict[str, Range]:
+        """The integers that `input_ids`, `token_type_ids` and `position_ids` may hold."""
+        found = {"input_ids": Range(self.vocab_size, "tokens")}
+        if self.segments:
+            found["token_type_ids"] = Range(self.segments, "segments")
+        return found | self.positions.ranges("position_ids")
 
     def token_size(self, width: int) -> int:
         """Size of a token's vector in a model of this width."""

@@ -14,6 +14,7 @@ from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import abstract_integers
 from headjax.models.pooler import Pooler
+from headjax.models.ranges import Range
 from headjax.models.reading import read
 from headjax.models.stack import Stack
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
@@ -78,6 +79,9 @@ class EncoderModel(ModelConfig):
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         names = ["input_ids", "attention_mask", *(["token_type_ids"] if self.embeddings.segments else [])]
         return abstract_integers((batch_size, length), *names) | self.output.example_labels(batch_size, length)
+
+    def ranges(self) -> dict[str, Range]:
+        return self.embeddings.ranges() | self.output.ranges(self.vocabulary)
 
     def for_evaluation(self) -> EncoderModel:
         return dataclasses.replace(self, output=self.output.for_evaluation())

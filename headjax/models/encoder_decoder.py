@@ -18,6 +18,7 @@ from headjax.models.dropout import fold
 from headjax.models.embeddings import Embeddings
 from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
+from headjax.models.ranges import Range
 from headjax.models.reading import read
 from headjax.models.stack import Stack, StackCall
 
@@ -174,6 +175,12 @@ class EncoderDecoderModel(GenerativeModel):
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "input_ids", "attention_mask", "labels")
+
+    def ranges(self) -> dict[str, Range]:
+        target = self.target_embeddings
+        tokens = {"decoder_input_ids": Range(target.vocab_size, "target tokens")}
+        labels = {"labels": Range(target.vocab_size, "target tokens", ignored=IGNORED)}
+        return self.embeddings.ranges() | tokens | labels | target.positions.ranges("decoder_position_ids")
 
     def for_evaluation(self) -> EncoderDecoderModel:
         return dataclasses.replace(self, label_smoothing=0.0)

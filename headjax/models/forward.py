@@ -6,12 +6,12 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
 from headjax.models.base import Batch, Gates, ModelConfig, Options, Output
 from headjax.models.compute import Compute
+from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction
 
 
@@ -37,7 +37,7 @@ def forward(
     """
     if attention and probe is not None:
         raise DataError("attention: ask for attention probabilities or for a probe, not for both")
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    arrays = device_batch(config, batch)
     output = _forward(config, params, arrays, gates, probabilities if attention else probe, compute)
     return output._replace(attention=output.probes, probes=None) if attention else output
 

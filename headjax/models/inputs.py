@@ -6,8 +6,26 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import DataError
-from headjax.models.base import Batch
+from headjax.models.base import Batch, ModelConfig
 from headjax.models.embeddings import Positions
+from headjax.models.ranges import check_ranges
+
+
+def check_batch(config: ModelConfig, batch: Batch) -> Batch:
+    """The batch, after a check on the host that its integers are tokens, classes and positions that the model has.
+
+    Every batch passes here on its way to a device. Arrays that are there already are not fetched back.
+
+    Raises:
+        DataError: an integer out of range; the message names the array and the place in it.
+    """
+    check_ranges(config.ranges(), batch)
+    return batch
+
+
+def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
+    """The batch's arrays as JAX arrays, see `check_batch`."""
+    return {name: jnp.asarray(array) for name, array in check_batch(config, batch).items()}
 
 
 def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:

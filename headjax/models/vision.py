@@ -16,6 +16,7 @@ from headjax.models.dropout import fold
 from headjax.models.inputs import batch_array
 from headjax.models.patches import Patches
 from headjax.models.pooler import Pooler
+from headjax.models.ranges import Range
 from headjax.models.stack import Stack, StackCall
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.answer import answer
@@ -84,6 +85,9 @@ class VisionModel(ModelConfig):
         size, channels = self.patches.image_size, self.patches.channels
         images = jax.ShapeDtypeStruct((batch_size, channels, size, size), jnp.float32)
         return {"pixel_values": images} | self.output.example_labels(batch_size, self.patches.length)
+
+    def ranges(self) -> dict[str, Range]:
+        return self.output.ranges(NO_TOKENS)
 
     def for_evaluation(self) -> VisionModel:
         return dataclasses.replace(self, output=self.output.for_evaluation())

@@ -72,6 +72,11 @@ class Tokenizer:
         return int(self.backend.get_vocab_size())
 
     @functools.cached_property
+    def largest_id(self) -> int:
+        """The largest id of a token; more than their number less one where ids have gaps."""
+        return max(self.backend.get_vocab().values(), default=-1)
+
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hash of the vocabulary, 16 hexadecimal digits: equal for equal tokens under equal ids."""
         pairs = sorted(self.backend.get_vocab().items())

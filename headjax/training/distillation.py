@@ -24,6 +24,7 @@ from headjax.mesh.rules import shardings
 from headjax.models.base import Batch, Loss, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
 from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.inputs import check_batch
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import cosines
@@ -125,7 +126,7 @@ def distill(
     step = _step(config, teacher.config, settings, mesh, compute)
     losses: list[float] = []
     for batch in itertools.islice(itertools.chain([first], iterator), settings.steps):
-        state, metrics = step(state, answers, put_batch(batch, mesh))
+        state, metrics = step(state, answers, put_batch(check_batch(config, batch), mesh))
         losses.append(float(metrics.loss))
         if not np.isfinite(losses[-1]):
             raise HeadjaxError(f"distillation: the loss is {losses[-1]} at step {len(losses) - 1}, counted from 0")

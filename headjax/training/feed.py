@@ -12,6 +12,8 @@ from headjax.core.errors import DataError
 from headjax.data.records import train_iterator
 from headjax.data.task import TaskData
 from headjax.mesh.distributed import process_shard
+from headjax.models.base import ModelConfig
+from headjax.models.inputs import check_batch
 from headjax.training.config import TrainConfig
 from headjax.training.step import put_batch
 
@@ -19,13 +21,13 @@ from headjax.training.step import put_batch
 class Feed:
     """Training batches without end, spread over the mesh. Its position belongs into every checkpoint."""
 
-    def __init__(self, config: TrainConfig, data: TaskData, mesh: Mesh) -> None:
-        self._mesh = mesh
+    def __init__(self, config: TrainConfig, model: ModelConfig, data: TaskData, mesh: Mesh) -> None:
+        self._model, self._mesh = model, mesh
         self._data = data.info.get("data")
         self._iterator = train_iterator(data.train, config.batch_size, config.seed, shard=process_shard(mesh))
 
     def __next__(self) -> dict[str, jax.Array]:
-        return put_batch(next(self._iterator), self._mesh)
+        return put_batch(check_batch(self._model, next(self._iterator)), self._mesh)
 
     @property
     def position(self) -> dict[str, Any]:

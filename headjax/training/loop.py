@@ -110,7 +110,7 @@ def train(
     if profiled is not None:
         profiled.check(config.steps)
     run, start = _prepare(config, workdir, data)
-    feed = Feed(config, run.data, run.mesh)
+    feed = Feed(config, run.model, run.data, run.mesh)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         state = _first_state(run, start, feed, checkpoints, workdir)
         with (
@@ -150,13 +150,14 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
-    """Raises `ConfigError` when the tokenizer knows more tokens than the model embeds."""
+    """Raises `ConfigError` when the tokenizer has ids that the model does not embed; ids may have gaps."""
     embeddings = getattr(model, "embeddings", None)
-    if data.tokenizer is not None and embeddings is not None and data.tokenizer.vocab_size > embeddings.vocab_size:
-        raise ConfigError(
-            f"config.model.vocab_size: the model embeds {embeddings.vocab_size} tokens, "
-            f"but the tokenizer has {data.tokenizer.vocab_size}"
-        )
+    if data.tokenizer is None or embeddings is None or data.tokenizer.largest_id < embeddings.vocab_size:
+        return
+    raise ConfigError(
+        f"config.model.vocab_size: the model embeds {embeddings.vocab_size} tokens, "
+        f"but the tokenizer's ids reach {data.tokenizer.largest_id}"
+    )
 
 
 def _first_state(run: Run, start: Start, feed: Feed, checkpoints: Checkpoints, workdir: Path) -> TrainState:

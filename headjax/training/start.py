@@ -18,6 +18,7 @@ from headjax.data.records import train_iterator
 from headjax.data.task import Source
 from headjax.initialization import Setting
 from headjax.mesh.distributed import is_first, process_shard
+from headjax.models.inputs import check_batch
 from headjax.models.recipes import Start
 from headjax.training.config import TrainConfig
 from headjax.training.state import TrainState, initial_state, state_shardings
@@ -57,7 +58,7 @@ def starting_state(
     batches = []
     if step.num_batches:
         iterator = train_iterator(source, config.batch_size, config.seed, shard=process_shard(mesh))
-        batches = [put_batch(next(iterator), mesh) for _ in range(step.num_batches)]
+        batches = [put_batch(check_batch(model, next(iterator)), mesh) for _ in range(step.num_batches)]
     setting = Setting(batches, jax.random.fold_in(key, 0), mesh, config.compute)
     params, measured = step.measure(model, params, setting)
     if is_first():

@@ -16,6 +16,7 @@ from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.evaluate import evaluate_batches
 from headjax.evaluation.task import reduce_batches
 from headjax.models.base import Batch, ModelConfig
+from headjax.models.inputs import check_batch
 from headjax.training.config import TrainConfig
 from headjax.training.step import evaluation_step, measuring_step, put_whole_batch
 
@@ -33,7 +34,9 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
         raise DataError("config.data: the validation split is empty")
 
     def batches() -> Iterable[Batch]:
-        return (put_whole_batch(batch, mesh) for batch in validation_batches(data, config.batch_size))
+        return (
+            put_whole_batch(check_batch(model, batch), mesh) for batch in validation_batches(data, config.batch_size)
+        )
 
     measure = measure_of(config.data, data)
     if measure is None:

@@ -85,3 +85,11 @@ def test_real_files(data_dir):
     assert abs(pixels.mean() - 0.1307) < 1e-4
     assert abs(pixels.std() - 0.3081) < 1e-4
     assert np.bincount(data.validation.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+def test_a_label_that_training_does_not_have(tmp_path):
+    write_mnist(tmp_path)
+    path = tmp_path / "t10k-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte: label 7, but training has the 2 classes from 0$"):
+        Mnist(path=str(tmp_path)).load()

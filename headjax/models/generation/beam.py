@@ -14,6 +14,7 @@ from headjax.models.base import Batch, Gates, Model, Options
 from headjax.models.compute import Compute
 from headjax.models.decoding import DecodingState, GenerativeModel
 from headjax.models.generation.generate import check_generative, start
+from headjax.models.inputs import device_batch
 
 NEVER = -1e30
 """Score of a hypothesis that does not exist."""
@@ -70,7 +71,7 @@ def beam_search(
         raise DataError(f"beams: must be an integer of at least 1, got {beams!r}")
     if length_penalty < 0:
         raise DataError(f"length_penalty: must not be negative, got {length_penalty}")
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    arrays = device_batch(config, batch)
     search = _Search(config, beams, max_new_tokens, end_token, padding_token, length_penalty)
     return _beam_search(search, model.params, arrays, gates, compute)
 

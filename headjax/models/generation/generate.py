@@ -14,6 +14,7 @@ from headjax.models.base import Batch, Gates, Model, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.decoding import DecodingState, GenerativeModel
 from headjax.models.generation.sampling import Greedy, Sampler
+from headjax.models.inputs import device_batch
 
 
 class Generated(NamedTuple):
@@ -61,7 +62,7 @@ def generate(
         DataError: the model does not generate, or has not enough positions.
     """
     config = check_generative(model.config, max_new_tokens, gates)
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    arrays = device_batch(config, batch)
     request = _Request(config, max_new_tokens, end_token, padding_token, sampler, compute)
     return _generate(request, model.params, arrays, gates, jax.random.key(seed))
 

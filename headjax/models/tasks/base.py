@@ -12,6 +12,7 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
+from headjax.models.ranges import Range
 
 
 class Vocabulary(NamedTuple):
@@ -91,6 +92,10 @@ class TaskOutput(abc.ABC):
     @abc.abstractmethod
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """What the loss reads of a training batch, as shapes and types."""
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        """Which integers the labels may be, by name; -100 where a label may be left out."""
+        return {}
 
     def for_evaluation(self) -> TaskOutput:
         """The same output with the loss that evaluation reports, where training's differs (label smoothing)."""

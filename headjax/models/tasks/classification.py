@@ -16,7 +16,8 @@ from headjax.models.base import Batch, Loss, Output
 from headjax.models.dropout import Dropper
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
-from headjax.models.outputs import cross_entropy
+from headjax.models.outputs import IGNORED, cross_entropy
+from headjax.models.ranges import Range
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 
 
@@ -57,6 +58,9 @@ class Classification(TaskOutput):
 
     def for_evaluation(self) -> Classification:
         return dataclasses.replace(self, label_smoothing=0.0)
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        return {"labels": Range(self.classes, "classes", ignored=IGNORED)}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * width * self.classes
@@ -139,6 +143,9 @@ class TokenClassification(TaskOutput):
     def loss(self, output: Output, batch: Batch) -> Loss:
         losses, counted = cross_entropy(output.require_logits(), integer_labels(batch, 2))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        return {"labels": Range(self.classes, "classes", ignored=IGNORED)}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * width * self.classes

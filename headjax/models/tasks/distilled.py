@@ -12,6 +12,8 @@ from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
+from headjax.models.outputs import IGNORED
+from headjax.models.ranges import Range
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 from headjax.models.tasks.classification import class_losses, require_names
 
@@ -56,6 +58,10 @@ class DistilledClassification(TaskOutput):
 
     def for_evaluation(self) -> DistilledClassification:
         return dataclasses.replace(self, label_smoothing=0.0)
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        classes = Range(self.classes, "classes", ignored=IGNORED)
+        return {"labels": classes, "teacher_labels": classes}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 4 * width * self.classes

@@ -16,7 +16,8 @@ from headjax.models.feed_forward import ACTIVATIONS, ActivationName
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.linear import linear, linear_tensors
 from headjax.models.norms import LayerNorm, Norm
-from headjax.models.outputs import Tied, cross_entropy
+from headjax.models.outputs import IGNORED, Tied, cross_entropy
+from headjax.models.ranges import Range
 from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
 
 
@@ -54,6 +55,9 @@ class MaskedLanguageModel(TaskOutput):
     def loss(self, output: Output, batch: Batch) -> Loss:
         losses, counted = cross_entropy(output.require_logits(), batch_array(batch, "labels"))
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        return {"labels": Range(vocabulary.tokens, "tokens", ignored=IGNORED)}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return 2 * length * vocabulary.size * (width + vocabulary.tokens)
@@ -98,6 +102,10 @@ class Pretraining(TaskOutput):
         losses, counted = cross_entropy(logits, batch_array(batch, "next_sentence_label"))
         rate = jnp.maximum(tokens.weight.sum(), 1.0) / jnp.maximum(counted.sum(), 1.0)
         return Loss(tokens.total + rate * losses, tokens.weight)
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        follows = Range(2, "answers", ignored=IGNORED)
+        return self.masked.ranges(vocabulary) | {"next_sentence_label": follows}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
         return self.masked.flops(width, vocabulary, length) + 2 * width * 2

@@ -1,0 +1,111 @@
+"""Tokens, labels and positions that a model does not have are refused on the host, wherever a batch enters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+
+from headjax.core.errors import ConfigError, DataError
+from headjax.data.task import TaskData
+from headjax.evaluation.evaluate import evaluate
+from headjax.heads.ablation import ablate
+from headjax.heads.scores import score_heads
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.feed_forward import Dense
+from headjax.models.generation import generate
+from headjax.models.recipes import Bert
+from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.training.loop import check_vocabulary
+from tests.hub.directories import T5, model_of
+from tests.tiny import VOCABULARY, decoder_config, model, multi_head
+
+IDS = np.arange(12).reshape(2, 6) % VOCABULARY
+
+
+def encoder(task):
+    recipe = Bert(
+        attention=multi_head(), feed_forward=Dense(16), vocab_size=VOCABULARY, max_length=12, width=16, num_layers=1,
+        task=task,
+    )  # fmt: skip
+    return model(recipe.build())
+
+
+def changed(value, dtype=np.int64):
+    ids = IDS.astype(dtype)
+    ids[1, 2] = value
+    return ids
+
+
+@pytest.mark.parametrize("value", [-1, VOCABULARY, 2**40 + 1, -100])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, batch: model(batch),
+        lambda model, batch: evaluate(model, [batch]),
+        lambda model, batch: score_heads(model, [batch]),
+        lambda model, batch: ablate(model, [batch]),
+        lambda model, batch: generate(model, batch, max_new_tokens=1),
+    ],
+    ids=["forward", "evaluate", "score", "ablate", "generate"],
+)
+def test_tokens(call, value):
+    with pytest.raises(DataError, match=rf"^input_ids: {value} at \[1, 2\], but the model has {VOCABULARY} tokens \("):
+        call(model(decoder_config()), {"input_ids": changed(value)})
+
+
+def test_every_token_that_there_is_passes():
+    ids = np.array([[0, VOCABULARY - 1]])
+    labels = np.array([[-100, VOCABULARY - 1]])
+    assert np.isfinite(evaluate(model(decoder_config()), [{"input_ids": ids, "labels": labels}])["loss"])
+
+
+@pytest.mark.parametrize(
+    "task, labels, what",
+    [
+        (Classification(classes=3), [0, -1], r"labels: -1 at \[1\], but the model has 3 classes \(0 to 2, or -100"),
+        (Classification(classes=3), [0, 3], r"labels: 3 at \[1\], but the model has 3 classes"),
+        (TokenClassification(classes=2), changed(2) % 2 + (changed(2) == 2) * 5, r"labels: 5 at "),
+        (MaskedLanguageModel(), changed(VOCABULARY), rf"labels: {VOCABULARY} at \[1, 2\], but the model has"),
+    ],
+)
+def test_labels(task, labels, what):
+    with pytest.raises(DataError, match=what):
+        evaluate(encoder(task), [{"input_ids": IDS, "labels": np.asarray(labels)}])
+
+
+def test_labels_that_are_left_out_or_numbers():
+    loss = evaluate(encoder(Classification(classes=3)), [{"input_ids": IDS, "labels": np.array([2, -100])}])
+    assert loss["targets"] == 1
+    numbers = {"input_ids": IDS, "labels": np.float32([-3.5, np.nan])}
+    assert evaluate(encoder(Regression()), [numbers])["targets"] == 1
+
+
+def test_segments_and_positions():
+    bert = encoder(Classification(classes=3))
+    with pytest.raises(DataError, match=r"^token_type_ids: 2 at \[1, 2\], but the model has 2 segments \(0 to 1\)$"):
+        bert({"input_ids": IDS, "token_type_ids": changed(2) * (changed(-7) == -7)})
+    with pytest.raises(DataError, match=r"^position_ids: 12 at \[1, 2\], but the model has 12 positions \(0 to 11\)$"):
+        bert({"input_ids": IDS, "position_ids": changed(12)})
+
+
+def test_both_sides_of_an_encoder_decoder():
+    t5 = model_of(T5)
+    with pytest.raises(DataError, match=r"^decoder_input_ids: 20 at \[1, 2\], but the model has 20 target tokens"):
+        t5({"input_ids": IDS, "decoder_input_ids": changed(20)})
+    with pytest.raises(DataError, match=r"^labels: -1 at \[1, 2\]"):
+        t5({"input_ids": IDS, "labels": changed(-1)})
+    assert np.isfinite(t5({"input_ids": IDS, "labels": changed(-100)}).logits).all()
+
+
+def test_a_tokenizer_is_measured_by_its_largest_id():
+    """Three tokens, one of them beyond a vocabulary of 10: a count would pass it."""
+    backend = Backend(models.WordLevel({"a": 0, "b": 3, "[UNK]": 17}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(backend.to_str(), (("unk_token", "[UNK]"),))
+    assert (tokenizer.vocab_size, tokenizer.largest_id) == (3, 17)
+    data = TaskData(tokenizer, [], [], {})
+    check_vocabulary(decoder_config(embeddings=Embeddings(vocab_size=18, positions=Learned(8))), data)
+    with pytest.raises(ConfigError, match=r"the model embeds 17 tokens, but the tokenizer's ids reach 17$"):
+        check_vocabulary(decoder_config(embeddings=Embeddings(vocab_size=17, positions=Learned(8))), data)
