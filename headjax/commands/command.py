@@ -57,7 +57,7 @@ def open_model_and_task(options: argparse.Namespace) -> tuple[Model, Task]:
     from headjax.models.directory import load
 
     model = load(options.model)
-    task = load_task(options.task, model)
+    task = load_task(options.task, model, options.length)
     return model, task
 
 
@@ -77,6 +77,13 @@ def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="examples per batch (default 16)")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="use the first N examples (default all)")
     parser.add_argument(
+        "--length",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="cut texts to N tokens (default: the model's positions, at most 512; windows of squad 384)",
+    )
+    parser.add_argument(
         "--buckets",
         type=whole_numbers,
         default=(),
@@ -89,6 +96,13 @@ def not_negative(text: str) -> int:
     """A whole number that is not negative, for argparse."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number that is not negative, got {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
 
 

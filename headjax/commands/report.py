@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         percentages=options.percentages,
     )
     model, task = open_model_and_task(options)
-    second = load_task(options.second, model) if options.second else None
+    second = load_task(options.second, model, options.length) if options.second else None
     study = study_heads(model, task, config, second=second, run=options.run or None, progress=progress)
     page = write_report(study, options.out)
     data = _to_json(study) | {"report": str(page)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_files import ImageFiles
@@ -27,8 +27,8 @@ from headjax.models.tasks import Regression
 from headjax.models.tasks.class_names import names_or_numbers
 from headjax.tokenizers.tokenizer import Tokenizer
 
-LENGTH = 128
-"""Tokens of an example where the model reaches as far."""
+LENGTH = 512
+"""Most tokens of an example where nothing else is asked for; models of fewer positions take as many as they have."""
 
 SQUAD_LENGTH = 384
 """Tokens of a window of SQuAD, likewise."""
@@ -53,8 +53,10 @@ class Request(NamedTuple):
     def length(self, usual: int = LENGTH) -> int:
         """Tokens of an example: those asked for, or the usual number as far as the model's positions reach."""
         embeddings: Any = getattr(self.model.config, "embeddings", None)
-        reach = getattr(getattr(embeddings, "positions", None), "max_length", usual)
-        return self.asked_length or min(usual, int(reach))
+        reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
+        fits = reach is None or self.asked_length <= reach
+        require(fits, "length", f"{self.asked_length} tokens, but the model has {reach} positions")
+        return self.asked_length or (usual if reach is None else min(usual, reach))
 
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer.

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from headjax.attention.base import Attention
 from headjax.core import tensors as declared
 from headjax.core.errors import DataError, require_positive
+from headjax.core.serialize import kind_of
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
 from headjax.models.compute import Compute
 from headjax.models.layer import ProbeFunction
@@ -177,6 +179,12 @@ class ModelConfig(abc.ABC):
         """Which integers each array of a batch may hold, by name, see `headjax.models.inputs.check_batch`."""
         return {}
 
+    def count_tokens(self, batch: Batch) -> jax.Array:
+        """How many tokens of a batch the model reads, padding left out; to be traced."""
+        if batch.get("attention_mask") is not None:
+            return jnp.asarray(batch["attention_mask"]).astype(bool).sum()
+        return jnp.asarray(jnp.size(batch["input_ids"]))
+
     def for_evaluation(self) -> ModelConfig:
         """The same model with the loss that evaluation reports, where training's differs (label smoothing)."""
         return self
@@ -203,7 +211,7 @@ class ModelConfig(abc.ABC):
         return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Model:
     """A model is (config, params): an immutable value. Whatever changes a model is a function from Model to Model.
 
@@ -240,6 +248,25 @@ class Model:
         from headjax.models.forward import forward
 
         return forward(self.config, self.params, batch, gates, attention=attention, probe=probe, compute=compute)
+
+    def __repr__(self) -> str:
+        """What the model is in at most five lines; its `config` and `params` print whole."""
+        types = sorted({str(array.dtype) for array in jax.tree.leaves(self.params)})
+        output: Any = getattr(self.config, "output", None)
+        stacks = [
+            f"{name} {sum(layer.num_heads for layer in layers)} in {len(layers)} layers"
+            for name, layers in self.config.attentions().items()
+        ]
+        made = ", ".join(str(entry.get("action", "?")) for entry in self.history[-5:])
+        lines = [
+            f"Model: {kind_of(self.config)}, width {self.config.width}"
+            + (f", output {kind_of(output)}" if hasattr(output, "_kind") else "")
+            + (f" of {output.classes} classes" if hasattr(output, "classes") else ""),
+            f"  heads: {', '.join(stacks)}",
+            f"  parameters: {self.num_parameters:,}" + (f" ({', '.join(types)})" if types else ", none loaded"),
+            f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}" + (f"; history: {made}" if made else ""),
+        ]
+        return "\n".join(lines)
 
     @property
     def num_parameters(self) -> int:

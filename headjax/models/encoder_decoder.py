@@ -176,6 +176,14 @@ class EncoderDecoderModel(GenerativeModel):
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "input_ids", "attention_mask", "labels")
 
+    def count_tokens(self, batch: Batch) -> jax.Array:
+        """The tokens of both sides."""
+        inputs = self.decoder_inputs(batch)
+        present = batch_present(batch, inputs, "decoder_attention_mask")
+        if present is None and "labels" in batch:
+            present = jnp.asarray(batch["labels"]) != IGNORED
+        return super().count_tokens(batch) + (inputs.size if present is None else present.sum())
+
     def ranges(self) -> dict[str, Range]:
         target = self.target_embeddings
         tokens = {"decoder_input_ids": Range(target.vocab_size, "target tokens")}

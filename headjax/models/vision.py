@@ -86,6 +86,10 @@ class VisionModel(ModelConfig):
         images = jax.ShapeDtypeStruct((batch_size, channels, size, size), jnp.float32)
         return {"pixel_values": images} | self.output.example_labels(batch_size, self.patches.length)
 
+    def count_tokens(self, batch: Batch) -> jax.Array:
+        """The patches and tokens of all images."""
+        return jnp.asarray(batch_array(batch, "pixel_values").shape[0] * self.patches.length)
+
     def ranges(self) -> dict[str, Range]:
         return self.output.ranges(NO_TOKENS)
 

@@ -237,6 +237,6 @@ def _step(student: ModelConfig, teacher: ModelConfig, settings: Distillation, me
 
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             key = step_key(settings.seed, state.step, "threefry2x32")
-            return updated(optimizer, state, gradient(loss_of, state.params, key))
+            return updated(optimizer, state, gradient(loss_of, state.params, key), student.count_tokens(batch))
 
     return jax.jit(step, in_shardings=(None, None, batch_sharding(mesh)), donate_argnums=0)

@@ -45,7 +45,8 @@ class TrainResult(NamedTuple):
         path: its model directory; None when the run was interrupted.
         steps: optimizer steps done.
         metrics: the last evaluation, by name.
-        tokens_per_second: median over log intervals, compilation left out; 0 when too few steps were run to tell.
+        tokens_per_second: tokens read a second, padding left out (of both sides in encoder-decoders; patches of
+            images): median over log intervals, compilation left out; 0 when too few steps were run to tell.
         finished: False when the run was interrupted or diverged; an interrupted one started again goes on.
         diverged: why and when the run counts as diverged, in a line; None when it did not. The model and the steps are
             then those of the last good checkpoint (with none, the model as it was when the run stopped).

@@ -32,7 +32,7 @@ class Recorder:
 
     @property
     def tokens_per_second(self) -> float:
-        """Median over the records but that of the first step, which compiles; 0 without any."""
+        """Tokens read a second, padding left out: median over the records but the first, which compiles; 0 without."""
         return statistics.median(self._speeds) if self._speeds else 0.0
 
     @contextlib.contextmanager
@@ -49,7 +49,7 @@ class Recorder:
         """Records a step's metrics and the time of the steps since the last record."""
         values = {name: float(value) for name, value in measured._asdict().items()}
         seconds = self._clock.read(step)
-        speed = values["targets"] / seconds.step_seconds
+        speed = values["tokens"] / seconds.step_seconds
         if step > self._first:
             self._speeds.append(speed)
         values |= {"tokens_per_second": speed} | seconds._asdict()

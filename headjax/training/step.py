@@ -28,11 +28,13 @@ class StepMetrics(NamedTuple):
         loss: mean loss over the batch's targets, in nats.
         gradient_norm: global norm of the gradient before clipping.
         targets: number of targets.
+        tokens: number of tokens that the model reads, padding left out.
     """
 
     loss: jax.Array
     gradient_norm: jax.Array
     targets: jax.Array
+    tokens: jax.Array
 
 
 NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]]
@@ -40,12 +42,12 @@ NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]
 
 
 def updated(
-    optimizer: optax.GradientTransformation, state: TrainState, gradient: Gradient
+    optimizer: optax.GradientTransformation, state: TrainState, gradient: Gradient, tokens: jax.Array
 ) -> tuple[TrainState, StepMetrics]:
     """The state after one step down the gradient, to be traced."""
     updates, moments = optimizer.update(gradient.params, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    metrics = StepMetrics(gradient.loss, optax.tree.norm(gradient.params), gradient.targets)
+    metrics = StepMetrics(gradient.loss, optax.tree.norm(gradient.params), gradient.targets, tokens)
     return TrainState(state.step + 1, params, moments), metrics
 
 
@@ -92,7 +94,7 @@ def train_step(
             # the moments lie: under ZeRO every device updates only its own part of the parameters.
             placed = jax.lax.with_sharding_constraint(found.params, places.params)
             placed = jax.lax.with_sharding_constraint(placed, moments)
-            return updated(optimizer, state, found._replace(params=placed))
+            return updated(optimizer, state, found._replace(params=placed), model.count_tokens(batch))
 
     places = state_shardings(model, optimizer, mesh, sharding)
     moments = moment_shardings(model.tensors(), mesh, sharding)

@@ -14,12 +14,16 @@ from headjax.models import Compute
 from headjax.models.base import Loss
 from headjax.models.feed_forward import Dense
 from headjax.models.outputs import IGNORED, Untied
+from headjax.models.patches import Patches
+from headjax.models.recipes import Vit
+from headjax.models.tasks import Classification
 from headjax.plan.collectives import collectives
 from headjax.training.gradient import accumulated_gradient
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state, initial_state
 from headjax.training.step import put_batch, train_step
 from tests import tiny
+from tests.hub.directories import T5, model_of
 
 BATCH = 16
 CONFIG = tiny.decoder_config(tiny.layer(), output=Untied())
@@ -161,3 +165,21 @@ def test_a_device_draws_the_bits_of_its_own_examples_and_heads_alone(sizes, batc
     copies = sizes.get("model", 1)
     assert {shape[1] for shape in shapes if len(shape) == 4} == {4 // copies}
     assert {shape[2] for shape in shapes if len(shape) == 3} == {tiny.WIDTH, 64 // copies}
+
+
+def test_tokens_are_what_the_model_reads(batch):
+    """Not targets, not padding; of both sides in encoder-decoders, patches of images."""
+    mask = np.ones((BATCH, batch["input_ids"].shape[1]), np.int32)
+    mask[:, -3:] = 0
+    assert int(CONFIG.count_tokens(batch)) == batch["input_ids"].size
+    assert int(CONFIG.count_tokens({**batch, "attention_mask": mask})) == mask.sum()
+    _, metrics = two_steps(MeshConfig(data=1).build(jax.devices()[:1]), {**batch, "attention_mask": mask}, accumulate=2)
+    assert int(metrics.tokens) == mask.sum() != int(metrics.targets)
+    labels = np.array([[3, 4, IGNORED], [5, 6, 7]])
+    ids = np.ones((2, 4), np.int32)
+    assert int(model_of(T5).config.count_tokens({"input_ids": ids, "labels": labels})) == 8 + 5
+    vision = Vit(
+        attention=tiny.multi_head(), feed_forward=Dense(16), patches=Patches(image_size=4, patch_size=2, channels=1),
+        width=16, num_layers=1, task=Classification(classes=2),
+    ).build()  # fmt: skip
+    assert int(vision.count_tokens({"pixel_values": np.zeros((3, 1, 4, 4), np.float32)})) == 3 * vision.patches.length
