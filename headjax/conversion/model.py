@@ -110,6 +110,39 @@ def convert(
     return Conversion(changed.replace(history=(*model.history, entry)), errors)
 
 
+def convert_layer(
+    attention: Attention,
+    params: Params,
+    to: Target | str,
+    *,
+    width: int,
+    memory_width: int | None = None,
+    seed: int = 0,
+) -> tuple[Attention, Params]:
+    """One layer written as another formulation, from its weights alone.
+
+    Args:
+        attention, params: the layer.
+        to: what it becomes, as for `convert`.
+        width: size of the residual stream.
+        memory_width: size of what is attended to; None is `width`.
+        seed: of random starts and choices.
+
+    Raises:
+        ConfigError: a target that does not exist, that changes which layers there are, or that the layer cannot become.
+    """
+    target = parse_target(to) if isinstance(to, str) else to
+    if isinstance(target, Restructuring):
+        raise ConfigError(f"{target.name}: changes which layers a model has; convert a whole model to it")
+    inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
+    target.check(inner, width, width if memory_width is None else memory_width)
+    floats = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)
+    prepared = as_multi_head(*inside_gates(attention, floats)) if target.of_multi_head else (attention, floats)
+    with one_blas_thread():
+        (converted,) = target.convert([Site(*prepared, None)], seed)
+    return _put_back(attention, params, converted)
+
+
 def _targets(
     model: Model,
     to: Target | Mapping[HeadLayer, Target | str],

@@ -68,6 +68,11 @@ def is_group(expected: Any) -> bool:
     return len(options) == 1 and isinstance(options[0], type) and bool(group_fields(expected) or kinds_of(options[0]))
 
 
+def class_of_kind(name: str) -> type:
+    """The class that is registered under a name."""
+    return _KINDS[name]
+
+
 def to_data(value: Any) -> Any:
     """The value as JSON data, every field written out, so that a later change of a default changes no saved model."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,0 +1,317 @@
+"""headjax's modules in Flax programs: parity with `nnx.MultiHeadAttention`, training on a mesh, scoring, surgery."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.nnx import bridge
+from jax.sharding import NamedSharding, PartitionSpec
+
+import headjax
+import headjax.flax
+from headjax.attention import Call, Mask
+from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
+from headjax.core.tensors import flatten
+from headjax.flax import AttentionModule, FlaxModel, attention_modules, from_flax, score_heads, to_flax
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import shardings
+from tests import tiny
+from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
+
+CAUSAL = Mask(causal=True)
+
+
+def module(name: str, **options) -> AttentionModule:
+    """The module of one of the shared examples."""
+    config = FORMULATIONS[name]
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
+    made = getattr(headjax.flax, f"{type(config).__name__}Attention")
+    return made(WIDTH, params=random_params(config), **options, **fields)
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_every_formulation_has_a_module_that_computes_it(name):
+    config, layer, inputs = FORMULATIONS[name], module(name), random_inputs()
+    params = random_params(config)
+    gates = jnp.linspace(0.0, 2.0, config.num_heads)
+    call = Call(mask=CAUSAL, gates=gates)
+    expected = config.combine(params, config.attend(params, inputs, config.memory(params, inputs, None), call).context)
+    assert_close(layer(inputs, mask=CAUSAL, gates=gates), expected, sums=WIDTH)
+    assert type(layer).formulation is type(config)
+    assert set(flatten(layer.params)) == set(flatten(params))
+
+
+@pytest.mark.parametrize(
+    "name", ["rotary_halves", "ragged_grouped", "collaborative", "tucker", "latent_rotary", "talking"]
+)
+def test_decoding_token_by_token_equals_one_causal_call(name):
+    layer, inputs = module(name), random_inputs(length=5)
+    whole = layer(inputs, mask=CAUSAL, positions=jnp.arange(5)[None])
+    cache, steps = layer.empty_cache(2, 7), []
+    for start, stop in ((0, 2), (2, 3), (3, 5)):
+        outputs, cache = layer(inputs[:, start:stop], cache=cache)
+        steps.append(outputs)
+    assert_close(jnp.concatenate(steps, axis=1), whole, sums=WIDTH)
+    assert int(cache.used) == 5
+
+
+def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, AttentionModule]:
+    """Flax's own attention and ours, with the same weights."""
+    theirs = nnx.MultiHeadAttention(
+        num_heads=causal_heads, in_features=WIDTH, decode=False, rngs=nnx.Rngs(3), deterministic=True
+    )
+    params = {"output": theirs.out.kernel[...], "output_bias": theirs.out.bias[...]}
+    for name in ("query", "key", "value"):
+        params |= {name: getattr(theirs, name).kernel[...], f"{name}_bias": getattr(theirs, name).bias[...]}
+    fields = {"num_heads": causal_heads, "head_dim": WIDTH // causal_heads}
+    return theirs, headjax.flax.MultiHeadAttention(WIDTH, params=params, **fields)
+
+
+def test_multi_head_equals_flax():
+    theirs, ours = flax_attention()
+    inputs, other = random_inputs(), random_inputs(length=4, seed=5)
+    assert float(jnp.abs(theirs(inputs) - ours(inputs)).max()) < 1e-6
+    assert float(jnp.abs(theirs(inputs, other, other) - ours(inputs, other)).max()) < 1e-6
+    causal = nnx.make_causal_mask(inputs[..., 0])
+    assert float(jnp.abs(theirs(inputs, mask=causal) - ours(inputs, mask=CAUSAL)).max()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["multi_head", "grouped", "collaborative", "tucker", "gated_grouped"])
+def test_flax_derives_the_shardings_that_our_rules_give(name):
+    layer = module(name)
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    ours = flatten(shardings(layer.config.tensors(WIDTH, WIDTH), mesh))
+    state = nnx.state(layer, nnx.Param)
+    placed = nnx.to_pure_dict(nnx.get_named_sharding(state, mesh))
+    for path, (sharding, array) in {
+        path: (sharding, flatten(layer.params)[path]) for path, sharding in flatten(placed).items()
+    }.items():
+        assert sharding.is_equivalent_to(ours[path], array.ndim), path
+    assert flatten(placed).keys() == ours.keys()
+    assert any(sharding.spec != PartitionSpec() for sharding in ours.values())
+
+
+class Block(nnx.Module):
+    """Somebody's Transformer block; its attention may be anybody's."""
+
+    def __init__(self, attention: nnx.Module, rngs: nnx.Rngs) -> None:
+        self.attention = attention
+        self.norms = nnx.List([nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2)])
+        self.hidden = nnx.Linear(WIDTH, 32, rngs=rngs)
+        self.out = nnx.Linear(32, WIDTH, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x + self.attention(self.norms[0](x))
+        return x + self.out(nnx.gelu(self.hidden(self.norms[1](x))))
+
+
+class Theirs(nnx.Module):
+    """Somebody's classifier of sequences."""
+
+    def __init__(self, attentions: list[nnx.Module], rngs: nnx.Rngs) -> None:
+        self.blocks = nnx.List([Block(attention, rngs) for attention in attentions])
+        self.head = nnx.Linear(WIDTH, 2, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(axis=1))
+
+
+def loss(model: nnx.Module, batch) -> jax.Array:
+    """Mean cross-entropy."""
+    return optax.softmax_cross_entropy_with_integer_labels(model(batch[0]), batch[1]).mean()
+
+
+def examples(count: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences labelled by whether their first and last vectors point the same way."""
+    inputs = random_inputs(count, 6, seed=11)
+    return inputs, (np.sum(inputs[:, 0] * inputs[:, -1], axis=-1) > 0).astype(np.int32)
+
+
+def trained(model: Theirs, steps: int, mesh: jax.sharding.Mesh | None = None) -> list[float]:
+    """The losses of these steps; on a mesh, parameters lie as their metadata says."""
+    batch = examples()
+    if mesh is not None:
+        state = nnx.state(model)
+        nnx.update(model, jax.device_put(state, nnx.get_named_sharding(state, mesh)))
+        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.2, momentum=0.9), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, batch):
+        value, gradient = nnx.value_and_grad(loss)(model, batch)
+        optimizer.update(model, gradient)
+        return value
+
+    return [float(step(model, optimizer, batch)) for _ in range(steps)]
+
+
+def ours(count: int = 2, **options) -> list[nnx.Module]:
+    """Our attention layers for somebody's blocks."""
+    fields = {"num_heads": 4, "head_dim": 4} | options
+    return [headjax.flax.MultiHeadAttention(WIDTH, rngs=nnx.Rngs(seed), **fields) for seed in range(count)]
+
+
+def test_a_foreign_model_trains_on_a_mesh_is_scored_pruned_converted_and_trains_on():
+    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    alone, spread = (Theirs(ours(), nnx.Rngs(0)) for _ in range(2))
+    single = trained(alone, 12)
+    with jax.set_mesh(mesh):
+        several = trained(spread, 12, mesh)
+    assert_close(np.asarray(several), np.asarray(single), sums=10_000)
+    assert single[-1] < 0.7 * single[0]
+    query = spread.blocks[0].attention.query[...]
+    assert query.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec("fsdp", "model")), 3)
+
+    importance = score_heads(alone, loss, [examples(6), examples(10)])
+    assert list(importance) == [("blocks", 0, "attention"), ("blocks", 1, "attention")]
+    assert all(scores.shape == (4,) and (scores > 0).all() for scores in importance.values())
+
+    for (_, number, _), scores in importance.items():
+        kept = sorted(np.argsort(np.asarray(scores))[1:].tolist())
+        alone.blocks[number].attention = alone.blocks[number].attention.keep_heads(kept)
+        assert alone.blocks[number].attention.config.ids == tuple(kept)
+    alone.blocks[1].attention = alone.blocks[1].attention.convert("collaborative:shared_dim=12")
+    assert type(alone.blocks[1].attention).__name__ == "CollaborativeAttention"
+    again = trained(alone, 12)
+    assert again[-1] < again[0]
+
+
+def test_scores_are_the_mean_size_of_the_gates_gradient():
+    model, (inputs, labels) = Theirs(ours(), nnx.Rngs(0)), examples(3)
+    scores = score_heads(model, loss, [(inputs, labels)])
+    step, layer = 1e-2, model.blocks[0].attention
+    plain, slopes = layer.params, []
+    for example in range(3):
+        one = inputs[example : example + 1], labels[example : example + 1]
+        sides = []
+        for gate in (1.0 - step, 1.0 + step):
+            gated = {**plain, "output": plain["output"].at[2].multiply(gate)}
+            fields = {"num_heads": 4, "head_dim": 4}
+            model.blocks[0].attention = headjax.flax.MultiHeadAttention(WIDTH, params=gated, **fields)
+            sides.append(float(loss(model, one)))
+        slopes.append(abs(sides[1] - sides[0]) / (2 * step))
+    assert float(scores["blocks", 0, "attention"][2]) == pytest.approx(np.mean(slopes), rel=0.02)
+
+
+def test_scoring_leaves_the_model_as_it_was():
+    model = Theirs(ours(), nnx.Rngs(0))
+    before = nnx.state(model)
+    score_heads(model, loss, [examples(2)])
+    jax.tree.map(np.testing.assert_array_equal, before, nnx.state(model))
+    with pytest.raises(ZeroDivisionError):
+        score_heads(model, lambda model, batch: 1 / 0, [examples(2)])
+    jax.tree.map(np.testing.assert_array_equal, before, nnx.state(model))
+
+
+def test_stacked_layers_scan():
+    @nnx.split_rngs(splits=3)
+    @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layers"})
+    def stacked(rngs: nnx.Rngs) -> nnx.Module:
+        return headjax.flax.MultiHeadAttention(WIDTH, num_heads=4, head_dim=4, rngs=rngs)
+
+    layers = stacked(nnx.Rngs(0))
+    assert layers.query[...].shape == (3, WIDTH, 4, 4)
+    assert nnx.get_partition_spec(nnx.state(layers))["query"].get_value() == PartitionSpec(None, "fsdp", "model", None)
+
+    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry, transform_metadata={nnx.PARTITION_NAME: "layers"})
+    def forward(layer, x):
+        return x + layer(x)
+
+    inputs = random_inputs()
+    expected = jnp.asarray(inputs)
+    for number in range(3):
+        params = jax.tree.map(lambda array, number=number: array[number], layers.params)
+        one = headjax.flax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
+        expected = expected + one(expected)
+    assert_close(forward(layers, jnp.asarray(inputs)), expected, sums=WIDTH)
+
+
+def test_dropout_draws_from_the_rngs_and_only_with_them():
+    (layer,) = ours(1, dropout_rate=0.5)
+    inputs, rngs = random_inputs(), nnx.Rngs(dropout=1)
+    np.testing.assert_array_equal(layer(inputs), layer(inputs))
+    first, second = layer(inputs, rngs=rngs), layer(inputs, rngs=rngs)
+    assert float(jnp.abs(first - second).max()) > 1e-4
+    np.testing.assert_array_equal(layer(inputs, rngs=nnx.Rngs(dropout=1)), first)
+
+
+def test_whole_models_go_both_ways_without_a_copy():
+    model = tiny.model(tiny.decoder_config())
+    module = to_flax(model)
+    back = from_flax(module)
+    for path, array in flatten(model.params).items():
+        assert flatten(back.params)[path] is array, path
+    batch = {"input_ids": np.arange(8).reshape(2, 4)}
+    gates = {"decoder": jnp.linspace(0.0, 1.0, 8).reshape(2, 4)}
+    assert_close(nnx.jit(module)(batch, gates).logits, model(batch, gates).logits, sums=200)
+
+    def by_flax(module: FlaxModel) -> jax.Array:
+        return module.config.loss(module(batch), batch).mean()
+
+    def plain(params) -> jax.Array:
+        output = model.config.apply(params, batch, headjax.models.Options())
+        return model.config.loss(output, batch).mean()
+
+    expected, found = (
+        flatten(jax.grad(plain)(model.params)),
+        flatten(nnx.to_pure_dict(nnx.grad(by_flax)(module))["params"]),
+    )
+    assert expected.keys() == found.keys()
+    for path, gradient in expected.items():
+        assert_close(found[path], gradient, sums=1_000)
+
+
+def test_attention_is_found_within_whatever_holds_it():
+    model = Theirs(ours(), nnx.Rngs(0))
+    assert list(attention_modules(model)) == [("blocks", 0, "attention"), ("blocks", 1, "attention")]
+    assert attention_modules(nnx.Linear(2, 2, rngs=nnx.Rngs(0))) == {}
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ConfigError, match="num_heads: must be"):
+        headjax.flax.MultiHeadAttention(WIDTH, num_heads=0, head_dim=4, rngs=nnx.Rngs(0))
+    with pytest.raises(HeadjaxError, match="rngs: needed"):
+        headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4)
+    with pytest.raises(ConfigError, match="dropout_rate"):
+        headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, dropout_rate=1.0, rngs=nnx.Rngs(0))
+    with pytest.raises(ParameterError, match="query"):
+        headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, params={"query": jnp.zeros((2, 2))})
+    with pytest.raises(AttributeError, match="GroupedAttention"):
+        headjax.flax.GroupAttention  # noqa: B018
+    with pytest.raises(ConfigError, match="deep"):
+        ours(1)[0].convert("deep")
+    with pytest.raises(HeadjaxError, match="no attention module"):
+        score_heads(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), loss, [])
+    with pytest.raises(HeadjaxError, match="batches"):
+        score_heads(Theirs(ours(), nnx.Rngs(0)), loss, [])
+
+
+def test_linen_models_take_a_module_through_the_bridge():
+    layer = bridge.to_linen(headjax.flax.MultiHeadAttention, WIDTH, num_heads=4, head_dim=4)
+    inputs = random_inputs()
+    variables = layer.init(jax.random.key(0), inputs)
+    params = {name: box.value for name, box in variables["params"].items()}
+    alone = headjax.flax.MultiHeadAttention(WIDTH, params=params, num_heads=4, head_dim=4)
+    assert_close(layer.apply(variables, inputs), alone(inputs), sums=WIDTH)
+
+
+def test_the_documented_examples_run():
+    text = (Path(__file__).parents[1] / "docs" / "flax.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    model = tiny.model(tiny.decoder_config())
+    names = {"batch": {"input_ids": np.arange(8).reshape(2, 4)}, "loaded": model}
+    for block in blocks:
+        exec(block.replace('headjax.load("model")', "loaded"), names)
+    assert names["model"].num_parameters == model.num_parameters
+    assert names["scores"]["attention",].shape == (4,)
+    assert names["outputs"].shape == (2, 6, 32)
