@@ -30,7 +30,7 @@ import headjax.attention  # noqa: F401  (registers every formulation)
 from headjax.attention.attend import Dropout
 from headjax.attention.base import Attention, Call
 from headjax.attention.mask import Mask
-from headjax.conversion.conversion import convert_layer
+from headjax.conversion.model import convert_layer
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.serialize import class_of_kind, kinds_of, unknown_name

@@ -137,7 +137,9 @@ def convert_layer(
     inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
     target.check(inner, width, width if memory_width is None else memory_width)
     floats = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)
-    prepared = as_multi_head(*inside_gates(attention, floats)) if target.of_multi_head else (attention, floats)
+    prepared = (attention, floats)
+    if target.of_multi_head:
+        prepared = as_multi_head(*inside_gates(attention, floats))
     with one_blas_thread():
         (converted,) = target.convert([Site(*prepared, None)], seed)
     return _put_back(attention, params, converted)
