@@ -65,7 +65,12 @@ def get_config(arg: str = "") -> ConfigDict:
             "steps": knobs.steps,
             "optimizer": {
                 "kind": "adamw",
-                "schedule": {"kind": "cosine", "peak": knobs.peak, "warmup_steps": knobs.warmup, "final": 0.1},
+                "schedule": {
+                    "kind": "cosine",
+                    "peak": knobs.peak,
+                    "warmup_steps": min(knobs.warmup, knobs.steps),
+                    "final": 0.1,
+                },
                 "b2": 0.98,
                 "weight_decay": 0.0,
                 "clip_norm": 0.0,

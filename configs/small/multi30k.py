@@ -53,7 +53,12 @@ def get_config(arg: str = "") -> ConfigDict:
             "steps": knobs.steps,
             "optimizer": {
                 "kind": "adamw",
-                "schedule": {"kind": "cosine", "peak": knobs.peak, "warmup_steps": 200, "final": 0.01},
+                "schedule": {
+                    "kind": "cosine",
+                    "peak": knobs.peak,
+                    "warmup_steps": min(200, knobs.steps),
+                    "final": 0.01,
+                },
                 "b2": 0.98,
             },
             "evaluate_every": 500,

@@ -11,7 +11,8 @@ import jax
 
 from headjax.attention.attend import AcrossHeads, Attended, Dropout, attend
 from headjax.attention.mask import Mask
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Checked, Size
 from headjax.core.tensors import Params, Tensors, take_heads
 
 Memory = dict[str, jax.Array]
@@ -67,7 +68,7 @@ class Call(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Attention(abc.ABC):
+class Attention(Checked, abc.ABC):
     """Base of the formulations; `width` is that of the residual stream, `memory_width` that of what is attended to.
 
     Attributes:
@@ -75,11 +76,11 @@ class Attention(abc.ABC):
         head_ids: the heads' original numbers, kept when heads are removed; None counts from 0.
     """
 
-    num_heads: int
+    num_heads: Size
     head_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_heads")
+        super().__post_init__()
         if self.head_ids is not None:
             require(
                 len(self.head_ids) == self.num_heads,

@@ -8,7 +8,7 @@ import jax
 
 from headjax.attention.mixing import Concatenate, check_mixing
 from headjax.attention.shared_key import SharedKey
-from headjax.core.errors import require_positive
+from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, Params, Tensor
 
@@ -33,12 +33,10 @@ class Collaborative(SharedKey):
             `headjax.attention.mixing.MIXINGS`.
     """
 
-    shared_dim: int
+    shared_dim: Size
     mixing_init: Initializer = Normal(0.2)
 
     def validate(self) -> None:
-        super().validate()
-        require_positive(self, "shared_dim")
         if isinstance(self.mixing_init, Concatenate):
             check_mixing(self, "shared_dim")
 

@@ -12,6 +12,7 @@ from headjax.attention.attend import Attended, expand_gates
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
+from headjax.core.fields import check_fields
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
 
@@ -40,6 +41,7 @@ class Gated(Attention):
     kernel_init: Initializer | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "num_heads", self.inner.num_heads)
         object.__setattr__(self, "head_ids", self.inner.head_ids)
         super().__post_init__()

@@ -13,7 +13,8 @@ from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Positive, Size
 from headjax.core.norms import Norm, declare_small
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
@@ -44,10 +45,10 @@ class Grouped(HeadSizes, Attention):
         query_norm, key_norm: normalise each head's query and key before they turn (Qwen3), one weight for all heads.
     """
 
-    kv_heads: int
-    head_dim: int
-    value_dim: int | None = None
-    scale: float | None = None
+    kv_heads: Size
+    head_dim: Size
+    value_dim: Size | None = None
+    scale: Positive | None = None
     kv_index: tuple[int, ...] | None = None
     projection_bias: bool = False
     output_bias: bool = False
@@ -56,9 +57,6 @@ class Grouped(HeadSizes, Attention):
     key_norm: Norm | None = None
 
     def validate(self) -> None:
-        require_positive(self, "kv_heads", "head_dim")
-        if self.value_dim is not None:
-            require_positive(self, "value_dim")
         if self.rotary is not None:
             self.rotary.check("head_dim", self.head_dim)
         heads, groups, index = self.num_heads, self.kv_heads, self.kv_index

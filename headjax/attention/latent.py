@@ -11,7 +11,8 @@ from headjax.attention.attend import Attended, apply_gates, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Count, Positive, Size
 from headjax.core.norms import Norm, declare_small
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors
@@ -47,24 +48,19 @@ class Latent(Attention):
         output_bias: whether the output has one.
     """
 
-    rank: int
-    head_dim: int
-    value_dim: int | None = None
-    query_rank: int | None = None
-    rotary_dim: int = 0
+    rank: Size
+    head_dim: Size
+    value_dim: Size | None = None
+    query_rank: Size | None = None
+    rotary_dim: Count = 0
     rotary: Rotary | None = None
-    scale: float | None = None
+    scale: Positive | None = None
     latent_norm: Norm | None = None
     query_norm: Norm | None = None
     projection_bias: bool = False
     output_bias: bool = False
 
     def validate(self) -> None:
-        require_positive(self, "rank", "head_dim")
-        for field in ("value_dim", "query_rank"):
-            if getattr(self, field) is not None:
-                require_positive(self, field)
-        require(self.rotary_dim >= 0, "rotary_dim", f"must not be negative, got {self.rotary_dim}")
         given = "given" if self.rotary is not None else "None"
         matched = (self.rotary is not None) == (self.rotary_dim > 0)
         require(matched, "rotary_dim", f"is {self.rotary_dim}, but rotary is {given}; both or neither")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import ConfigError, require
+from headjax.core.fields import NotNegative
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, Ones
 
@@ -44,7 +45,7 @@ class Concatenate(Initializer):
 class NearIdentity(Initializer):
     """The identity (as far as the matrix is square) plus Gaussian noise: talking heads start hardly talking."""
 
-    stddev: float = 0.02
+    stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         rows, columns = tensor.shape[-2:]

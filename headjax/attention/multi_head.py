@@ -11,7 +11,7 @@ from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
-from headjax.core.errors import require_positive
+from headjax.core.fields import Positive, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 
@@ -37,17 +37,14 @@ class MultiHead(HeadSizes, Attention):
         rotary: turns queries and keys by their positions, or None. The memory holds turned keys.
     """
 
-    head_dim: int
-    value_dim: int | None = None
-    scale: float | None = None
+    head_dim: Size
+    value_dim: Size | None = None
+    scale: Positive | None = None
     projection_bias: bool = True
     output_bias: bool = True
     rotary: Rotary | None = None
 
     def validate(self) -> None:
-        require_positive(self, "head_dim")
-        if self.value_dim is not None:
-            require_positive(self, "value_dim")
         if self.rotary is not None:
             self.rotary.check("head_dim", self.head_dim)
 

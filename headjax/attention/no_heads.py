@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from headjax.attention.attend import Attended
 from headjax.attention.base import Attention, Call, Memory
 from headjax.core.errors import require
+from headjax.core.fields import check_fields
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 
@@ -28,6 +29,7 @@ class NoHeads(Attention):
     output_bias: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.num_heads == 0, "num_heads", f"a layer without heads has 0, got {self.num_heads}")
 
     @classmethod

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.mask import Mask
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Checked, Positive, Size
 from headjax.core.serialize import kind
 
 
-class FrequencyScaling(abc.ABC):
+class FrequencyScaling(Checked, abc.ABC):
     """Changes the rotation rates of a trained model so that it reads longer sequences."""
 
     @abc.abstractmethod
@@ -27,10 +28,7 @@ class FrequencyScaling(abc.ABC):
 class LinearScaling(FrequencyScaling):
     """All rates divided by `factor` (position interpolation, Chen et al. 2023)."""
 
-    factor: float
-
-    def __post_init__(self) -> None:
-        require(self.factor > 0, "factor", f"must be positive, got {self.factor}")
+    factor: Positive
 
     def __call__(self, rates: jax.Array) -> jax.Array:
         return rates / self.factor
@@ -45,14 +43,13 @@ class Llama3Scaling(FrequencyScaling):
     `low_frequency` times.
     """
 
-    factor: float = 8.0
-    low_frequency: float = 1.0
-    high_frequency: float = 4.0
-    original_length: int = 8192
+    factor: Positive = 8.0
+    low_frequency: Positive = 1.0
+    high_frequency: Positive = 4.0
+    original_length: Size = 8192
 
     def __post_init__(self) -> None:
-        require(self.factor > 0, "factor", f"must be positive, got {self.factor}")
-        require_positive(self, "original_length")
+        super().__post_init__()
         require(
             self.low_frequency < self.high_frequency,
             "low_frequency",
@@ -67,7 +64,7 @@ class Llama3Scaling(FrequencyScaling):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rotary(abc.ABC):
+class Rotary(Checked, abc.ABC):
     """Rotary position embeddings (Su et al. 2021, RoFormer, equation 34).
 
     The first `dim` dimensions of a query or key form dim / 2 pairs. At position t, pair i turns by the angle t r_i with
@@ -81,13 +78,13 @@ class Rotary(abc.ABC):
     """
 
     base: float = 10000.0
-    dim: int | None = None
+    dim: Size | None = None
     scaling: FrequencyScaling | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.base > 1, "base", f"must be above 1, got {self.base}")
         if self.dim is not None:
-            require_positive(self, "dim")
             require(self.dim % 2 == 0, "dim", f"rotary dimensions come in pairs, got {self.dim}")
 
     def check(self, field: str, size: int) -> None:

@@ -13,7 +13,7 @@ from headjax.attention.attend import Attended, default_scale
 from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.mixing import Concatenate
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
-from headjax.core.errors import require_positive
+from headjax.core.fields import Size
 from headjax.core.tensors import Normal, Params, Tensor, Tensors, Zeros
 
 
@@ -36,8 +36,8 @@ class SharedKey(Attention):
         value_bias, output_bias: whether values and output have biases.
     """
 
-    value_dim: int
-    head_dim: int
+    value_dim: Size
+    head_dim: Size
     projection_bias: bool = False
     content_bias: bool = False
     value_bias: bool = True
@@ -64,9 +64,6 @@ class SharedKey(Attention):
     @abc.abstractmethod
     def mix(self, params: Params, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """What `attend` takes as query and mixing, of the shared query `[batch, query, query_size]`."""
-
-    def validate(self) -> None:
-        require_positive(self, "value_dim", "head_dim")
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         tensors: Tensors = {

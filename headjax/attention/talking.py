@@ -11,7 +11,7 @@ from headjax.attention.base import Attention, Call, Memory
 from headjax.attention.head_sizes import HeadSizes
 from headjax.attention.mixing import NearIdentity
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
-from headjax.core.errors import require_positive
+from headjax.core.fields import Positive, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors
 
@@ -44,19 +44,14 @@ class Talking(HeadSizes, Attention):
         output_bias: whether the output has one.
     """
 
-    head_dim: int
-    logit_heads: int
-    softmax_heads: int
-    value_dim: int | None = None
+    head_dim: Size
+    logit_heads: Size
+    softmax_heads: Size
+    value_dim: Size | None = None
     mixing_init: Initializer = NearIdentity()
-    scale: float | None = None
+    scale: Positive | None = None
     projection_bias: bool = True
     output_bias: bool = True
-
-    def validate(self) -> None:
-        require_positive(self, "head_dim", "logit_heads", "softmax_heads")
-        if self.value_dim is not None:
-            require_positive(self, "value_dim")
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         logits, softmaxes, heads, bias = self.logit_heads, self.softmax_heads, self.num_heads, self.projection_bias

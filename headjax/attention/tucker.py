@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from headjax.attention.mixing import Concatenate, check_mixing
 from headjax.attention.shared_key import SharedKey
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, Initializer, Params, Tensor
 
@@ -30,13 +31,11 @@ class Tucker(SharedKey):
         mixing_init: initialiser of the mixing matrices [heads, query_rank, key_rank].
     """
 
-    query_rank: int
-    key_rank: int
+    query_rank: Size
+    key_rank: Size
     mixing_init: Initializer = FanIn()
 
     def validate(self) -> None:
-        super().validate()
-        require_positive(self, "query_rank", "key_rank")
         if isinstance(self.mixing_init, Concatenate):
             same = self.query_rank == self.key_rank
             sizes = f"{self.query_rank} and {self.key_rank}"

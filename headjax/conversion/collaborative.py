@@ -24,6 +24,7 @@ from headjax.conversion.target import (
     require_no_rotary,
     require_rank,
 )
+from headjax.core.fields import Size
 from headjax.core.tensors import Params
 
 
@@ -45,7 +46,7 @@ class ToCollaborative(Target):
 
     name: ClassVar[str] = "collaborative"
 
-    shared_dim: int
+    shared_dim: Size
     search: Search = Search()
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:

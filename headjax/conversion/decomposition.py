@@ -11,12 +11,13 @@ import jax.numpy as jnp
 
 from headjax.conversion.cp import CP, STARTS, Damping, sweep
 from headjax.conversion.products import Products, one_blas_thread, qr_of_both, squared_norm
-from headjax.core.errors import ConfigError, require, require_positive
+from headjax.core.errors import ConfigError, require
+from headjax.core.fields import Checked, NotNegative, Size
 from headjax.core.serialize import unknown_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Solver:
+class Solver(Checked):
     """Alternating least squares from an extrapolated point.
 
         y_k = x_k + beta_k (x_k - x_(k-1)),   x_(k+1) = sweep(y_k),   beta_k Nesterov's, as if for gradient descent
@@ -34,16 +35,14 @@ class Solver:
         proximal: Smallest proximal weight. It grows tenfold while equations are singular.
     """
 
-    sweeps: int = 300
-    tolerance: float = 1e-4
+    sweeps: Size = 300
+    tolerance: NotNegative = 1e-4
     acceleration: bool = True
-    ridge: float = 1e-3
+    ridge: NotNegative = 1e-3
     proximal: float = 1e-6
 
     def __post_init__(self) -> None:
-        require_positive(self, "sweeps")
-        require(self.tolerance >= 0.0, "tolerance", f"must not be negative, got {self.tolerance}")
-        require(self.ridge >= 0.0, "ridge", f"must not be negative, got {self.ridge}")
+        super().__post_init__()
         require(0.0 < self.proximal < 1.0, "proximal", f"must be between 0 and 1, got {self.proximal}")
 
 
@@ -141,7 +140,7 @@ def _against(new: CP, point: CP, best: CP) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(Checked):
     """Starts and solver; of all starts the best is kept, layer by layer.
 
     Attributes:
@@ -154,6 +153,7 @@ class Search:
     solver: Solver = Solver()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(len(self.starts) >= 1, "starts", "name at least one")
         for name in self.starts:
             if name not in STARTS:

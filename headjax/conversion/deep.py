@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from headjax.attention.base import Call
 from headjax.conversion.target import LayerError, Restructuring, find_layers
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Size
 from headjax.core.tensors import Params
 from headjax.heads.deepen import after_norm, deepen, part_counts
 from headjax.models.base import SLOTS, Model
@@ -34,10 +35,7 @@ class ToDeep(Restructuring):
 
     name: ClassVar[str] = "deep"
 
-    heads: int = 1
-
-    def __post_init__(self) -> None:
-        require_positive(self, "heads")
+    heads: Size = 1
 
     def restructure(
         self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int

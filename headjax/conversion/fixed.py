@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from headjax.attention import Attention, MultiHead
 from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Converted, Site, Target, multi_head_of
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Size
 from headjax.core.tensors import Params
 
 
@@ -31,13 +32,8 @@ class ToFixed(Target):
 
     name: ClassVar[str] = "fixed"
 
-    head_dim: int
-    value_dim: int | None = None
-
-    def __post_init__(self) -> None:
-        require_positive(self, "head_dim")
-        if self.value_dim is not None:
-            require_positive(self, "value_dim")
+    head_dim: Size
+    value_dim: Size | None = None
 
     @property
     def values(self) -> int:

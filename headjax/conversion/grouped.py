@@ -28,6 +28,7 @@ from headjax.conversion.sharing import (
 )
 from headjax.conversion.target import Converted, Site, Target, bias_or_zeros, multi_head_of
 from headjax.core.errors import require
+from headjax.core.fields import Size
 from headjax.core.tensors import Params
 
 Pool = Callable[[Site, Groups, int], Params]
@@ -57,7 +58,7 @@ class ToGrouped(Target):
 
     name: ClassVar[str] = "grouped"
 
-    kv_heads: int
+    kv_heads: Size
     pooling: Literal["fitted", "aligned", "mean", "first", "random"] = "fitted"
     grouping: Literal["best", "consecutive"] = "best"
 

@@ -23,6 +23,7 @@ from headjax.conversion.target import (
     require_no_rotary,
     require_rank,
 )
+from headjax.core.fields import Size
 from headjax.core.tensors import Params
 
 
@@ -43,7 +44,7 @@ class ToLatent(Target):
 
     name: ClassVar[str] = "latent"
 
-    rank: int
+    rank: Size
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)

@@ -14,6 +14,7 @@ from headjax.attention import Attention, Gated, Grouped, MultiHead, NoHeads
 from headjax.conversion.calibration import Moments
 from headjax.conversion.products import Products
 from headjax.core.errors import ConfigError, require
+from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.models.base import SLOTS, Model
@@ -68,7 +69,7 @@ class Converted(NamedTuple):
     params: Params
 
 
-class Target(abc.ABC):
+class Target(Checked, abc.ABC):
     """Base of the conversions: frozen dataclasses whose fields `--to name:field=value,...` sets.
 
     Attributes:
@@ -89,7 +90,7 @@ class Target(abc.ABC):
         """Return the layers' new formulations and float32 parameters, in order."""
 
 
-class Restructuring(abc.ABC):
+class Restructuring(Checked, abc.ABC):
     """Base of the conversions that replace layers by others: frozen dataclasses like `Target`s.
 
     Attributes:

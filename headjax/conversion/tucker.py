@@ -21,6 +21,7 @@ from headjax.conversion.collaborative import (
 )
 from headjax.conversion.products import Products, gram
 from headjax.conversion.target import Converted, Site, Target, multi_head_of, require_no_rotary, require_rank
+from headjax.core.fields import Size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,9 @@ class ToTucker(Target):
 
     name: ClassVar[str] = "tucker"
 
-    rank: int
-    key_rank: int | None = None
-    sweeps: int = 10
+    rank: Size
+    key_rank: Size | None = None
+    sweeps: Size = 10
 
     @property
     def ranks(self) -> tuple[int, int]:

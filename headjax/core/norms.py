@@ -8,19 +8,20 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from headjax.core.fields import Checked, NotNegative
 from headjax.core.serialize import kind
 from headjax.core.tensors import Ones, Params, Tensor, Tensors, Zeros
 
 
 @dataclasses.dataclass(frozen=True)
-class Norm(abc.ABC):
+class Norm(Checked, abc.ABC):
     """A normalisation over the last axis.
 
     Attributes:
         epsilon: added to the variance.
     """
 
-    epsilon: float = 1e-5
+    epsilon: NotNegative = 1e-5
 
     @abc.abstractmethod
     def tensors(self, width: int) -> Tensors:

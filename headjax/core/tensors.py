@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import ParameterError, require_positive
+from headjax.core.errors import ParameterError
+from headjax.core.fields import Checked, NotNegative, Size
 from headjax.core.serialize import kind
 
 Params = dict[str, Any]
@@ -80,7 +81,7 @@ class Tensor:
         )
 
 
-class Initializer(abc.ABC):
+class Initializer(Checked, abc.ABC):
     """Draws the first value of a declared tensor."""
 
     @abc.abstractmethod
@@ -116,7 +117,7 @@ Ones = Constant(1.0)
 class Normal(Initializer):
     """Gaussian of mean zero."""
 
-    stddev: float = 0.02
+    stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         return self.stddev * jax.random.normal(key, tensor.shape, dtype)
@@ -127,7 +128,7 @@ class Normal(Initializer):
 class TruncatedNormal(Initializer):
     """Gaussian cut at two standard deviations: BERT's initialiser. `stddev` is that of the Gaussian before the cut."""
 
-    stddev: float = 0.02
+    stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         return self.stddev * jax.random.truncated_normal(key, -2.0, 2.0, tensor.shape, dtype)
@@ -138,7 +139,7 @@ class TruncatedNormal(Initializer):
 class Xavier(Initializer):
     """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
-    gain: float = 1.0
+    gain: NotNegative = 1.0
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         limit = self.gain * math.sqrt(6.0 / max(tensor.fan_in + tensor.fan_out, 1))
@@ -158,10 +159,7 @@ class SlicedXavier(Xavier):
         slices: how many such layers the large one was taken apart into.
     """
 
-    slices: int = 1
-
-    def __post_init__(self) -> None:
-        require_positive(self, "slices")
+    slices: Size = 1
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         cut = next((i for i, axis in enumerate(tensor.axes) if axis in ("heads", "feed_forward")), None)
@@ -178,7 +176,7 @@ class SlicedXavier(Xavier):
 class FanIn(Initializer):
     """Gaussian of standard deviation gain / sqrt(fan_in): keeps the variance of a unit-variance input."""
 
-    gain: float = 1.0
+    gain: NotNegative = 1.0
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         return self.gain / math.sqrt(max(tensor.fan_in, 1)) * jax.random.normal(key, tensor.shape, dtype)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Checked
 from headjax.core.serialize import unknown_name
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.heads import gates as head_gates
@@ -24,7 +25,7 @@ RESCALED = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class CurveConfig:
+class CurveConfig(Checked):
     """An order of removal, and what is done besides.
 
     Attributes:

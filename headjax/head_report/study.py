@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headjax.core.errors import DataError, require, require_positive
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Checked, Count, Size
 from headjax.core.progress import Progress, silent
 from headjax.evaluation.head_effects import HeadEffects, head_effects
 from headjax.evaluation.task import Task, evaluate_task
@@ -29,7 +30,7 @@ ORDERS = ("importance", "importance+normalize", "fisher_blocks+rescale", "hies",
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyConfig:
+class StudyConfig(Checked):
     """How much to measure.
 
     Attributes:
@@ -45,19 +46,20 @@ class StudyConfig:
         shown: heads whose attention is drawn, the most important ones of each head stack.
     """
 
-    limit: int = 0
-    batch_size: int = 16
+    limit: Count = 0
+    batch_size: Size = 16
     buckets: tuple[int, ...] = ()
     orders: tuple[str, ...] = ORDERS
-    seeds: int = 3
-    scored: int = 256
+    seeds: Size = 3
+    scored: Size = 256
     percentages: tuple[int, ...] = tuple(range(10, 101, 10))
     profile_percentages: tuple[int, ...] = (20, 40, 60, 80)
-    resamples: int = 1000
-    shown: int = 4
+    resamples: Size = 1000
+    shown: Size = 4
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "seeds", "scored", "resamples", "shown")
+        super().__post_init__()
+        require(all(bound >= 1 for bound in self.buckets), "buckets", f"must be positive, got {list(self.buckets)}")
         for name in ("percentages", "profile_percentages"):
             values = getattr(self, name)
             inside = bool(values) and all(0 < value <= 100 for value in values) and list(values) == sorted(values)

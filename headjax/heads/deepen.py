@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from headjax.attention import Attention, NoHeads, Talking
 from headjax.core import history
 from headjax.core.errors import require
+from headjax.core.fields import Size
 from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, Tensor, map_tensors
 from headjax.models.base import Model, ModelConfig
@@ -48,7 +49,7 @@ class Deep(Recipe):
     """
 
     of: Recipe
-    heads: int = 1
+    heads: Size = 1
 
     def build(self) -> ModelConfig:
         return deep_config(self.of.build(), self.heads)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import require
+from headjax.core.fields import NotNegative, Positive
 from headjax.heads.learned_gates import GateDistribution, Logits
 
 
@@ -30,15 +31,14 @@ class HardConcrete(GateDistribution):
         low, high: the stretched interval.
     """
 
-    weight: float
+    weight: NotNegative
     initial: float = 2.0
-    temperature: float = 0.33
+    temperature: Positive = 0.33
     low: float = -0.1
     high: float = 1.1
 
     def __post_init__(self) -> None:
-        require(self.weight >= 0.0, "weight", f"must not be negative, got {self.weight}")
-        require(self.temperature > 0.0, "temperature", f"must be positive, got {self.temperature}")
+        super().__post_init__()
         require(self.low < 0.0, "low", f"must be below 0, got {self.low}")
         require(self.high > 1.0, "high", f"must be above 1, got {self.high}")
 

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.fields import Checked
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
@@ -27,7 +28,7 @@ Logits = dict[str, jax.Array]
 """What is learned: `[layers, max_heads]` by head stack, high for heads worth keeping; -inf where there is none."""
 
 
-class GateDistribution(abc.ABC):
+class GateDistribution(Checked, abc.ABC):
     """A distribution of gates with one learned logit per head. Subclasses are frozen dataclasses."""
 
     initial: float

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headjax.core.errors import HeadjaxError, require, require_positive
+from headjax.core.errors import HeadjaxError, require
+from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import ablate
@@ -34,7 +35,7 @@ ORDERS: Mapping[str, str] = {**{name: info.description for name, info in SCORES.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OrderConfig:
+class OrderConfig(Checked):
     """An order of removal.
 
     Attributes:
@@ -49,17 +50,17 @@ class OrderConfig:
 
     by: str = "importance"
     normalize: bool = False
-    seed: int = 0
-    gate_steps: int = 200
-    gate_rate: float = 0.05
-    gate_weight: float = 0.01
+    seed: Count = 0
+    gate_steps: Size = 200
+    gate_rate: Positive = 0.05
+    gate_weight: NotNegative = 0.01
     stacks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.by in ORDERS, "by", unknown_name("order", self.by, ORDERS))
         scored = self.by in SCORES
         require(scored or not self.normalize, "normalize", f"{self.by} is no score, there is nothing to normalize")
-        require_positive(self, "gate_steps")
 
 
 def order_heads(

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from headjax.core.errors import HeadjaxError, require, require_positive
+from headjax.core.errors import HeadjaxError, require
+from headjax.core.fields import Positive, Size
 from headjax.heads.learned_gates import GateDistribution, Logits
 
 
@@ -28,14 +29,14 @@ class Subset(GateDistribution):
         start, end: tau at the beginning and at the end; the paper's go from 1000 to 1e-8 in 25,000 steps.
     """
 
-    count: int
+    count: Size
     initial: float = 0.0
-    start: float = 1000.0
-    end: float = 1e-8
+    start: Positive = 1000.0
+    end: Positive = 1e-8
 
     def __post_init__(self) -> None:
-        require_positive(self, "count")
-        require(self.start >= self.end > 0.0, "end", f"must be positive and at most {self.start}, got {self.end}")
+        super().__post_init__()
+        require(self.start >= self.end, "end", f"must be at most {self.start}, got {self.end}")
 
     def check(self, total: int) -> None:
         if self.count > total:

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError, require_positive
+from headjax.core.errors import DataError
+from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.initialization.base import Initialization, Setting
@@ -46,11 +47,8 @@ class Admin(Initialization):
         exclude_padding: whether the variance is over tokens alone; the authors' includes padding.
     """
 
-    batches: int = 1
+    batches: Size = 1
     exclude_padding: bool = False
-
-    def __post_init__(self) -> None:
-        require_positive(self, "batches")
 
     @property
     def num_batches(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from headjax.core.fields import Checked
 from headjax.core.tensors import Params
 from headjax.models.base import Batch, ModelConfig
 from headjax.models.compute import Compute
@@ -30,7 +31,7 @@ class Setting(NamedTuple):
     compute: Compute = Compute()
 
 
-class Initialization(abc.ABC):
+class Initialization(Checked, abc.ABC):
     """How a fresh model starts. What a kind does not say stays as it is without one."""
 
     @property

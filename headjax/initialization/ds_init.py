@@ -29,6 +29,7 @@ class DSInit(Initialization):
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(0.0 < self.alpha <= 1.0, "alpha", f"must be within (0, 1], got {self.alpha}")
 
     def configure(self, config: ModelConfig) -> ModelConfig:

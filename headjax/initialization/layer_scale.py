@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from headjax.core.errors import require
+from headjax.core.fields import Positive
 from headjax.core.serialize import kind
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_residual, with_residuals
@@ -30,10 +30,7 @@ class LayerScale(Initialization):
         initial: what every entry of lambda starts as; None is the paper's choice by depth, see `layer_scale`.
     """
 
-    initial: float | None = None
-
-    def __post_init__(self) -> None:
-        require(self.initial is None or self.initial > 0, "initial", f"must be positive, got {self.initial}")
+    initial: Positive | None = None
 
     def configure(self, config: ModelConfig) -> ModelConfig:
         require_residual(config, PreNorm, "LayerScale is a change of pre_norm layers")

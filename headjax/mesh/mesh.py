@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import ConfigError, require
+from headjax.core.fields import Checked
 
 AXES = ("data", "fsdp", "model")
 BATCH_AXES = ("data", "fsdp")
@@ -22,7 +23,7 @@ MODEL_AXIS = "model"
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig:
+class MeshConfig(Checked):
     """Sizes of the mesh axes; one of them may be -1 and takes the devices that remain.
 
     Attributes:
@@ -36,6 +37,7 @@ class MeshConfig:
     model: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sizes = (self.data, self.fsdp, self.model)
         require(sum(size == -1 for size in sizes) <= 1, "data", "only one of data, fsdp and model may be -1")
         for name, size in zip(AXES, sizes, strict=True):

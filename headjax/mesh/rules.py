@@ -9,6 +9,7 @@ from typing import Any, Literal
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import ConfigError
+from headjax.core.fields import Checked
 from headjax.core.tensors import Tensor, Tensors, map_tensors
 from headjax.mesh.mesh import MODEL_AXIS
 
@@ -28,7 +29,7 @@ RULES: Mapping[str, str | None] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardingConfig:
+class ShardingConfig(Checked):
     """How a run departs from the table.
 
     Attributes:

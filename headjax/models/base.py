@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from headjax.attention.base import Attention
 from headjax.core import tensors as declared
-from headjax.core.errors import DataError, require_positive
+from headjax.core.errors import DataError
+from headjax.core.fields import Checked, Size
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
 from headjax.models.compute import Compute
@@ -128,7 +129,7 @@ class Loss(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(abc.ABC):
+class ModelConfig(Checked, abc.ABC):
     """Base of the architectures.
 
     Attributes:
@@ -136,11 +137,11 @@ class ModelConfig(abc.ABC):
         initializer: of every tensor that names none.
     """
 
-    width: int
+    width: Size
     initializer: Initializer = Normal(0.02)
 
     def __post_init__(self) -> None:
-        require_positive(self, "width")
+        super().__post_init__()
         self.validate()
 
     def validate(self) -> None:

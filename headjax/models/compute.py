@@ -10,12 +10,13 @@ import jax.numpy as jnp
 
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import require
+from headjax.core.fields import Checked
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params
 
 
 @dataclasses.dataclass(frozen=True)
-class Compute:
+class Compute(Checked):
     """Options of one forward.
 
     Attributes:
@@ -32,8 +33,7 @@ class Compute:
     scan: bool = True
 
     def __post_init__(self) -> None:
-        require(self.dtype in ("float32", "bfloat16"), "dtype", f"must be float32 or bfloat16, got {self.dtype!r}")
-        require(self.remat in ("none", "dots", "full"), "remat", f"must be none, dots or full, got {self.remat!r}")
+        super().__post_init__()
         if self.attention == "auto":
             return
         known = [*KERNELS, "auto"]

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
-from headjax.core.errors import DataError, require, require_positive, require_rate
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Checked, Count, Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
 from headjax.mesh.activations import look_up
@@ -19,7 +20,7 @@ from headjax.models.norms import Norm
 from headjax.models.ranges import Range
 
 
-class Positions(abc.ABC):
+class Positions(Checked, abc.ABC):
     """Positions added to the embeddings. Rotary and relative positions belong to attention and the stack instead."""
 
     @abc.abstractmethod
@@ -57,12 +58,8 @@ class Learned(Positions):
         offset: added to every position first (RoBERTa counts from 2).
     """
 
-    max_length: int
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        require_positive(self, "max_length")
-        require(self.offset >= 0, "offset", f"must not be negative, got {self.offset}")
+    max_length: Size
+    offset: Count = 0
 
     def tensors(self, width: int) -> Tensors:
         return {"position": Tensor((self.max_length + self.offset, width), (None, "embed"))}
@@ -87,7 +84,7 @@ class LearnedPresent(Learned):
     offset - 1 themselves.
     """
 
-    offset: int = 2
+    offset: Count = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,11 +131,7 @@ class NoPositions(Positions):
             to the window's length); None is any.
     """
 
-    max_length: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_length is not None:
-            require_positive(self, "max_length")
+    max_length: Size | None = None
 
     def tensors(self, width: int) -> Tensors:
         return {}
@@ -153,7 +146,7 @@ class NoPositions(Positions):
 
 @kind("embeddings")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Embeddings:
+class Embeddings(Checked):
     """dropout(norm(scale * E[token] + position + S[segment])), and P x + b of that where `size` is given.
 
     Attributes:
@@ -168,21 +161,14 @@ class Embeddings:
         size: size of all these vectors, mapped to the model's width last (ALBERT); None is the width, without a map.
     """
 
-    vocab_size: int
+    vocab_size: Size
     positions: Positions
-    segments: int = 0
+    segments: Count = 0
     scale_by_width: bool = False
     norm: Norm | None = None
-    dropout: float = 0.0
-    size: int | None = None
+    dropout: Rate = 0.0
+    size: Size | None = None
     token_initializer: Initializer | None = None
-
-    def __post_init__(self) -> None:
-        require_positive(self, "vocab_size")
-        require_rate(self, "dropout")
-        require(self.segments >= 0, "segments", f"must not be negative, got {self.segments}")
-        if self.size is not None:
-            require_positive(self, "size")
 
     def ranges(self) -> dict[str, Range]:
         """The integers that `input_ids`, `token_type_ids` and `position_ids` may hold."""

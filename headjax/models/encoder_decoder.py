@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from headjax.attention.base import Call
 from headjax.attention.mask import Mask
-from headjax.core.errors import require, require_rate
+from headjax.core.errors import require
+from headjax.core.fields import Count, Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
@@ -52,12 +53,11 @@ class EncoderDecoderModel(GenerativeModel):
     decoder_embeddings: Embeddings | None = None
     share_tokens: bool = True
     output: TokenLogits = Tied()
-    start_token: int = 0
-    padding_token: int = 0
-    label_smoothing: float = 0.0
+    start_token: Count = 0
+    padding_token: Count = 0
+    label_smoothing: Rate = 0.0
 
     def validate(self) -> None:
-        require_rate(self, "label_smoothing")
         crossed = self.encoder.layers[0].cross_attention is None
         require(crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder")
         crossed = self.decoder.layers[0].cross_attention is not None

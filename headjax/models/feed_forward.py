@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
-from headjax.core.errors import require_positive
+from headjax.core.fields import Checked, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 from headjax.models.dropout import Dropper
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedForward(abc.ABC):
+class FeedForward(Checked, abc.ABC):
     """Base of the feed-forward sub-layers.
 
     Attributes:
@@ -38,12 +38,9 @@ class FeedForward(abc.ABC):
         bias: whether the maps have biases.
     """
 
-    hidden: int
+    hidden: Size
     activation: ActivationName = "gelu"
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        require_positive(self, "hidden")
 
     @abc.abstractmethod
     def tensors(self, width: int) -> Tensors:

@@ -10,7 +10,8 @@ import jax
 
 from headjax.attention.attend import Attended
 from headjax.attention.base import Attention, Call, Memory, structure
-from headjax.core.errors import DataError, require_rate
+from headjax.core.errors import DataError
+from headjax.core.fields import Checked, Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.cache import LayerCache, write
@@ -81,7 +82,7 @@ CACHE = "cache"
 
 @kind("layer")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Layer:
+class Layer(Checked):
     """One layer.
 
     Attributes:
@@ -100,13 +101,10 @@ class Layer:
     feed_forward: FeedForward
     cross_attention: Attention | None = None
     residual: Residual = PostNorm()
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    feed_forward_dropout: float = 0.0
-    stochastic_depth: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_rate(self, "dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth")
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    feed_forward_dropout: Rate = 0.0
+    stochastic_depth: Rate = 0.0
 
     @property
     def residual_slots(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from headjax.attention.projections import into_heads
+from headjax.core.fields import Checked
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 
@@ -17,7 +18,7 @@ IGNORED = -100
 """The label of positions that carry no loss."""
 
 
-class TokenLogits(abc.ABC):
+class TokenLogits(Checked, abc.ABC):
     """Base of the outputs over the vocabulary."""
 
     @abc.abstractmethod

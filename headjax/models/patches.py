@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
-from headjax.core.errors import DataError, require, require_positive, require_rate
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Checked, Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 from headjax.models.dropout import Dropper
@@ -16,7 +17,7 @@ from headjax.models.dropout import Dropper
 
 @kind("patches")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Patches:
+class Patches(Checked):
     """dropout([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions).
 
     The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1). The distillation token (Touvron et
@@ -30,15 +31,14 @@ class Patches:
         dropout: rate on the result.
     """
 
-    image_size: int = 224
-    patch_size: int = 16
-    channels: int = 3
+    image_size: Size = 224
+    patch_size: Size = 16
+    channels: Size = 3
     distillation_token: bool = False
-    dropout: float = 0.0
+    dropout: Rate = 0.0
 
     def __post_init__(self) -> None:
-        require_positive(self, "image_size", "patch_size", "channels")
-        require_rate(self, "dropout")
+        super().__post_init__()
         require(
             self.image_size % self.patch_size == 0,
             "patch_size",

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 
 from headjax.attention.projections import into_heads
-from headjax.core.errors import require_rate
+from headjax.core.fields import Checked, Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.dropout import Dropper
@@ -17,7 +17,7 @@ from headjax.models.linear import linear_tensors
 
 @kind("pooler")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Pooler:
+class Pooler(Checked):
     """phi(dropout(h_0) W + b), h_0 the first token's hidden state.
 
     BERT pools with tanh in every model; the first layer of RoBERTa's classification output is the same map with a
@@ -29,10 +29,7 @@ class Pooler:
     """
 
     activation: ActivationName = "tanh"
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_rate(self, "dropout")
+    dropout: Rate = 0.0
 
     def tensors(self, width: int) -> Tensors:
         """The declared parameters."""

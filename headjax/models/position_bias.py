@@ -9,20 +9,21 @@ import math
 import jax
 import jax.numpy as jnp
 
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Checked, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PositionBias(abc.ABC):
+class PositionBias(Checked, abc.ABC):
     """A bias of self-attention logits that depends on positions; all layers of a stack share it.
 
     Attributes:
         num_heads: number of original heads.
     """
 
-    num_heads: int
+    num_heads: Size
 
     @abc.abstractmethod
     def tensors(self) -> Tensors:
@@ -51,12 +52,12 @@ class RelativeBuckets(PositionBias):
             for causal attention, which never sees them.
     """
 
-    buckets: int = 32
-    max_distance: int = 128
+    buckets: Size = 32
+    max_distance: Size = 128
     bidirectional: bool = True
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_heads", "buckets", "max_distance")
+        super().__post_init__()
         require(self.buckets % 4 == 0, "buckets", f"must be a multiple of 4, got {self.buckets}")
         require(
             self.max_distance > self.buckets // 2,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import jax
 
-from headjax.core.errors import require
+from headjax.core.fields import Checked, Positive
 from headjax.core.serialize import kind
 from headjax.core.tensors import Constant, Ones, Params, Tensor, Tensors, Zeros
 from headjax.models.norms import LayerNorm, Norm
@@ -17,7 +17,7 @@ SubLayer = Callable[[jax.Array], jax.Array]
 """f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""
 
 
-class Residual(abc.ABC):
+class Residual(Checked, abc.ABC):
     """A residual connection around a sub-layer f."""
 
     @property
@@ -82,10 +82,7 @@ class ConstantPostNorm(Normalised):
         alpha: multiplies the shortcut; more than one makes updates of deep models small.
     """
 
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.alpha > 0, "alpha", f"must be positive, got {self.alpha}")
+    alpha: Positive = 1.0
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return self.norm(params["norm"], self.alpha * x + f(x))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from headjax.attention.base import Attention
 from headjax.attention.mask import Mask
 from headjax.core.errors import require
+from headjax.core.fields import Checked
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.cache import Cache
@@ -26,7 +27,7 @@ __all__ = ["Run", "SharedRun", "SharedStack", "Stack", "StackCall"]
 
 @kind("stack")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stack:
+class Stack(Checked):
     """Layers one after another, and a final normalisation for pre-norm stacks.
 
     Attributes:
@@ -40,6 +41,7 @@ class Stack:
     position_bias: PositionBias | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(len(self.layers) >= 1, "layers", "a stack needs at least one layer")
         crossed = {layer.cross_attention is not None for layer in self.layers}
         require(len(crossed) == 1, "layers", "either all layers have a cross_attention or none has")

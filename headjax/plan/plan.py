@@ -12,7 +12,8 @@ import jax
 from jax.sharding import Mesh
 
 from headjax.attention.kernels import target
-from headjax.core.errors import ConfigError, require_positive
+from headjax.core.errors import ConfigError
+from headjax.core.fields import Checked, Size
 from headjax.core.serialize import from_data
 from headjax.initialization import Initialization, architecture
 from headjax.mesh.mesh import MeshConfig, check_batch_size
@@ -31,7 +32,7 @@ from headjax.training.step import train_step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanConfig:
+class PlanConfig(Checked):
     """What of a training run its compiled step depends on, see `headjax.training.config.TrainConfig`.
 
     Attributes:
@@ -49,17 +50,14 @@ class PlanConfig:
 
     model: Recipe
     optimizer: Optimizer
-    batch_size: int
-    length: int
+    batch_size: Size
+    length: Size
     compute: Compute = Compute()
     mesh: MeshConfig = MeshConfig()
     initialization: Initialization | None = None
     sharding: ShardingConfig = ShardingConfig()
-    accumulate: int = 1
+    accumulate: Size = 1
     prng: Prng = "threefry2x32"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "length", "accumulate")
 
 
 class Plan(NamedTuple):
@@ -84,10 +82,10 @@ class Plan(NamedTuple):
 
     topology: str
     devices: int
-    batch_size: int
-    length: int
+    batch_size: Size
+    length: Size
     remat: str
-    accumulate: int
+    accumulate: Size
     prng: Prng
     fits: bool
     peak_bytes_per_device: int

@@ -9,7 +9,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from headjax.core import configuration
-from headjax.core.errors import require, require_positive
+from headjax.core.errors import require
+from headjax.core.fields import Checked, Count, Positive, Size
 from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
 from headjax.initialization import Initialization, architecture
@@ -43,7 +44,7 @@ EXECUTION_FIELDS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Checked):
     """A training run.
 
     Attributes:
@@ -73,31 +74,27 @@ class TrainConfig:
 
     model: Recipe
     data: DataConfig
-    batch_size: int
-    steps: int
+    batch_size: Size
+    steps: Size
     optimizer: Optimizer
     compute: Compute = Compute()
     mesh: MeshConfig = MeshConfig()
     sharding: ShardingConfig = ShardingConfig()
-    accumulate: int = 1
-    seed: int = 0
+    accumulate: Size = 1
+    seed: Count = 0
     prng: Prng = "threefry2x32"
-    log_every: int = 20
-    evaluate_every: int = 0
-    checkpoint_every: int = 500
-    keep_checkpoints: int = 2
+    log_every: Size = 20
+    evaluate_every: Count = 0
+    checkpoint_every: Size = 500
+    keep_checkpoints: Size = 2
     tensorboard: bool = True
     initialization: Initialization | None = None
-    diagnose_every: int = 0
-    diverged_above: float | None = None
+    diagnose_every: Count = 0
+    diverged_above: Positive | None = None
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "steps", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
-        require(self.evaluate_every >= 0, "evaluate_every", f"must not be negative, got {self.evaluate_every}")
-        require(self.diagnose_every >= 0, "diagnose_every", f"must not be negative, got {self.diagnose_every}")
-        positive = self.diverged_above is None or self.diverged_above > 0
-        require(positive, "diverged_above", f"must be positive, got {self.diverged_above}")
-        require(self.seed >= 0, "seed", f"must not be negative, got {self.seed}")
+        super().__post_init__()
+        self.optimizer.check(self.steps)
 
     def architecture(self) -> ModelConfig:
         """Return the config of the model that the run trains, see `headjax.initialization.architecture`."""

@@ -14,7 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from headjax.core import history
-from headjax.core.errors import DataError, HeadjaxError, require, require_positive
+from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.mesh.distributed import on_this_process
@@ -35,7 +36,7 @@ from headjax.training.step import StepMetrics, put_batch, updated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Distillation:
+class Distillation(Checked):
     """What a student learns from.
 
         task * L + logits * T^2 KL(softmax(z' / T) || softmax(z / T)) + hidden * mean((h - h')^2)
@@ -53,21 +54,18 @@ class Distillation:
         seed: of dropout.
     """
 
-    steps: int
+    steps: Size
     optimizer: Optimizer = AdamW(schedule=LinearDecay(peak=5e-5))
-    task: float = 1.0
-    logits: float = 1.0
-    hidden: float = 0.0
-    temperature: float = 2.0
-    seed: int = 0
+    task: NotNegative = 1.0
+    logits: NotNegative = 1.0
+    hidden: NotNegative = 0.0
+    temperature: Positive = 2.0
+    seed: Count = 0
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps")
-        for field in ("task", "logits", "hidden"):
-            value = getattr(self, field)
-            require(value >= 0.0, field, f"must not be negative, got {value}")
+        super().__post_init__()
+        self.optimizer.check(self.steps)
         require(self.task + self.logits + self.hidden > 0.0, "task", "all weights are 0, there is nothing to learn")
-        require(self.temperature > 0.0, "temperature", f"must be positive, got {self.temperature}")
 
 
 class Distilled(NamedTuple):

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import optax
 
 from headjax.core.errors import require
+from headjax.core.fields import Checked, Count, NotNegative, Positive, Rate, Share
 from headjax.core.serialize import kind
 from headjax.core.tensors import Tensors, map_tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule(abc.ABC):
+class Schedule(Checked, abc.ABC):
     """A learning rate by step: linear warm-up from 0 to `peak`, then what the kind says.
 
     Attributes:
@@ -23,12 +24,8 @@ class Schedule(abc.ABC):
         warmup_steps: steps of linear warm-up.
     """
 
-    peak: float
-    warmup_steps: int = 0
-
-    def __post_init__(self) -> None:
-        require(self.peak > 0, "peak", f"must be positive, got {self.peak}")
-        require(self.warmup_steps >= 0, "warmup_steps", f"must not be negative, got {self.warmup_steps}")
+    peak: Positive
+    warmup_steps: Count = 0
 
     def build(self, steps: int) -> optax.Schedule:
         """The learning rate as a function of the step."""
@@ -52,7 +49,7 @@ class Cosine(Schedule):
         final: the last learning rate as a share of the peak.
     """
 
-    final: float = 0.1
+    final: Share = 0.1
 
     def after_warmup(self, steps: int) -> optax.Schedule:
         return optax.cosine_decay_schedule(self.peak, steps, alpha=self.final)
@@ -67,7 +64,7 @@ class LinearDecay(Schedule):
         final: the last learning rate as a share of the peak.
     """
 
-    final: float = 0.0
+    final: Share = 0.0
 
     def after_warmup(self, steps: int) -> optax.Schedule:
         return optax.linear_schedule(self.peak, self.final * self.peak, steps)
@@ -98,7 +95,7 @@ class ConstantRate(Schedule):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Optimizer(abc.ABC):
+class Optimizer(Checked, abc.ABC):
     """Base of the optimizers.
 
     Attributes:
@@ -107,12 +104,17 @@ class Optimizer(abc.ABC):
     """
 
     schedule: Schedule
-    clip_norm: float = 1.0
+    clip_norm: NotNegative = 1.0
 
     def build(self, tensors: Tensors, steps: int) -> optax.GradientTransformation:
         """The transformation from gradients to updates, for parameters declared as `tensors`."""
         clip = optax.clip_by_global_norm(self.clip_norm) if self.clip_norm > 0 else optax.identity()
         return optax.chain(clip, self.transformation(tensors, self.schedule.build(steps)))
+
+    def check(self, steps: int) -> None:
+        """Raise `ConfigError` unless the warm-up ends within a run of so many steps."""
+        warmup = self.schedule.warmup_steps
+        require(warmup <= steps, "optimizer.schedule.warmup_steps", f"is {warmup}, and the run has {steps} steps")
 
     @abc.abstractmethod
     def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
@@ -130,10 +132,10 @@ class AdamW(Optimizer):
         weight_decay: multiplies the learning rate and the weight.
     """
 
-    b1: float = 0.9
-    b2: float = 0.98
-    epsilon: float = 1e-8
-    weight_decay: float = 0.01
+    b1: Rate = 0.9
+    b2: Rate = 0.98
+    epsilon: Positive = 1e-8
+    weight_decay: NotNegative = 0.01
 
     def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
         return optax.adamw(rate, self.b1, self.b2, self.epsilon, weight_decay=self.weight_decay, mask=decayed(tensors))
@@ -149,9 +151,9 @@ class RAdam(Optimizer):
         epsilon: added to the root of the second moment.
     """
 
-    b1: float = 0.9
-    b2: float = 0.98
-    epsilon: float = 1e-8
+    b1: Rate = 0.9
+    b2: Rate = 0.98
+    epsilon: Positive = 1e-8
 
     def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
         return optax.radam(rate, self.b1, self.b2, self.epsilon)

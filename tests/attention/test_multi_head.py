@@ -121,7 +121,7 @@ def test_cache_holds_one_key_and_one_value_a_head():
     [
         ({"num_heads": 0, "head_dim": 4}, "num_heads: must be an integer of at least 1, got 0"),
         ({"num_heads": -1, "head_dim": 4}, "num_heads: must be an integer of at least 1, got -1"),
-        ({"num_heads": 2.0, "head_dim": 4}, "num_heads: must be an integer of at least 1, got 2.0"),
+        ({"num_heads": 2.0, "head_dim": 4}, "num_heads: expected int, got 2.0"),
         ({"num_heads": 2, "head_dim": 0}, "head_dim: must be an integer of at least 1, got 0"),
         ({"num_heads": 2, "head_dim": 4, "value_dim": 0}, "value_dim: must be an integer of at least 1, got 0"),
         ({"num_heads": 2, "head_dim": 4, "head_ids": (1,)}, "head_ids: names 1 heads, but num_heads is 2"),

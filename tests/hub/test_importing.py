@@ -105,6 +105,7 @@ def test_a_config_that_contradicts_the_tensors(folder, fields, said):
         ({"num_attention_heads": 3}, "num_attention_heads: 3 heads do not divide a width of 8"),
         ({"hidden_act": "mish"}, "hidden_act: unknown activation 'mish'"),
         ({"hidden_dropout_prob": 1.5}, "config.json: hidden_dropout_prob: must be at least 0 and below 1, got 1.5"),
+        ({"layer_norm_eps": -1.0}, "config.json: layer_norm_eps: must not be negative, got -1.0"),
         ({"layer_norm_eps": float("nan")}, "config.json: layer_norm_eps: expected a finite number, got nan"),
         ({"layer_norm_eps": float("inf")}, "config.json: layer_norm_eps: expected a finite number, got inf"),
         ({"max_position_embeddings": -1}, "max_position_embeddings: expected a positive integer, got -1"),

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import require
+from headjax.core.fields import Checked, Count
 
 
-class Sampler(abc.ABC):
+class Sampler(Checked, abc.ABC):
     """Chooses a token from logits."""
 
     @abc.abstractmethod
@@ -39,14 +40,14 @@ class Sample(Sampler):
     """
 
     temperature: float = 1.0
-    top_k: int = 0
+    top_k: Count = 0
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self.temperature > 0, "temperature", f"must be positive (greedy is its own sampler), got {self.temperature}"
         )
-        require(self.top_k >= 0, "top_k", f"must not be negative, got {self.top_k}")
         require(0.0 < self.top_p <= 1.0, "top_p", f"must be above 0 and at most 1, got {self.top_p}")
 
     def __call__(self, logits: jax.Array, key: jax.Array) -> jax.Array:

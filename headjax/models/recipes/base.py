@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headjax.attention.base import Attention
 from headjax.core.errors import require
+from headjax.core.fields import Checked
 from headjax.core.tensors import Params
 from headjax.models.base import ModelConfig
 from headjax.models.layer import Layer
@@ -33,7 +34,7 @@ class Start(NamedTuple):
     history: tuple[Mapping[str, Any], ...] = ()
 
 
-class Recipe(abc.ABC):
+class Recipe(Checked, abc.ABC):
     """What `config.model` of a config file holds."""
 
     def start(self) -> Start:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.core.errors import require_positive
+from headjax.core.fields import Count, Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
@@ -44,21 +44,18 @@ class Bert(Recipe):
 
     attention: Attention
     feed_forward: FeedForward
-    vocab_size: int = 30522
-    max_length: int = 512
-    segments: int = 2
-    width: int = 768
-    num_layers: int = 12
+    vocab_size: Size = 30522
+    max_length: Size = 512
+    segments: Count = 2
+    width: Size = 768
+    num_layers: Size = 12
     residual: Residual = PostNorm(LayerNorm(1e-12))
     pooler: Pooler | None = Pooler()
     task: TaskOutput = NoTask()
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
     attention_by_layer: tuple[Attention, ...] = ()
     initializer: Initializer = TruncatedNormal(0.02)
-
-    def __post_init__(self) -> None:
-        require_positive(self, "vocab_size", "max_length", "width", "num_layers")
 
     def build(self) -> EncoderModel:
         return EncoderModel(
@@ -104,8 +101,8 @@ class DistilBert(Bert):
     For classification it pools with ReLU: `pooler=Pooler(activation="relu")`.
     """
 
-    segments: int = 0
-    num_layers: int = 6
+    segments: Count = 0
+    num_layers: Size = 6
     pooler: Pooler | None = None
 
 
@@ -114,8 +111,8 @@ class DistilBert(Bert):
 class Roberta(Bert):
     """RoBERTa (Liu et al. 2019): BERT with one segment, and positions that skip padding."""
 
-    vocab_size: int = 50265
-    segments: int = 1
+    vocab_size: Size = 50265
+    segments: Count = 1
     residual: Residual = PostNorm(LayerNorm(1e-5))
     pooler: Pooler | None = None
 
@@ -132,10 +129,10 @@ class Albert(Bert):
         embedding_size: size of the token embeddings.
     """
 
-    vocab_size: int = 30000
-    embedding_size: int = 128
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
+    vocab_size: Size = 30000
+    embedding_size: Size = 128
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
 
     def embeddings(self) -> Embeddings:
         return dataclasses.replace(super().embeddings(), size=self.embedding_size)

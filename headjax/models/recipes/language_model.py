@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.core.errors import require_positive
+from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal
 from headjax.models.decoder import DecoderModel
@@ -40,23 +40,20 @@ class LanguageModel(Recipe):
         initializer: of weights.
     """
 
-    vocab_size: int
-    max_length: int
-    width: int
-    num_layers: int
+    vocab_size: Size
+    max_length: Size
+    width: Size
+    num_layers: Size
     attention: Attention
     feed_forward: FeedForward
     residual: Residual = PreNorm()
     positions: Positions | None = None
     embedding_norm: Norm | None = None
     output: TokenLogits = Tied()
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
     attention_by_layer: tuple[Attention, ...] = ()
     initializer: Initializer = Normal(0.02)
-
-    def __post_init__(self) -> None:
-        require_positive(self, "vocab_size", "max_length", "width", "num_layers")
 
     def build(self) -> DecoderModel:
         layer = Layer(

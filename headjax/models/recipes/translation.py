@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.core.errors import require_positive
+from headjax.core.fields import Count, NotNegative, Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, Initializer, Normal, Xavier
 from headjax.models.embeddings import Embeddings, NoPositions, Positions, Sinusoidal
@@ -45,30 +45,25 @@ class Translation(Recipe):
         initializer: of weights; token embeddings have standard deviation 1 / sqrt(width).
     """
 
-    vocab_size: int
-    width: int
-    num_layers: int
+    vocab_size: Size
+    width: Size
+    num_layers: Size
     attention: Attention
     feed_forward: FeedForward
     decoder_attention: Attention | None = None
     cross_attention: Attention | None = None
-    decoder_layers: int | None = None
+    decoder_layers: Size | None = None
     residual: Residual = PostNorm()
     positions: Positions = Sinusoidal()
     share_tokens: bool = True
     output: TokenLogits = Tied()
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    feed_forward_dropout: float = 0.0
-    label_smoothing: float = 0.1
-    start_token: int = 0
-    padding_token: int = 0
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    feed_forward_dropout: Rate = 0.0
+    label_smoothing: Rate = 0.1
+    start_token: Count = 0
+    padding_token: Count = 0
     initializer: Initializer = Xavier()
-
-    def __post_init__(self) -> None:
-        require_positive(self, "vocab_size", "width", "num_layers")
-        if self.decoder_layers is not None:
-            require_positive(self, "decoder_layers")
 
     def build(self) -> EncoderDecoderModel:
         layer = Layer(
@@ -127,21 +122,16 @@ class T5(Recipe):
 
     attention: Attention
     feed_forward: FeedForward
-    vocab_size: int = 32128
-    width: int = 512
-    num_layers: int = 6
-    decoder_layers: int | None = None
+    vocab_size: Size = 32128
+    width: Size = 512
+    num_layers: Size = 6
+    decoder_layers: Size | None = None
     output: TokenLogits = Tied(scale_by_width=True)
-    buckets: int = 32
-    max_distance: int = 128
-    epsilon: float = 1e-6
-    dropout: float = 0.1
+    buckets: Size = 32
+    max_distance: Size = 128
+    epsilon: NotNegative = 1e-6
+    dropout: Rate = 0.1
     initializer: Initializer = FanIn()
-
-    def __post_init__(self) -> None:
-        require_positive(self, "vocab_size", "width", "num_layers")
-        if self.decoder_layers is not None:
-            require_positive(self, "decoder_layers")
 
     def build(self) -> EncoderDecoderModel:
         norm = RMSNorm(self.epsilon)

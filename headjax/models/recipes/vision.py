@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from headjax.attention.base import Attention
-from headjax.core.errors import require_positive
+from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.feed_forward import FeedForward
@@ -41,18 +41,15 @@ class Vit(Recipe):
     attention: Attention
     feed_forward: FeedForward
     patches: Patches = Patches()
-    width: int = 768
-    num_layers: int = 12
+    width: Size = 768
+    num_layers: Size = 12
     residual: Residual = PreNorm(LayerNorm(1e-6))
     task: TaskOutput = NoTask()
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    stochastic_depth: Rate = 0.0
     attention_by_layer: tuple[Attention, ...] = ()
     initializer: Initializer = TruncatedNormal(0.02)
-
-    def __post_init__(self) -> None:
-        require_positive(self, "width", "num_layers")
 
     def build(self) -> VisionModel:
         layer = Layer(

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import jax
 
 from headjax.core.errors import ConfigError, DataError
+from headjax.core.fields import Checked
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
@@ -60,7 +61,7 @@ class Logits(NamedTuple):
     extra: dict[str, jax.Array] | None = None
 
 
-class TaskOutput(abc.ABC):
+class TaskOutput(Checked, abc.ABC):
     """Base of the task outputs."""
 
     needs_pooler: ClassVar[bool] = False

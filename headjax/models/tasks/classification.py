@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from headjax.core.errors import DataError, require, require_positive, require_rate
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
@@ -37,14 +38,13 @@ class Classification(TaskOutput):
 
     needs_pooler: ClassVar[bool] = True
 
-    classes: int
-    dropout: float = 0.1
-    label_smoothing: float = 0.0
+    classes: Size
+    dropout: Rate = 0.1
+    label_smoothing: Rate = 0.0
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_positive(self, "classes")
-        require_rate(self, "dropout", "label_smoothing")
+        super().__post_init__()
         require_names(self.names, self.classes)
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
@@ -83,12 +83,8 @@ class Regression(TaskOutput):
 
     needs_pooler: ClassVar[bool] = True
 
-    outputs: int = 1
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_positive(self, "outputs")
-        require_rate(self, "dropout")
+    outputs: Size = 1
+    dropout: Rate = 0.1
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, self.outputs)
@@ -125,13 +121,12 @@ class TokenClassification(TaskOutput):
 
     needs_tokens: ClassVar[bool] = True
 
-    classes: int
-    dropout: float = 0.1
+    classes: Size
+    dropout: Rate = 0.1
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_positive(self, "classes")
-        require_rate(self, "dropout")
+        super().__post_init__()
         require_names(self.names, self.classes)
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:

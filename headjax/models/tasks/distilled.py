@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 
-from headjax.core.errors import require_positive, require_rate
+from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
@@ -33,13 +33,12 @@ class DistilledClassification(TaskOutput):
         names: the classes by name, in the order of their numbers; empty where they have numbers only.
     """
 
-    classes: int
-    label_smoothing: float = 0.0
+    classes: Size
+    label_smoothing: Rate = 0.0
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_positive(self, "classes")
-        require_rate(self, "label_smoothing")
+        super().__post_init__()
         require_names(self.names, self.classes)
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:

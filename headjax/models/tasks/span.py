@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.core.errors import require_rate
+from headjax.core.fields import Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.base import Batch, Loss, Output
@@ -33,10 +33,7 @@ class Span(TaskOutput):
 
     needs_tokens: ClassVar[bool] = True
 
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_rate(self, "dropout")
+    dropout: Rate = 0.0
 
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         return linear_tensors(width, 2)

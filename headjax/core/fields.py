@@ -1,0 +1,161 @@
+"""Fields of configs: types with bounds, declared once with the field and compared whenever a config is built.
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Pooling(Checked):
+        size: Size
+        dropout: Rate = 0.0
+
+Static type checkers see `int` and `float`. A class with a `__post_init__` of its own begins it with
+`super().__post_init__()`, and adds only what no single field can say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+from headjax.core.errors import require
+
+
+class Bound(NamedTuple):
+    """Values that a field can have.
+
+    Attributes:
+        text: the rest of the error's line: `must be positive`.
+        holds: whether a value of the right type is within the bound.
+    """
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+Size = Annotated[int, Bound("must be an integer of at least 1", lambda value: value >= 1)]
+"""An integer of at least 1."""
+
+Count = Annotated[int, Bound("must not be negative", lambda value: value >= 0)]
+"""An integer of at least 0."""
+
+Positive = Annotated[float, Bound("must be positive", lambda value: value > 0)]
+"""A finite number above 0."""
+
+NotNegative = Annotated[float, Bound("must not be negative", lambda value: value >= 0)]
+"""A finite number of at least 0."""
+
+Rate = Annotated[float, Bound("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
+"""A probability below 1: of dropout, label smoothing, a decay of moments."""
+
+Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0 <= value <= 1)]
+"""A number from 0 to 1, both included."""
+
+
+class Checked:
+    """Base of configs, whose fields are compared with their declared types and bounds.
+
+    Integers are accepted where a number is expected, truth values are not; numbers must be finite.
+
+    Raises:
+        ConfigError: a value of another type or out of bounds; the message starts with the field's name.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def check_fields(owner: Any) -> None:
+    """Compare every field of a dataclass instance with its declared type and bounds.
+
+    Raises:
+        ConfigError: a value of another type or out of bounds; the message starts with the field's name.
+    """
+    cls: Any = type(owner)
+    for name, check in _checks(cls):
+        check(name, getattr(owner, name))
+
+
+_Check = Callable[[str, Any], None]
+
+
+@functools.cache
+def _checks(cls: Any) -> tuple[tuple[str, _Check], ...]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = ((field.name, _check_of(hints[field.name])) for field in dataclasses.fields(cls) if field.init)
+    return tuple((name, check) for name, check in found if check is not None)
+
+
+def _check_of(expected: Any) -> _Check | None:
+    """The check of a declared type; None where there is nothing to compare (`Any`, functions, mappings)."""
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin is Annotated:
+        bounds = [each for each in expected.__metadata__ if isinstance(each, Bound)]
+        return functools.partial(_check_bounds, _check_of(arguments[0]), bounds)
+    if origin in (types.UnionType, typing.Union):
+        options = [each for each in arguments if each is not type(None)]
+        inner = _check_of(options[0]) if len(options) == 1 else None
+        return None if inner is None else functools.partial(_check_optional, inner)
+    if origin is typing.Literal:
+        return functools.partial(_check_choice, arguments)
+    if origin is tuple:
+        item = _check_of(arguments[0]) if len(arguments) == 2 and arguments[1] is Ellipsis else None
+        return functools.partial(_check_tuple, item)
+    if expected is float:
+        return _check_number
+    if expected is int:
+        return _check_integer
+    if expected in (bool, str) or dataclasses.is_dataclass(expected) or inspect.isabstract(expected):
+        return functools.partial(_check_type, expected)
+    return None
+
+
+def _check_bounds(inner: _Check | None, bounds: list[Bound], field: str, value: Any) -> None:
+    if inner is not None:
+        inner(field, value)
+    for bound in bounds:
+        require(bound.holds(value), field, f"{bound.text}, got {value!r}")
+
+
+def _check_optional(inner: _Check, field: str, value: Any) -> None:
+    if value is not None:
+        inner(field, value)
+
+
+def _check_choice(choices: tuple[Any, ...], field: str, value: Any) -> None:
+    known = any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices)
+    require(known, field, f"must be one of {', '.join(map(str, choices))}, got {shown(value)}")
+
+
+def _check_tuple(item: _Check | None, field: str, value: Any) -> None:
+    require(isinstance(value, tuple), field, f"expected a tuple, got {shown(value)}")
+    if item is not None:
+        for number, entry in enumerate(value):
+            item(f"{field}[{number}]", entry)
+
+
+def _check_number(field: str, value: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(number, field, f"expected float, got {shown(value)}")
+    require(math.isfinite(value), field, f"must be finite, got {value!r}")
+
+
+def _check_integer(field: str, value: Any) -> None:
+    require(isinstance(value, int) and not isinstance(value, bool), field, f"expected int, got {shown(value)}")
+
+
+def _check_type(expected: type, field: str, value: Any) -> None:
+    require(isinstance(value, expected), field, f"expected {expected.__name__}, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value as an error's line names it: short plain values as they are, anything else by its type."""
+    plain = value is None or isinstance(value, bool | int | float | str)
+    text = repr(value)[:60] if plain else ""
+    return (
+        text
+        if plain and len(text) < 60
+        else f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} " + type(value).__name__
+    )
