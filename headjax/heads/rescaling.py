@@ -1,4 +1,4 @@
-"""Making kept heads stand in for removed ones: gates by least squares, layer by layer, without training."""
+"""Rescale kept heads after pruning: gates by least squares, layer by layer, without training."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from headjax.models.compute import Compute
 from headjax.models.inputs import check_batch
 from headjax.models.layer import Probe
 
+LIMIT = 10.0
+"""Largest size of a gate. Larger ones are differences of nearly equal heads, which other examples do not repeat."""
+
 
 class Normal(NamedTuple):
     """The normal equations of one layer's gates.
@@ -45,28 +48,30 @@ def rescale(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> dict[str, jax.Array]:
-    """Gates of the kept heads under which each layer comes closest to its output with all heads.
+    """Return gates of the kept heads that bring each layer closest to its output with all heads.
 
     This is the mask tuning of Kwon et al. (2022), section 4.3, on the attention output:
 
         min over xi of sum over tokens || sum_(h kept) xi_h o_h - sum_(all h) o'_h ||^2
 
     o_h are the heads' outputs in the pruned model, whose earlier layers already have their new gates, o'_h those in the
-    whole model. Layers are solved in order, those alone that lost heads and have some left; each takes one pass.
+    whole model. Layers with both removed and kept heads are solved in order, one pass over the batches each. Where the
+    equations leave a gate open (heads that write nothing, or the same), the solution nearest to 1 is taken. As in the
+    paper, a layer with a gate beyond 10 in size keeps its gates of 1, and so do all layers after it.
 
     Args:
-        model: the whole model.
-        batches: a few examples; labels are not needed.
-        removed: the heads to remove.
-        compute: how to compute.
-        progress: called after every layer with the number of layers done.
+        model: Model with all heads.
+        batches: A few examples; labels are not needed.
+        removed: Heads to remove.
+        compute: How to compute.
+        progress: Called after every layer with the number of layers done.
 
     Returns:
         Gates `[layers, max_heads]` by head stack: 0 for removed heads, for `fold_gates`, forwards or both.
 
     Raises:
-        HeadjaxError: a head does not exist.
-        DataError: there are no batches.
+        HeadjaxError: A head does not exist.
+        DataError: There are no batches.
     """
     if not batches:
         raise DataError("batches: there is no example to rescale heads on")
@@ -81,24 +86,38 @@ def rescale(
         target = np.sum([np.asarray(entry.target, np.float64) for entry in equations], axis=0)
         ids = config.attentions()[stack][layer].ids
         kept = [i for i, head in enumerate(ids) if HeadId(stack, layer, head) not in gone]
-        gates[stack][layer, kept] = np.linalg.lstsq(gram[np.ix_(kept, kept)], target[kept], rcond=1e-6)[0]
+        solved = nearest_to_one(gram[np.ix_(kept, kept)], target[kept])
+        if np.abs(solved).max() > LIMIT:
+            break
+        gates[stack][layer, kept] = solved
         if progress is not None:
             progress(done + 1, {})
     return {stack: jnp.asarray(array) for stack, array in gates.items()}
 
 
-def fold_gates(model: Model, gates: Gates) -> Model:
-    """The model whose output projections carry these gates: W_O^h becomes xi_h W_O^h.
-
-    It computes without gates what the model computes with them. Heads with gate 0 are still there, for `prune`.
+def nearest_to_one(gram: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return the solution of `gram @ gates = target` with the least distance to gates of 1.
 
     Args:
-        model: the model.
+        gram: `[heads, heads]`, positive semidefinite up to rounding.
+        target: `[heads]`.
+    """
+    change = np.linalg.lstsq(gram, target - gram.sum(axis=1), rcond=1e-6)[0]
+    return np.asarray(1.0 + change)
+
+
+def fold_gates(model: Model, gates: Gates) -> Model:
+    """Return the model whose output projections hold these gates: W_O^h becomes xi_h W_O^h.
+
+    Without gates it computes the same as the model with them. Heads with gate 0 are still there, for `prune`.
+
+    Args:
+        model: Model to change.
         gates: `[layers, max_heads]` by head stack.
 
     Raises:
-        HeadjaxError: a formulation whose `output` tensor has no head axis, or layers that share their parameters but
-            not their gates.
+        HeadjaxError: The `output` tensor of a formulation has no head axis, or layers share their parameters but not
+            their gates.
     """
     width, stacks = model.config.width, model.config.stacks()
 
@@ -116,7 +135,7 @@ def fold_gates(model: Model, gates: Gates) -> Model:
 
 
 def _scale_outputs(attention: Attention, params: Params, gates: jax.Array, width: int) -> Params:
-    """The parameters with every head's slice of `output` times its gate, also where a formulation wraps another."""
+    """Return the parameters with every head's slice of `output` times its gate, inside wrapped formulations too."""
     given = flatten(params)
 
     def scale(path: str, tensor: Tensor) -> jax.Array:
@@ -133,7 +152,7 @@ def _scale_outputs(attention: Attention, params: Params, gates: jax.Array, width
 
 
 def _affected(config: ModelConfig, removed: set[HeadId]) -> list[tuple[str, int]]:
-    """(head stack, layer) of layers with both removed and kept heads, in the order in which they compute."""
+    """Return (head stack, layer) of the layers with both removed and kept heads, in the order of computation."""
     affected = []
     for name, stack in config.stacks().items():
         own = [head_stack for head_stack, (home, _) in SLOTS.items() if home == name]
@@ -147,7 +166,7 @@ def _affected(config: ModelConfig, removed: set[HeadId]) -> list[tuple[str, int]
 
 
 def _doubled(batch: Batch) -> dict[str, jax.Array]:
-    """Every example twice: the first half is computed with all heads, the second without the removed ones."""
+    """Return every example twice: the first half is for all heads, the second for the kept ones."""
     return {name: jnp.concatenate([jnp.asarray(array)] * 2) for name, array in batch.items()}
 
 
@@ -155,7 +174,7 @@ def _doubled(batch: Batch) -> dict[str, jax.Array]:
 def _equations(
     config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute
 ) -> dict[str, list[Normal]]:
-    """The normal equations of every layer, at the current gates."""
+    """Return the normal equations of every layer at the current gates."""
     half = next(iter(batch.values())).shape[0] // 2
 
     def both(array: jax.Array) -> jax.Array:

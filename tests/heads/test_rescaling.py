@@ -59,6 +59,46 @@ def test_a_twin_takes_over_the_removed_heads_part(model):
     np.testing.assert_allclose(twinned(BATCHES[0], got).logits, twinned(BATCHES[0]).logits, atol=1e-2)
 
 
+def changed_attention(model, layer, **arrays):
+    """The model with other parameters in one attention layer, computed from its own."""
+
+    def change(stack, number, attention, params):
+        return attention, params | {name: function(params[name]) for name, function in arrays.items()}
+
+    return map_attention(model, change, layers=[layer])
+
+
+def test_a_head_that_writes_nothing_on_these_examples_keeps_its_gate(model):
+    """Least squares say nothing about its gate, and on other examples it may write something."""
+    silent = changed_attention(model, 0, output=lambda output: output.at[1].set(0.0))
+    at = rescale(silent, BATCHES, [HeadId("decoder", 0, 3)])
+    assert at["decoder"][0, 1] == 1.0
+    assert at["decoder"][0, 0] != 1.0
+
+
+def test_a_layer_whose_gates_explode_stays_as_it_is_and_ends_the_rescaling(model):
+    """Head 3 is 50 times the difference of heads 0 and 1, so the exact solution would be gates of 51 and -49."""
+
+    def alike(array):
+        return array.at[..., [1, 3], :].set(array[..., :1, :])
+
+    def difference(array):
+        return array.at[..., 3, :].set(50.0 * (array[..., 0, :] - array[..., 1, :]))
+
+    extreme = changed_attention(
+        model,
+        1,
+        **dict.fromkeys(("query", "query_bias", "key", "key_bias"), alike),
+        **dict.fromkeys(("value", "value_bias"), difference),
+        output=lambda output: output.at[jax.numpy.array([1, 3])].set(output[0]),
+    )
+    removed = [HeadId("decoder", 0, 3), HeadId("decoder", 1, 3), HeadId("decoder", 2, 1)]
+    at = rescale(extreme, BATCHES, removed)["decoder"]
+    assert (np.asarray(at[0, :3]) != 1.0).all()
+    np.testing.assert_array_equal(at[1], [1.0, 1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(at[2, :2], [1.0, 0.0])
+
+
 def test_every_layer_is_at_its_least_squares(model):
     at = rescale(model, BATCHES, REMOVED)
     best = errors(model, at)
