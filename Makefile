@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 WORKERS ?= 2
 
-.PHONY: help quickstart test parity check format clean
+.PHONY: help quickstart test test-portable parity check format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make quickstart   train, score, prune and convert a small model; writes runs/quickstart/report.html'
 	@echo 'make test         the tests'
+	@echo 'make test-portable  the tests as processors with other instruction sets and fewer cores run them'
 	@echo 'make parity       the tests against PyTorch, transformers and TensorLy'
 	@echo 'make check        lint, format and types'
 	@echo 'make format       let ruff fix and format the code'
@@ -25,6 +26,12 @@ quickstart: $(VENV)/.core
 # A file's tests share models and compiled programs, so one worker runs them all.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+
+# By default every instruction set that the processor has, each with 1, 2 and 4 cores for a worker. A part of it:
+# make test-portable ISAS="SSE4_2 AVX2" CORES=2 TESTS=tests/models WORKERS=4
+test-portable: $(VENV)/.test
+	$(BIN)/python tests/portable.py $(if $(ISAS),--isas '$(ISAS)') $(if $(CORES),--cores '$(CORES)') \
+		$(if $(filter-out file,$(origin WORKERS)),--workers $(WORKERS)) $(TESTS)
 
 parity: $(VENV)/.parity
 	$(BIN)/python -m pytest -m parity tests

@@ -90,13 +90,20 @@ def assert_trees_close(
         assert_close(actual[path], array, sums=sums, scale=max(sizes[path], smallest), dtype=dtype, message=path)
 
 
-def assert_numbers_close(actual: Mapping[Any, float], expected: Mapping[Any, float], *, sums: int, name: str) -> None:
+def assert_numbers_close(
+    actual: Mapping[Any, float],
+    expected: Mapping[Any, float],
+    *,
+    sums: int,
+    scale: float | None = None,
+    name: str = "",
+) -> None:
     """Fail unless two dictionaries of one quantity, such as a score of each head, are equal up to rounding.
 
-    The bound is relative to the largest number: a small one is left where larger terms cancel.
+    The bound is relative to the largest number, or to `scale`: a small one is left where larger terms cancel.
     """
     assert actual.keys() == expected.keys()
-    assert_close([actual[key] for key in expected], list(expected.values()), sums=sums, message=name)
+    assert_close([actual[key] for key in expected], list(expected.values()), sums=sums, scale=scale, message=name)
 
 
 def close_to(expected: Any, *, sums: int, dtype: Any = np.float32) -> Any:

@@ -10,7 +10,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Tiny models spend their time in the compiler; each of these halves it, also in the processes that tests start.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+# Flags that are given (`make test-portable`) come in addition.
+if "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
 
 import hypothesis
 import jax
@@ -30,6 +32,16 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("headjax")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps a worker and what it starts on HEADJAX_TEST_CORES cores of its own: XLA takes a thread for each of them."""
+    worker, cores = os.environ.get("PYTEST_XDIST_WORKER"), os.environ.get("HEADJAX_TEST_CORES")
+    if worker and cores:
+        first, count, available = int(worker.removeprefix("gw")), int(cores), sorted(os.sched_getaffinity(0))
+        places = range(first * count, (first + 1) * count)
+        os.sched_setaffinity(0, {available[place % len(available)] for place in places})
+
 
 DATA = Path(os.environ.get("HEADJAX_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 

@@ -22,6 +22,8 @@ from headjax.models.recipes import Bert, Vit
 from headjax.models.tasks import Classification, NoTask, Regression, TaskOutput
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests import tiny
+from tests.closeness import assert_close, close_to
 from tests.data.test_images import write_mnist
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.tiny import MAX_LENGTH, decoder_config, model, multi_head
@@ -94,13 +96,13 @@ def test_classification_counts_every_example_once_and_no_padding(classifier, tab
     row = source[2]
     size = int(row["attention_mask"].sum())
     alone = {name: array[None, :size] for name, array in row.items() if name != "labels"}
-    np.testing.assert_allclose(classifier(alone).logits[0], logits[2], rtol=1e-4, atol=1e-5)
+    assert_close(classifier(alone).logits[0], logits[2], sums=tiny.SUMS)
     labels = np.arange(11) % 3
     right = logits.argmax(axis=1) == labels
     losses = -np.asarray(jax.nn.log_softmax(logits))[np.arange(11), labels]
     assert found.examples == 11  # and not the 12 rows of three batches
     assert found.metrics["accuracy"] == np.mean(right)
-    assert found.metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found.metrics["loss"] == close_to(np.mean(losses), sums=tiny.SUMS)
     assert 0 < np.mean(right) < 1
     np.testing.assert_array_equal(task.measure.values(found.outcomes), np.float64(right))
     np.testing.assert_array_equal(found.outcomes["rank"] == 0, right)
@@ -112,14 +114,14 @@ def test_buckets_and_limits(classifier, table):
     task = load_task(table, classifier)
     plain = evaluate_task(classifier, task, batch_size=4)
     bucketed = evaluate_task(classifier, task, batch_size=4, buckets=(8, 16))
-    assert bucketed == pytest.approx(plain, rel=1e-5)
+    assert bucketed == close_to(plain, sums=tiny.SUMS)
     lengths = [batch["input_ids"].shape[1] for batch in task.batches(4, buckets=(8, 16))]
     assert lengths == sorted(lengths)
     assert len(set(lengths)) > 1
     some = measure_task(classifier, task, limit=5, batch_size=4)
     whole = measure_task(classifier, task, batch_size=4)
     assert some.examples == 5
-    np.testing.assert_allclose(some.outcomes["loss"], whole.outcomes["loss"][:5], rtol=1e-5)
+    assert_close(some.outcomes["loss"], whole.outcomes["loss"][:5], sums=tiny.SUMS)
     with pytest.raises(ConfigError, match=r"^limit: must not be negative, got -1$"):
         task.batches(4, limit=-1)
     assert task.count_batches(4) == 3
@@ -135,7 +137,7 @@ def test_outcomes_serve_ablation(classifier, table):
         names = task.measure.outcomes()
         metrics = task.measure.metrics({name: found.ablated[name][number] for name in names})
         masked = evaluate_task(classifier, task, gates.without(classifier.config, [head]), batch_size=4)
-        assert metrics == pytest.approx({name: masked[name] for name in metrics})
+        assert metrics == close_to({name: masked[name] for name in metrics}, sums=tiny.SUMS)
 
 
 def test_labels_that_do_not_fit(classifier, table, folder, tokenizer, similarities):
@@ -170,8 +172,9 @@ def test_regression(tokenizer, similarities):
     found = measure_task(regression, task, batch_size=4)
     logits = np.concatenate([regression(batch).logits[:, 0] for batch in task.batches(4)])[:11]
     labels = np.arange(11) % 6
-    assert found.metrics["pearson"] == pytest.approx(np.corrcoef(logits, labels)[0, 1], rel=1e-4)
-    assert found.metrics["loss"] == pytest.approx(np.square(logits - labels).mean(), rel=1e-5)
+    spread = np.abs(logits).max() / logits.std()
+    assert_close(found.metrics["pearson"], np.corrcoef(logits, labels)[0, 1], sums=tiny.SUMS, scale=spread)
+    assert found.metrics["loss"] == close_to(np.square(logits - labels).mean(), sums=tiny.SUMS)
     assert isinstance(task.measure, Numbers)
     batch = next(task.train_batches(4, seed=1))
     assert batch["labels"].dtype == np.float32
@@ -198,12 +201,11 @@ def test_similarity_is_that_of_sentences_read_alone(plain, tokenizer, similariti
         mean = np.asarray(plain({"input_ids": ids[None].astype(np.int32)}).hidden[0]).mean(axis=0)
         return mean / np.linalg.norm(mean)
 
-    assert found.outcomes["prediction"][5] == pytest.approx(
-        embedding(sentences[5]) @ embedding(sentences[-6]), rel=1e-4
-    )
+    cosine = embedding(sentences[5]) @ embedding(sentences[-6])
+    assert_close(found.outcomes["prediction"][5], cosine, sums=tiny.SUMS, scale=1.0)
     labels = np.arange(11) % 6 / 5
-    np.testing.assert_allclose(found.outcomes["label"], labels, rtol=1e-6)
-    assert found.metrics["loss"] == pytest.approx(np.square(found.outcomes["prediction"] - labels).mean(), rel=1e-5)
+    assert_close(found.outcomes["label"], labels, sums=1)
+    assert found.metrics["loss"] == close_to(np.square(found.outcomes["prediction"] - labels).mean(), sums=tiny.SUMS)
 
 
 def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, similarities):

@@ -1,0 +1,80 @@
+"""The same seed repeats the losses of earlier versions, for every architecture: draws, forward, gradient and update."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.core.tensors import Normal
+from headjax.mesh.mesh import MeshConfig
+from headjax.models import Compute
+from headjax.models.feed_forward import Dense
+from headjax.models.patches import Patches
+from headjax.models.recipes import Bert, Translation, Vit
+from headjax.models.tasks import Classification, MaskedLanguageModel
+from headjax.training.optimizer import AdamW, ConstantRate
+from headjax.training.state import initial_state
+from headjax.training.step import put_batch, train_step
+from tests import tiny
+from tests.closeness import assert_close
+
+GENERATOR = np.random.default_rng(0)
+TOKENS, LABELS = GENERATOR.integers(4, tiny.VOCABULARY, (2, 4, 10))
+IMAGES = GENERATOR.standard_normal((4, 3, 6, 6)).astype(np.float32)
+TEXT = {"input_ids": TOKENS, "attention_mask": np.arange(10) < np.array([[10], [7], [10], [3]])}
+FIELDS = {
+    "attention": tiny.multi_head(),
+    "feed_forward": Dense(32),
+    "width": tiny.WIDTH,
+    "num_layers": 2,
+    "initializer": Normal(0.1),
+    "dropout": 0.1,
+}
+TEXT_FIELDS = FIELDS | {"vocab_size": tiny.VOCABULARY}
+CASES = {
+    "encoder": (Bert(**TEXT_FIELDS, max_length=tiny.MAX_LENGTH, task=MaskedLanguageModel()), TEXT | {"labels": LABELS}),
+    "encoder_decoder": (
+        Translation(**TEXT_FIELDS, decoder_attention=tiny.collaborative(), start_token=3),
+        TEXT | {"labels": LABELS[:, :8]},
+    ),
+    "vision": (
+        Vit(**FIELDS, patches=Patches(image_size=6, patch_size=2, channels=3), task=Classification(classes=5)),
+        {"pixel_values": IMAGES, "labels": np.array([1, 3, 0, 4])},
+    ),
+}
+DECODER = tiny.decoder_config(
+    tiny.layer(attention_dropout=0.1), tiny.layer(tiny.collaborative()), initializer=Normal(0.1)
+)
+MODELS = {"decoder": (DECODER, TEXT), **{name: (recipe.build(), batch) for name, (recipe, batch) in CASES.items()}}
+GOLDEN = {
+    "encoder": (3.9299786, 3.5904148),
+    "decoder": (3.9939425, 3.5511539),
+    "encoder_decoder": (4.0800643, 3.8133650),
+    "vision": (1.7556357, 1.4302076),
+}
+CHANGED = (
+    "The same seed gives other losses of the first two steps: {found}. If initialisation, the architecture, dropout or "
+    "the optimizer was meant to change, put them into GOLDEN and say so in CHANGELOG.md: runs no longer repeat earlier "
+    "ones."
+)
+
+
+def test_every_architecture_has_golden_losses():
+    assert set(GOLDEN) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_losses_of_two_steps(name):
+    config, batch = MODELS[name]
+    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    optimizer = AdamW(schedule=ConstantRate(peak=0.01), epsilon=1e-3).build(config.tensors(), 10)
+    state = initial_state(config, optimizer, mesh, 0)
+    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
+    found = []
+    for _ in range(2):
+        state, metrics = step(state, put_batch(batch, mesh))
+        found.append(float(metrics.loss))
+    # A step's loss has gone the way there, and before the second also back and there.
+    for loss, golden, passes in zip(found, GOLDEN[name], (1, 3), strict=True):
+        assert_close(loss, golden, sums=passes * tiny.SUMS, message=CHANGED.format(found=found))
