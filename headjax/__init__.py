@@ -42,6 +42,7 @@ _LAZY = {
     "read_tokenizer": "headjax.tokenizers.files",
     "save": "headjax.models.directory",
     "score_heads": "headjax.heads.scores",
+    "split_task": "headjax.evaluation.selection",
     "summarize": "headjax.models.summary",
     "text_batch": "headjax.data.text_batch",
     "to_huggingface": "headjax.hub.exporting",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.commands.command import Command, Result
+from headjax.commands.examples import add_examples_arguments, open_model_and_examples
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
@@ -25,7 +26,7 @@ SHOWN = 5
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="model directory")
-    add_task_arguments(parser)
+    add_examples_arguments(parser)
     parser.add_argument("--mode", default="each", metavar="MODES", help="each, all-but-one, or each,all-but-one")
     parser.add_argument(
         "--budget", default="1GB", metavar="SIZE", help="memory that temporaries may take (default %(default)s)"
@@ -44,12 +45,14 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     if options.resamples < 1:
         raise HeadjaxError(f"--resamples: must be at least 1, got {options.resamples}")
     budget = parse_size("--budget", options.budget)
-    model, task = open_model_and_task(options)
+    model, examples = open_model_and_examples(options)
+    task = examples.evaluation
     model = task.fit(model)
+    described = examples.described(selection=False)
     found = {mode: _effects(model, task, mode, budget, options, progress) for mode in modes}
     by_mode = {mode: _to_json(effects) for mode, effects in found.items()}
-    tables = [_table(effects, mode) for mode, effects in found.items()]
-    return Result({**by_mode[modes[0]], "modes": by_mode}, tables)
+    tables = [_table(effects, mode, described.notes) for mode, effects in found.items()]
+    return Result({**by_mode[modes[0]], "modes": by_mode, **described.data}, tables)
 
 
 def _effects(
@@ -94,7 +97,7 @@ def _to_json(found: HeadEffects) -> dict[str, Any]:
     }
 
 
-def _table(found: HeadEffects, mode: str) -> Table:
+def _table(found: HeadEffects, mode: str, notes: tuple[str, ...]) -> Table:
     effects = found.effects()
     title = "without the head" if mode == "each" else "with only this head in its layer"
     heads = sorted(effects, key=lambda head: effects[head])
@@ -106,7 +109,7 @@ def _table(found: HeadEffects, mode: str) -> Table:
     )
     rows = [(str(head), effects[head], found.comparisons[head].p_value) for head in picked]
     note = f"Extremes of {len(heads)} heads; {found.metric} with all: {found.baseline[found.metric]:.4g}. {found.test}."
-    return Table(columns, rows, notes=(note,))
+    return Table(columns, rows, notes=(note, *notes))
 
 
 COMMAND = Command("ablate", "the effect of removing each head", arguments, run)

@@ -40,8 +40,8 @@ def evaluate_pair(
     return Metrics(*found)
 
 
-def comparison_table(before: Model, after: Model, metrics: Metrics) -> Table:
-    """Heads, parameters and metrics of both models."""
+def comparison_table(before: Model, after: Model, metrics: Metrics, notes: tuple[str, ...] = ()) -> Table:
+    """Return heads, parameters and metrics of both models, with notes on the examples that were read."""
     from headjax.heads.head_id import all_heads
 
     rows: list[tuple[str, float, float]] = [
@@ -49,7 +49,7 @@ def comparison_table(before: Model, after: Model, metrics: Metrics) -> Table:
         ("parameters", before.num_parameters, after.num_parameters),
     ]
     rows += [(name, value, metrics.after[name]) for name, value in metrics.before.items()]
-    return Table((Column(""), Column("Before", _number), Column("After", _number)), rows)
+    return Table((Column(""), Column("Before", _number), Column("After", _number)), rows, notes=notes)
 
 
 def _number(value: Any) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
+from headjax.commands.command import Command, Result, not_negative
 from headjax.commands.comparison import comparison_table, evaluate_pair
+from headjax.commands.examples import NOTHING_READ, add_examples_arguments, open_model_and_examples_if_any
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
@@ -34,13 +35,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", required=True, metavar="TARGET", help="such as collaborative:shared_dim=384, grouped:kv_heads=4 or deep"
     )
-    add_task_arguments(parser, required=False)
+    add_examples_arguments(parser, required=False)
     parser.add_argument(
         "--calibrate",
         type=not_negative,
         default=0,
         metavar="N",
-        help="weigh errors by the inputs of N batches of the task",
+        help="weigh errors by the inputs of N batches of the selection examples",
     )
     parser.add_argument("--stacks", default="", metavar="STACKS", help="only these: encoder,decoder,cross")
     parser.add_argument("--layers", default="", metavar="LAYERS", help="only these, such as 0,3,4")
@@ -57,15 +58,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
-    from headjax.models.directory import load
-
     if options.calibrate and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
     lessons = fine_tuning_of(options)
-    model, task = open_model_and_task(options) if options.task else (load(options.model), None)
-    batches = None
-    if task is not None and options.calibrate:
-        batches = list(islice(task.train_batches(options.batch_size), options.calibrate))
+    model, examples = open_model_and_examples_if_any(options)
+    task, batches, described = None, None, NOTHING_READ
+    if examples is not None:
+        task = examples.evaluation
+        batches = examples.sample(options.calibrate) or None
+        calibrated = examples.selection.count_full(options.calibrate, options.batch_size)
+        described = examples.described(selection=bool(calibrated), selected=calibrated)
     with progress(f"converting to {options.to}", 1, "model") as bar:
         conversion = _convert(model, options, batches)
         bar(1, {})
@@ -85,10 +87,15 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         "metrics_before": metrics.before,
         "output_difference": difference,
         **costs,
+        **described.data,
         "to": options.to,
         "model": str(options.out),
     }
-    tables = [_error_table(errors, difference), comparison_table(model, converted, metrics), _cost_table(costs)]
+    tables = [
+        _error_table(errors, difference),
+        comparison_table(model, converted, metrics, described.notes),
+        _cost_table(costs),
+    ]
     return Result(data, tables, f"model: {options.out}")
 
 

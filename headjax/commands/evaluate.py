@@ -28,6 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """The model's loss and the task's metrics."""
     from headjax.data.parallel_text import Translations
+    from headjax.evaluation.selection import describe
     from headjax.evaluation.task import measure_task
 
     beams = options.beams if options.beams is not None else BEAMS
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         "metrics": found.metrics,
         "examples": found.examples,
         "task": task.name,
+        "evaluation": describe(task, options.limit),
         "headline": task.headline,
         "higher_is_better": task.higher_is_better,
     }

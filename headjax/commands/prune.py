@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.commands.command import Command, Result
 from headjax.commands.comparison import comparison_table, evaluate_pair
+from headjax.commands.examples import NOTHING_READ, Examples, add_examples_arguments, open_model_and_examples_if_any
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
 from headjax.commands.prune_goal import Goal, drop_of, is_gradual, ordered
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
-    from headjax.evaluation.task import Task
     from headjax.heads.ordering import Order
     from headjax.models.base import Model
 
@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--by", default="importance", metavar="ORDER",
         help="order: a score, ablation, fisher_blocks, hard_concrete, subset, or random (default %(default)s)",
     )  # fmt: skip
-    add_task_arguments(parser, required=False)
+    add_examples_arguments(parser, required=False)
     parser.add_argument("--stacks", default="", metavar="STACKS", help="only heads of these: encoder,decoder,cross")
     parser.add_argument(
         "--minimum", type=int, default=0, metavar="N", help="heads every layer keeps (default %(default)s)"
@@ -61,16 +61,16 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Removes heads for real and writes the smaller model; with a task, also its metrics before and after."""
     from headjax.commands.prune_goal import goal_of, measured_speed_up
     from headjax.heads.head_id import all_heads
-    from headjax.models.directory import load
 
     _check(options)
-    model, task = open_model_and_task(options) if options.task else (load(options.model), None)
-    goal = goal_of(model, task, options, progress)
-    pruned, removed = _remove(model, task, goal, options, progress)
-    metrics = evaluate_pair(model, pruned, task, options, progress)
+    model, examples = open_model_and_examples_if_any(options)
+    goal = goal_of(model, examples, options, progress)
+    pruned, removed = _remove(model, examples, goal, options, progress)
+    metrics = evaluate_pair(model, pruned, None if examples is None else examples.evaluation, options, progress)
     found = goal.found
-    if options.speed_up is not None and task is not None:
-        found = {**found, "speed_up": measured_speed_up(model, pruned, task, options)}
+    if options.speed_up is not None and examples is not None:
+        found = {**found, "speed_up": measured_speed_up(model, pruned, examples.evaluation, options)}
+    described = NOTHING_READ if examples is None else examples.described(**_read(examples, options))
     pruned.save(options.out)
     data = {
         "kept": [str(head) for head in all_heads(pruned.config)],
@@ -80,10 +80,24 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         "metrics": metrics.after,
         "metrics_before": metrics.before,
         **found,
+        **described.data,
         "model": str(options.out),
     }
-    notes = [f"{name.replace('_', ' ')}: {value:.4g}" for name, value in found.items()]
-    return Result(data, [comparison_table(model, pruned, metrics)], "; ".join([*notes, f"model: {options.out}"]))
+    where = " on the selection examples" if options.max_drop is not None else ""
+    notes = [f"{name.replace('_', ' ')}{where}: {value:.4g}" for name, value in found.items()]
+    return Result(
+        data, [comparison_table(model, pruned, metrics, described.notes)], "; ".join([*notes, f"model: {options.out}"])
+    )
+
+
+def _read(examples: Examples, options: argparse.Namespace) -> dict[str, Any]:
+    """Return which selection examples were read, as `Examples.described` takes it: named heads alone need none."""
+    named = options.remove is not None and "/" in options.remove
+    if (not named and options.by != "random") or options.max_drop is not None:
+        return {}
+    if options.rescale:
+        return {"selected": examples.selection.count_full(RESCALED, options.batch_size)}
+    return {"selection": options.speed_up is not None}
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -117,28 +131,28 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _remove(
-    model: Model, task: Task | None, goal: Goal, options: argparse.Namespace, progress: Progress
+    model: Model, examples: Examples | None, goal: Goal, options: argparse.Namespace, progress: Progress
 ) -> tuple[Model, Order]:
     """Return the model without the goal's heads, fine-tuned where asked for, and the heads that went."""
     from headjax.heads.pruning import prune
     from headjax.heads.rescaling import fold_gates, rescale
 
-    if task is not None and is_gradual(options):
-        return _remove_gradually(model, task, goal.number, options, progress)
+    if examples is not None and is_gradual(options):
+        return _remove_gradually(model, examples, goal.number, options, progress)
     removed = goal.removed or ()
     lessons = fine_tuning_of(options)
-    if options.rescale and task is not None:
-        batches = list(task.batches(options.batch_size, limit=RESCALED * options.batch_size))
-        pruned = prune(fold_gates(model, rescale(task.fit(model), batches, removed)), removed)
+    if options.rescale and examples is not None:
+        fitted = examples.selection.fit(model)
+        pruned = prune(fold_gates(model, rescale(fitted, examples.sample(RESCALED), removed)), removed)
     else:
         pruned = prune(model, removed)
-    if task is not None and lessons is not None:
-        pruned = fine_tune(pruned, model, task, lessons, options, progress)
+    if examples is not None and lessons is not None:
+        pruned = fine_tune(pruned, model, examples.evaluation, lessons, options, progress)
     return pruned, removed
 
 
 def _remove_gradually(
-    model: Model, task: Task, count: int, options: argparse.Namespace, progress: Progress
+    model: Model, examples: Examples, count: int, options: argparse.Namespace, progress: Progress
 ) -> tuple[Model, Order]:
     """Return the model without `count` heads, trained and ordered anew after every step, and the heads that went."""
     from headjax.heads.gradual import prune_gradually
@@ -148,10 +162,10 @@ def _remove_gradually(
     counts = fraction_steps(count, [step / options.steps for step in range(1, options.steps + 1)])
 
     def order(left: Model, wanted: int) -> Order:
-        return ordered(left, task, options, wanted, progress, steps=1)
+        return ordered(left, examples, options, wanted, progress, steps=1)
 
     def tune(left: Model) -> Model:
-        return left if lessons is None else fine_tune(left, model, task, lessons, options, progress)
+        return left if lessons is None else fine_tune(left, model, examples.evaluation, lessons, options, progress)
 
     found = prune_gradually(model, counts, order, tune)
     return found.model, found.removed

@@ -11,6 +11,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
+    from headjax.commands.examples import Examples
     from headjax.evaluation.task import Task
     from headjax.heads.ordering import Order
     from headjax.models.base import Batch, Model
@@ -48,7 +49,7 @@ def drop_of(text: str) -> Drop:
     return Drop(amount / 100.0, True) if text.endswith("%") else Drop(amount, False)
 
 
-def goal_of(model: Model, task: Task | None, options: argparse.Namespace, progress: Progress) -> Goal:
+def goal_of(model: Model, examples: Examples | None, options: argparse.Namespace, progress: Progress) -> Goal:
     """Return the heads that the arguments ask to remove.
 
     Raises:
@@ -71,20 +72,26 @@ def goal_of(model: Model, task: Task | None, options: argparse.Namespace, progre
         select(model.config, options.remove, removable)  # finds a count that is too large before anything is scored
         if is_gradual(options):
             return Goal(count, None, {})
-        order = ordered(model, task, options, count, progress, steps=options.steps)
+        order = ordered(model, examples, options, count, progress, steps=options.steps)
         return Goal(count, select(model.config, options.remove, order), {})
     if options.by in AT_ONCE:
         raise HeadjaxError(f"--by: {options.by} chooses a given number of heads; ask for one with --remove")
-    if task is None:
+    if examples is None:
         raise HeadjaxError("--task: needed to measure on")
-    order = ordered(model, task, options, len(removable), progress, steps=options.steps)
+    order = ordered(model, examples, options, len(removable), progress, steps=options.steps)
     if options.max_drop is not None:
-        return _within(model, task, order, options, progress)
-    return _fast_enough(model, task, order, options)
+        return _within(model, examples, order, options, progress)
+    return _fast_enough(model, examples.selection, order, options)
 
 
 def ordered(
-    model: Model, task: Task | None, options: argparse.Namespace, count: int, progress: Progress, *, steps: int
+    model: Model,
+    examples: Examples | None,
+    options: argparse.Namespace,
+    count: int,
+    progress: Progress,
+    *,
+    steps: int,
 ) -> Order:
     """Return the heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
     from headjax.heads.named_orders import OrderConfig, order_heads
@@ -93,8 +100,8 @@ def ordered(
 
     stacks = stacks_of(options)
     config = OrderConfig(by=options.by, normalize=options.normalize, seed=options.seed, stacks=tuple(stacks or ()))
-    fitted = model if task is None else task.fit(model)
-    batches = [] if task is None or options.by == "random" else _batches(task, options)
+    fitted = model if examples is None else examples.selection.fit(model)
+    batches = [] if examples is None or options.by == "random" else examples.selection_batches()
 
     def once(gates: Any = None) -> Order:
         with progress(f"ordering by {options.by}", max(len(batches), 1), "batch") as bar:
@@ -131,11 +138,12 @@ def measured_speed_up(whole: Model, pruned: Model, task: Task, options: argparse
     return timings["whole"].median / timings["pruned"].median
 
 
-def _within(model: Model, task: Task, order: Order, options: argparse.Namespace, progress: Progress) -> Goal:
+def _within(model: Model, examples: Examples, order: Order, options: argparse.Namespace, progress: Progress) -> Goal:
     from headjax.evaluation.task import evaluate_task
     from headjax.heads import gates as head_gates
     from headjax.heads.selection import most_within
 
+    task = examples.selection
     sign = 1.0 if task.higher_is_better else -1.0
     done = 0
     with progress("searching", len(order).bit_length() + 1, "evaluation") as bar:
@@ -145,7 +153,7 @@ def _within(model: Model, task: Task, order: Order, options: argparse.Namespace,
             done += 1
             gates = head_gates.without(model.config, removed)
             found = evaluate_task(
-                model, task, gates, options.limit, batch_size=options.batch_size, buckets=options.buckets
+                model, task, gates, examples.selected, batch_size=options.batch_size, buckets=options.buckets
             )
             bar(done, {task.headline: found[task.headline]})
             return sign * found[task.headline]
@@ -164,10 +172,6 @@ def _fast_enough(model: Model, task: Task, order: Order, options: argparse.Names
     removed = heads_for_speed_up(model.config, order, table, options.speed_up)
     predicted = table.seconds(model.config) / table.seconds(model.config, removed)
     return Goal(len(removed), removed, {"predicted_speed_up": predicted})
-
-
-def _batches(task: Task, options: argparse.Namespace) -> list[Batch]:
-    return list(task.batches(options.batch_size, limit=options.limit, buckets=options.buckets))
 
 
 def _inputs(task: Task, options: argparse.Namespace) -> Batch:

@@ -57,6 +57,8 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
             }
             for name, scores in study.scores.items()
         },
+        "selection": {"task": study.text, "split": "train", "examples": study.scores["standard"].examples},
+        "evaluation": {"task": study.text, "split": "validation", "examples": len(study.data.validation)},
         "pruning": study.pruning,
         "pruned": [entry(variant) for variant in study.pruned],
         "converted": [entry(variant) for variant in study.converted],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task, whole_numbers
+from headjax.commands.command import Command, Result, whole_numbers
+from headjax.commands.examples import add_examples_arguments, open_model_and_examples
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -15,16 +17,13 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="model directory")
-    add_task_arguments(parser)
+    add_examples_arguments(parser, names=("--selected", "--scored"), usual=256)
     parser.add_argument("--out", default="heads.html", metavar="FILE", help="where the page goes (default %(default)s)")
     parser.add_argument("--second", default="", metavar="TASK", help="other data, to compare importance on")
     parser.add_argument("--run", default="", metavar="D", help="workdir of a training run, to prune its checkpoints")
     parser.add_argument("--orders", default="", metavar="ORDERS", help="importance,fisher_blocks+rescale,random,...")
     parser.add_argument(
         "--seeds", type=int, default=3, metavar="N", help="repeats of every order (default %(default)s)"
-    )
-    parser.add_argument(
-        "--scored", type=int, default=256, metavar="N", help="training examples to order heads by (default %(default)s)"
     )
     parser.add_argument(
         "--percentages",
@@ -41,21 +40,32 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
+    model, examples = open_model_and_examples(options)
     config = StudyConfig(
         limit=options.limit,
         batch_size=options.batch_size,
         buckets=options.buckets,
         orders=tuple(options.orders.split(",")) if options.orders else ORDERS,
         seeds=options.seeds,
-        scored=options.scored,
+        scored=examples.selected,
         percentages=options.percentages,
     )
-    model, task = open_model_and_task(options)
     second = load_task(options.second, model, options.length) if options.second else None
-    study = study_heads(model, task, config, second=second, run=options.run or None, progress=progress)
+    study = study_heads(
+        model,
+        examples.evaluation,
+        config,
+        selection=examples.selection,
+        second=second,
+        run=options.run or None,
+        progress=progress,
+    )
     page = write_report(study, options.out)
-    data = _to_json(study) | {"report": str(page)}
-    return Result(data, [curve_table(study, tolerance(study)), best_head_table(study)], f"report: {page}")
+    described = examples.described()
+    data = _to_json(study) | described.data | {"report": str(page)}
+    best = best_head_table(study)
+    best = dataclasses.replace(best, notes=(*best.notes, *described.notes))
+    return Result(data, [curve_table(study, tolerance(study)), best], f"report: {page}")
 
 
 def _to_json(study: HeadStudy) -> dict[str, Any]:
@@ -64,6 +74,7 @@ def _to_json(study: HeadStudy) -> dict[str, Any]:
         "baseline": dict(study.baseline),
         "examples": study.examples,
         "metric": study.task.headline,
+        "best_heads": [str(head) for head in study.best],
         "ordered_by": study.ordered_by,
         "scores": {name: _named(values) for name, values in study.scores.values.items()},
         "effects": {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
+from headjax.commands.command import Command, Result
+from headjax.commands.examples import add_examples_arguments, open_model_and_examples
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -13,7 +14,7 @@ from headjax.report.tables import Column, Table
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="model directory")
-    add_task_arguments(parser)
+    add_examples_arguments(parser)
     parser.add_argument("--normalize", action="store_true", help="divide scores by the l2 norm of their layer's")
 
 
@@ -23,18 +24,19 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     from headjax.heads.ordering import by_score
     from headjax.heads.scores import SCORES, score_heads
 
-    model, task = open_model_and_task(options)
-    model = task.fit(model)
-    with progress("scoring", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
-        scores = score_heads(
-            model, task.batches(options.batch_size, limit=options.limit, buckets=options.buckets), progress=bar
-        )
+    model, examples = open_model_and_examples(options)
+    model = examples.selection.fit(model)
+    batches = examples.selection_batches()
+    with progress("scoring", len(batches), "batch") as bar:
+        scores = score_heads(model, batches, progress=bar)
+    described = examples.described(evaluation=False)
     values = {
         name: normalize_layers(by_head) if options.normalize else by_head for name, by_head in scores.values.items()
     }
     data = {
         "scores": {name: {str(head): value for head, value in by_head.items()} for name, by_head in values.items()},
         "examples": scores.examples,
+        **described.data,
         "seconds": scores.seconds,
         "loss": scores.loss,
         "normalized": options.normalize,
@@ -46,7 +48,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     columns = (Column("Head"), *(Column(name, numbers.significant) for name in shown))
     rows = [(str(head), *(values[name][head] for name in shown)) for head in picked]
     note = f"Least and most important heads of {len(order)}, by {scores.examples:,} examples in {scores.seconds:.1f} s."
-    return Result(data, [Table(columns, rows, notes=(note,))])
+    return Result(data, [Table(columns, rows, notes=(note, *described.notes))])
 
 
 SHOWN = 5

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
+from headjax.commands.command import Command, Result, not_negative
+from headjax.commands.examples import add_examples_arguments, open_model_and_examples_if_any
 from headjax.core.errors import ConfigError
 from headjax.core.files import write_file
 from headjax.core.progress import Progress
@@ -34,15 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=not_negative, default=0, metavar="N", help="share N dimensions out among the layers"
     )
-    add_task_arguments(parser, required=False)
+    add_examples_arguments(parser, required=False)
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """How far queries and keys are low rank, alone and together; with a task, what context and content are worth."""
     from headjax.conversion.analysis import captured_variance, rank_budget
-    from headjax.models.directory import load
 
-    model, task = open_model_and_task(options) if options.task else (load(options.model), None)
+    model, examples = open_model_and_examples_if_any(options)
     captured = captured_variance(model)
     ranks = {f"{stack}/{layer}": _ranks(found) for (stack, layer), found in captured.items()}
     data: dict[str, Any] = {"ranks": ranks}
@@ -51,9 +51,11 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         budget = {f"{stack}/{layer}": n for (stack, layer), n in rank_budget(model, options.budget).items()}
         data["budget"] = budget
         tables.append(Table((Column("Layer"), Column("Dimensions", numbers.fixed(0))), list(budget.items())))
-    if task is not None:
+    if examples is not None:
+        task, described = examples.evaluation, examples.described(selection=False)
         data["metrics"], data["left_out"] = _split(model, task, options, progress)
-        tables.append(_split_table(data["metrics"], data["left_out"], task.headline))
+        data |= described.data
+        tables.append(_split_table(data["metrics"], data["left_out"], task.headline, described.notes))
     if options.plots:
         data["plots"] = [str(path) for path in _write_plots(captured, Path(options.plots))]
     return Result(data, tables, f"plots: {', '.join(data['plots'])}" if options.plots else "")
@@ -108,13 +110,15 @@ def _split(
     return metrics, left_out
 
 
-def _split_table(metrics: Mapping[str, Mapping[str, float]], left_out: Mapping[str, str], headline: str) -> Table:
+def _split_table(
+    metrics: Mapping[str, Mapping[str, float]], left_out: Mapping[str, str], headline: str, about: tuple[str, ...]
+) -> Table:
     rows = [(name.replace("_", " "), found[headline]) for name, found in metrics.items()]
     notes = ["Context: what query and key say together. Content: what the key says to every query, by b_Q."]
     if left_out:
         names = " and ".join(name.replace("_", " ") for name in left_out)
         notes.append(f"Not measured: {names} ({next(iter(left_out.values()))}).")
-    return Table((Column("Logits"), Column(headline, numbers.significant)), rows, notes=tuple(notes))
+    return Table((Column("Logits"), Column(headline, numbers.significant)), rows, notes=(*notes, *about))
 
 
 def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[Path]:

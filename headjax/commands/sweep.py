@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headjax.commands.command import Command, Result, add_task_arguments, not_negative, open_model_and_task
+from headjax.commands.command import Command, Result, not_negative
+from headjax.commands.examples import add_examples_arguments, open_model_and_examples
 from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.files import write_file
@@ -31,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGETS",
         help="targets of several sizes, such as collaborative:shared_dim=384/192/96; may be given again",
     )
-    add_task_arguments(parser)
+    add_examples_arguments(parser)
     parser.add_argument(
         "--calibrate",
         type=not_negative,
@@ -48,16 +49,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Converts a model to every size of every target and evaluates each; what is done already is not done again."""
     from headjax.conversion.model import parse_target
-    from headjax.evaluation.trials import Trial, expand, prepare_trials
+    from headjax.evaluation.trials import BATCH_SIZE, Trial, expand, prepare_trials
 
     targets = [target for text in options.to for target in expand(text)]
     for target in targets:
         parse_target(target)
     fine_tuning = fine_tuning_of(options)
-    model, task = open_model_and_task(options)
+    model, examples = open_model_and_examples(options)
     file = Path(options.out) / "trials.jsonl"
     done = {(trial.to, trial.variant): trial for trial in read_trials(file)}
-    trials = prepare_trials(model, task, calibration=options.calibrate, fine_tuning=fine_tuning, limit=options.limit)
+    trials = prepare_trials(
+        model,
+        examples.evaluation,
+        selection=examples.selection,
+        calibration=options.calibrate,
+        fine_tuning=fine_tuning,
+        limit=options.limit,
+    )
+    calibrated = examples.selection.count_full(options.calibrate, BATCH_SIZE)
+    described = examples.described(selection=bool(calibrated), selected=calibrated)
     original = Trial("original", "plain", model.num_parameters, 0.0, 0.0, 0.0, 1.0, trials.own.metrics)
     wanted = [(target, variant) for target in targets for variant in trials.variants]
     with progress("converting", len(wanted), "models") as bar:
@@ -68,8 +78,13 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
             bar(number, {trials.task.headline: done[target, variant].metrics[trials.task.headline]})
     found = [original, *(done[place] for place in wanted)]
     plot = write_file(Path(options.out) / "sweep.png", _plot(found, trials))
-    data = {"headline": trials.task.headline, "trials": [trial._asdict() for trial in found], "plot": str(plot)}
-    return Result(data, [_table(found, trials.task.headline)], f"plot: {plot}")
+    data = {
+        "headline": trials.task.headline,
+        "trials": [trial._asdict() for trial in found],
+        "plot": str(plot),
+        **described.data,
+    }
+    return Result(data, [_table(found, trials.task.headline, described.notes)], f"plot: {plot}")
 
 
 def read_trials(file: Path) -> list[Trial]:
@@ -104,7 +119,7 @@ def _plot(found: Sequence[Trial], trials: Trials) -> bytes:
     return sharing_curves(panels, baseline=found[0].metrics[headline], metric=headline).png()
 
 
-def _table(found: Sequence[Trial], headline: str) -> Table:
+def _table(found: Sequence[Trial], headline: str, notes: tuple[str, ...]) -> Table:
     columns = (
         Column("Conversion"),
         Column("Variant"),
@@ -120,7 +135,7 @@ def _table(found: Sequence[Trial], headline: str) -> Table:
         "Errors are root mean squares over the layers: of the products of queries and keys, of values and outputs, and "
         "of the logits of the inputs seen; before training. Cosine: between the embeddings and the original's."
     )
-    return Table(columns, rows, notes=(note,))
+    return Table(columns, rows, notes=(note, *notes))
 
 
 COMMAND = Command("sweep", "convert to many sizes and evaluate each", arguments, run)

@@ -20,6 +20,7 @@ import numpy as np
 from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
+from headjax.data.task import Source
 from headjax.evaluation import metrics as formulas
 from headjax.models.base import Batch, ModelConfig, Output
 from headjax.models.encoder import EncoderModel
@@ -89,6 +90,19 @@ class Measure(abc.ABC):
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         """Metrics by name, the headline among them."""
 
+    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
+        """Return the measure of other examples of the same task.
+
+        Args:
+            source: the examples.
+            counts: what the task's `info` says of them.
+        """
+        return self
+
+    def together(self, example: Mapping[str, np.ndarray]) -> str | None:
+        """Return a text that is equal for examples which must not be divided; None compares their inputs."""
+        return None
+
     def values(self, outcomes: Outcomes) -> np.ndarray | None:
         """Return `[examples]` numbers whose mean is the headline, for the kinds `binary` and `graded`; else None."""
         return None
@@ -115,6 +129,10 @@ class LanguageModelling(Measure):
     @property
     def kind(self) -> Kind:
         return "sum"
+
+    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
+        ratios = {name: counts[name] for name in ("words_per_token", "bytes_per_token") if name in counts}
+        return dataclasses.replace(self, **ratios)
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.data.question_answering import Windows
+from headjax.data.task import Source
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
 from headjax.evaluation.squad import answer_f1, squad_metrics
 from headjax.models.base import Batch, ModelConfig, Output
@@ -47,6 +49,17 @@ class Spans(Measure):
     def kind(self) -> Kind:
         return "graded"
 
+    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
+        windows = getattr(source, "source", None)
+        if not isinstance(windows, Windows):
+            return UnmeasuredSpans(headline=self.headline)
+        return dataclasses.replace(self, windows=windows)
+
+    def together(self, example: Mapping[str, np.ndarray]) -> str | None:
+        """Return the paragraph: its questions and windows share most of their tokens."""
+        window = self.windows.windows[int(example["window"])]
+        return self.windows.questions[window.question].context
+
     def answers(self, outcomes: Outcomes) -> dict[int, str]:
         """The answer to every question of which a window is there, by the question's number."""
         best: dict[int, tuple[float, str]] = {}
@@ -67,6 +80,14 @@ class Spans(Measure):
         """`[questions]` F1 of every question."""
         found = self.answers(outcomes).items()
         return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in found])
+
+
+@dataclasses.dataclass(frozen=True)
+class UnmeasuredSpans(Spans):
+    """Spans of examples whose paragraphs are not at hand: there is a loss, and no exact match or F1."""
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        raise DataError(f"{self.headline}: these questions come without their text; name others to choose heads on")
 
 
 def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -21,6 +21,7 @@ from headjax.data.roots import data_folder
 from headjax.data.tables import header, read_table
 from headjax.data.task import DataConfig, TaskData
 from headjax.evaluation.data_measures import language_measure, measure_of
+from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
 from headjax.models.tasks import Regression
@@ -70,8 +71,8 @@ class Request(NamedTuple):
         return tokenizer
 
 
-def load_task(spec: str, model: Model, length: int = 0) -> Task:
-    """A task for a model, read with the model's own tokenizer.
+def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validation") -> Task:
+    """Return a task for a model, read with the model's own tokenizer.
 
     Args:
         spec: one of
@@ -91,11 +92,15 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
               (`LanguageConfig.path`) holds out; `all:PATH` on the whole text.
         model: the model that is asked; only its config and tokenizer are read.
         length: tokens of an example; 0 is `LENGTH` (`SQUAD_LENGTH`), or what the model's positions allow.
+        split: `train` to have `batches` give the training examples, in a seeded random order; a task with one split
+            only has none and is divided by `headjax.split_task`.
 
     Raises:
-        HeadjaxError: an unknown name, the model has no tokenizer, or its output does not fit the task.
-        DataError: a file that cannot be used.
+        HeadjaxError: an unknown name or split, the model has no tokenizer, or its output does not fit the task.
+        DataError: a file that cannot be used, or a task without training examples where those are asked for.
     """
+    if split not in SPLITS:
+        raise HeadjaxError(f"split: expected {' or '.join(SPLITS)}, got {split!r}")
     name, _, path = spec.partition(":")
     if name in NAMED:
         task = NAMED[name](Request(path, model, length))
@@ -110,6 +115,10 @@ def load_task(spec: str, model: Model, length: int = 0) -> Task:
     else:
         raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}")
     task.fit(model)
+    if split == "train":
+        if not len(task.data.train):
+            raise DataError(f"{task.name}: it has one split only; headjax.split_task divides it")
+        return selection_of(task)
     return task
 
 

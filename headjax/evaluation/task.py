@@ -38,11 +38,23 @@ class Task:
         name: as asked for.
         data: its examples.
         measure: which metrics there are and how they come from a model's outputs.
+        part: name of the examples that `batches` gives, where they are others than the task's own to evaluate on
+            (`headjax.evaluation.selection`).
     """
 
     name: str
     data: TaskData
     measure: Measure
+    part: str = ""
+
+    @property
+    def split(self) -> str:
+        """Name of the examples that `batches` gives: `validation`, `all` where the task has no others, or `part`."""
+        return self.part or ("validation" if len(self.data.train) else "all")
+
+    def count(self, limit: int = 0) -> int:
+        """Return the number of examples that `batches` gives."""
+        return min(limit or len(self.data.validation), len(self.data.validation))
 
     @property
     def headline(self) -> str:
@@ -83,6 +95,25 @@ class Task:
             some = source.select(np.arange(min(limit or len(source), len(source))), source.length)
             return batches_by_length(some, batch_size, buckets)
         return evaluation_batches(First(source, limit) if limit else source, batch_size)
+
+    def first_batches(
+        self, number: int, batch_size: int = BATCH_SIZE, *, buckets: Sequence[int] = ()
+    ) -> list[dict[str, np.ndarray]]:
+        """Return the first batches, all full where there are examples enough for one: nothing in them is padding.
+
+        Args:
+            number: how many batches at most; 0 is none.
+            batch_size: examples of one batch.
+            buckets: see `batches`.
+        """
+        limit = self.count_full(number, batch_size)
+        return list(self.batches(batch_size, limit=limit, buckets=buckets)) if limit else []
+
+    def count_full(self, number: int, batch_size: int = BATCH_SIZE) -> int:
+        """Return the number of examples in the batches that `first_batches` gives."""
+        require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
+        full = min(number * batch_size, self.count())
+        return full - full % batch_size if full > batch_size else full
 
     def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0) -> int:
         """How many batches `batches` gives without buckets."""

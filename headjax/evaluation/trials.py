@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,9 @@ from headjax.conversion.model import convert
 from headjax.conversion.target import HeadLayer
 from headjax.data.buckets import LengthBuckets
 from headjax.data.ragged import RaggedRows
+from headjax.data.task import Source
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
+from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.models.base import Batch, Model, ModelConfig, Output
 from headjax.models.tasks.similarity import sentence_embeddings
@@ -101,14 +102,22 @@ class Trials:
 
 
 def prepare_trials(
-    model: Model, task: Task, *, calibration: int, fine_tuning: Distillation | None = None, limit: int = 0
+    model: Model,
+    task: Task,
+    *,
+    calibration: int,
+    selection: Task | None = None,
+    fine_tuning: Distillation | None = None,
+    limit: int = 0,
 ) -> Trials:
     """Evaluates the original and collects the moments of what its layers read.
 
     Args:
         model: the model.
-        task: the task; its training examples calibrate and train, the others are evaluated on.
+        task: the task; its training examples train, the others are evaluated on.
         calibration: number of batches of 32 examples to calibrate on.
+        selection: the task whose `batches` give the examples to calibrate on; None is the training examples of `task`
+            (`headjax.evaluation.selection`).
         fine_tuning: how converted models are trained; None trains none.
         limit: only the first so many examples of the task are evaluated on; 0 is all.
 
@@ -116,13 +125,14 @@ def prepare_trials(
         HeadjaxError: the model's output is for another task.
         DataError: the task has no examples to train on.
     """
+    calibrated = (selection or selection_of(task)).first_batches(calibration, BATCH_SIZE, buckets=BUCKETS)
     train: Any = task.data.train
     if isinstance(train, RaggedRows):
         train = LengthBuckets(train, BUCKETS)
     measure = WithEmbeddings(headline=task.measure.headline, inner=task.measure)
     task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)
     model = task.fit(model)
-    moments = collect(model, islice(task.train_batches(BATCH_SIZE), calibration))
+    moments = collect(model, calibrated)
     return Trials(model, task, moments, _evaluate(model, task, limit), fine_tuning, limit)
 
 
@@ -145,6 +155,12 @@ class WithEmbeddings(Measure):
     @property
     def kind(self) -> Kind:
         return self.inner.kind
+
+    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
+        return dataclasses.replace(self, inner=self.inner.on(source, counts))
+
+    def together(self, example: Mapping[str, np.ndarray]) -> str | None:
+        return self.inner.together(example)
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         return self.inner.metrics(outcomes)

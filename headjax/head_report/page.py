@@ -48,8 +48,8 @@ def write_report(study: HeadStudy, path: str | Path) -> Path:
     headline = study.task.headline
     summary = (
         f"{heads} heads in {numbers.count(study.model.num_parameters)} parameters, measured on {study.examples:,} "
-        f"examples of {study.task.name}. Heads are removed by gates, without any training afterwards, in orders found "
-        f"on {study.ordered_by}."
+        f"examples of {study.task.name}, {study.task.split}. Heads are removed by gates, without any training "
+        f"afterwards, in orders found on {study.ordered_by}."
     )
     drop = tolerance(study)
     facts = {f"{headline}, all heads": numbers.significant(study.baseline[headline])}
@@ -95,7 +95,11 @@ def _importance(study: HeadStudy) -> Section:
         Picture(head_map(head_values(study.model, study.scores.score(name)), title=title, unit=unit), caption)
         for name, (title, unit, caption) in MAPS.items()
     ]
-    return Section("What the scores say", "One pass over the examples gives every score of every head.", tuple(figures))
+    return Section(
+        "What the scores say",
+        f"One pass over {study.scores.examples:,} selection examples gives every score.",
+        tuple(figures),
+    )
 
 
 def _single(study: HeadStudy) -> Section:
@@ -116,15 +120,10 @@ def _single(study: HeadStudy) -> Section:
 def best_head_table(study: HeadStudy) -> Table:
     """For every layer the head that stands in best for all of it (Michel et al. 2019, tables 2 and 3)."""
     effects = study.effects["all-but-one"]
-    sign = 1.0 if study.task.higher_is_better else -1.0
-    best: dict[tuple[str, int], HeadId] = {}
     changes = effects.effects()
-    for head, change in changes.items():
-        current = best.setdefault((head.stack, head.layer), head)
-        if sign * change > sign * changes[current]:
-            best[head.stack, head.layer] = head
-    rows = [(stack, layer, head.head, changes[head], effects.comparisons[head].p_value)
-            for (stack, layer), head in best.items()]  # fmt: skip
+    rows = [
+        (head.stack, head.layer, head.head, changes[head], effects.comparisons[head].p_value) for head in study.best
+    ]
     return Table(
         (
             Column("Stack"),
@@ -135,7 +134,7 @@ def best_head_table(study: HeadStudy) -> Table:
         ),
         rows,
         title="The best single head of every layer",
-        notes=(f"{effects.test}. The head is chosen on the same examples, which flatters it.",),
+        notes=(f"{effects.test}. The head with the least loss on the selection examples is chosen.",),
     )
 
 

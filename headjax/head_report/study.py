@@ -12,10 +12,12 @@ from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count, Size
 from headjax.core.progress import Progress, silent
 from headjax.evaluation.head_effects import HeadEffects, head_effects
+from headjax.evaluation.selection import selection_of, split_task
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, Judge, curve
 from headjax.head_report.patterns import Pattern, patterns
 from headjax.heads.ablation import ablate
+from headjax.heads.best_heads import best_heads
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import by_scores
@@ -39,7 +41,7 @@ class StudyConfig(Checked):
         buckets: see `Task.batches`.
         orders: see `CurveConfig.parse`.
         seeds: repeats of every order; each draws other examples to order heads by.
-        scored: training examples that heads are scored and ordered by.
+        scored: selection examples that heads are scored and ordered by; 0 is all.
         percentages: shares of heads removed along the curves.
         profile_percentages: the same for the checkpoints of a run.
         resamples: of bootstraps.
@@ -51,7 +53,7 @@ class StudyConfig(Checked):
     buckets: tuple[int, ...] = ()
     orders: tuple[str, ...] = ORDERS
     seeds: Size = 3
-    scored: Size = 256
+    scored: Count = 256
     percentages: tuple[int, ...] = tuple(range(10, 101, 10))
     profile_percentages: tuple[int, ...] = (20, 40, 60, 80)
     resamples: Size = 1000
@@ -99,13 +101,15 @@ class HeadStudy(NamedTuple):
 
     Attributes:
         model: the model.
-        task: the task, on whose evaluation examples everything but orders is measured.
+        task: the task, on whose evaluation examples metrics and effects are measured.
+        selection: the task whose examples heads are scored, ordered and chosen on.
         config: how much was measured.
         baseline: the task's metrics.
         examples: number of examples they were measured on.
         ordered_by: what heads were ordered by, in words.
-        scores: every head score, on the evaluation examples.
-        effects: by mode of `ablate`.
+        scores: every head score, on the selection examples.
+        effects: by mode of `ablate`, on the evaluation examples.
+        best: the head of every layer with the least loss on the selection examples when it is the only one left.
         curves: by order.
         second: importance on another data set, if there is one.
         snapshots: of a training run, if there is one.
@@ -116,12 +120,14 @@ class HeadStudy(NamedTuple):
 
     model: Model
     task: Task
+    selection: Task
     config: StudyConfig
     baseline: Mapping[str, float]
     examples: int
     ordered_by: str
     scores: Scores
     effects: Mapping[str, HeadEffects]
+    best: Sequence[HeadId]
     curves: Mapping[str, Sequence[CurvePoint]]
     second: SecondTask | None
     snapshots: Sequence[Snapshot]
@@ -135,6 +141,7 @@ def study_heads(
     task: Task,
     config: StudyConfig = StudyConfig(),
     *,
+    selection: Task | None = None,
     second: Task | None = None,
     run: str | Path | None = None,
     progress: Progress = silent,
@@ -145,6 +152,8 @@ def study_heads(
         model: the model.
         task: a task that fits it.
         config: how much to measure.
+        selection: the task whose `batches` give the examples to choose heads on; None divides `task`
+            (`headjax.evaluation.selection.split_task`).
         second: another task that fits it, to compare importance on.
         run: workdir of a training run of the same architecture, whose checkpoints are pruned one by one.
         progress: shows the advance.
@@ -154,29 +163,35 @@ def study_heads(
         DataError: data that cannot be used.
     """
     started = time.perf_counter()
+    if selection is None:
+        selection, task = split_task(task)
     judge = Judge(task, config.limit, config.batch_size, config.buckets)
     fitted = task.fit(model)
-    samples, ordered_by = _samples(task, config)
+    samples, ordered_by = _samples(selection, config)
     along = [] if run is None else _along(run, model, samples[0], config, judge, progress)
     baseline = evaluate_task(model, task, limit=config.limit, batch_size=config.batch_size, buckets=config.buckets)
-    scores = _score(fitted, task, config, progress)
+    scores = _score(fitted, selection.name, samples[0], progress)
     effects = {mode: _ablate(fitted, task, mode, config, progress) for mode in MODES}
+    best = _best(fitted, samples[0], progress)
     curves = _curves(model, samples, config, judge, progress)
     compared = None
     if second is not None:
-        other = _score(second.fit(model), second, config, progress)
+        other_samples, _ = _samples(selection_of(second), config)
+        other = _score(second.fit(model), second.name, other_samples[0], progress)
         both = transfer(scores.score("importance"), other.score("importance"), resamples=config.resamples)
         compared = SecondTask(second.name, both)
     shown = by_scores(scores, "importance")[::-1]
     return HeadStudy(
         model=model,
         task=task,
+        selection=selection,
         config=config,
         baseline=baseline,
-        examples=scores.examples,
+        examples=task.count(config.limit),
         ordered_by=ordered_by,
         scores=scores,
         effects=effects,
+        best=best,
         curves=curves,
         second=compared,
         snapshots=along,
@@ -190,20 +205,18 @@ def _batches(task: Task, config: StudyConfig) -> list[Batch]:
     return list(task.batches(config.batch_size, limit=config.limit, buckets=config.buckets))
 
 
-def _samples(task: Task, config: StudyConfig) -> tuple[Mapping[int, Sequence[Batch]], str]:
-    """By seed, what heads are ordered by: training examples, so that the curves judge a choice they had no part in."""
-    seeds = range(config.seeds)
-    if len(task.data.train):
-        count = min(config.scored, len(task.data.train))
-        drawn = {seed: list(task.sample(count, config.batch_size, seed=seed, buckets=config.buckets)) for seed in seeds}
-        return drawn, f"{count:,} training examples, others for each seed"
-    own = _batches(task, config)
-    return dict.fromkeys(seeds, own), "the evaluation examples themselves (there are no others)"
+def _samples(selection: Task, config: StudyConfig) -> tuple[Mapping[int, Sequence[Batch]], str]:
+    """Return the batches that heads are ordered by, by seed, and a description of them."""
+    count = min(config.scored or selection.count(), selection.count())
+    drawn = {
+        seed: list(selection.sample(count, config.batch_size, seed=seed, buckets=config.buckets))
+        for seed in range(config.seeds)
+    }
+    return drawn, f"{count:,} examples of {selection.name}, {selection.split}, others for each seed"
 
 
-def _score(fitted: Model, task: Task, config: StudyConfig, progress: Progress) -> Scores:
-    batches = _batches(task, config)
-    with progress(f"scoring on {task.name}", len(batches), "batch") as bar:
+def _score(fitted: Model, name: str, batches: Sequence[Batch], progress: Progress) -> Scores:
+    with progress(f"scoring on {name}", len(batches), "batch") as bar:
         return score_heads(fitted, batches, progress=bar)
 
 
@@ -212,6 +225,12 @@ def _ablate(fitted: Model, task: Task, mode: Any, config: StudyConfig, progress:
     with progress(f"ablating, {mode}", len(batches) * len(all_heads(fitted.config)), "ablation") as bar:
         ablation = ablate(fitted, batches, mode, metrics=task.measure.outcomes(), progress=bar)
     return head_effects(ablation, task.measure, resamples=config.resamples)
+
+
+def _best(fitted: Model, batches: Sequence[Batch], progress: Progress) -> list[HeadId]:
+    """Return the head of every layer with the least loss when it is the only one left."""
+    with progress("best heads", len(batches) * len(all_heads(fitted.config)), "ablation") as bar:
+        return [best.head for best in best_heads(ablate(fitted, batches, "all-but-one", progress=bar))]
 
 
 def _curves(

@@ -91,6 +91,11 @@ class Study(NamedTuple):
     timed_tokens: int
     seconds: float
 
+    @property
+    def text(self) -> str:
+        """Name of the text."""
+        return str(self.data.info["text"])
+
 
 def run_study(
     workdir: Path, *, steps: int, path: str = "", batch_size: int = BATCH_SIZE, progress: Progress = silent

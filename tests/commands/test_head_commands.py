@@ -97,8 +97,11 @@ def test_orders(run, arguments, capsys, folder):
 
 
 def test_as_many_heads_as_a_drop_allows(run):
-    """By bisection: the metric stays within the drop, and all heads go where nothing is too dear."""
-    data = run("prune", "--max-drop", "0%", "--by", "random", out="dear")
+    """By bisection: the metric stays within the drop, and all heads go where nothing is too dear.
+
+    The drop is judged on the selection examples, which are here those that the metrics are taken on.
+    """
+    data = run("prune", "--max-drop", "0%", "--by", "random", "--select", "validation", out="dear")
     assert data["metrics"]["perplexity"] <= data["metrics_before"]["perplexity"] * (1 + 1e-6)
     assert data["gated_metric"] == pytest.approx(data["metrics"]["perplexity"], rel=1e-4)
     data = run("prune", "--max-drop", "1e12", "--by", "random", out="cheap")
@@ -149,6 +152,7 @@ def test_the_report_holds_what_the_commands_say(run, folder, capsys):
     more = ("--second", f"all:{folder / 'text.txt'}", "--run", str(folder / "trained"))
     data = run("report", *measured, *more, "--out", str(folder / "heads.html"))
     assert data["examples"] == 16
+    assert len(data["best_heads"]) == 2
     ablated = run("ablate", "--mode", "each,all-but-one")
     for mode, found in data["effects"].items():
         assert found["effect"] == pytest.approx(ablated["modes"][mode]["effect"], rel=1e-4)
@@ -210,6 +214,11 @@ def test_convert_some_layers_with_calibration(run, folder):
         (("ablate", "model", "--task", "text.txt", "--mode", "one"), "--mode: unknown mode 'one'"),
         (("ablate", "model", "--task", "text.txt", "--budget", "much"), "--budget: expected a size"),
         (("score", "model", "--task", "no_such_task"), "no_such_task"),
+        (("score", "model", "--task", "text.txt", "--select", "test"), "--select: task: unknown task or file 'test'"),
+        (("score", "model", "--task", "text.txt", "--select", "labels.tsv"), "--select: task: it needs another model"),
+        (("score", "model", "--task", "all:text.txt", "--select", "train"), "--select: all:text.txt has no training"),
+        (("score", "model", "--task", "text.txt", "--selected", "-1"), "--selected: expected a whole number"),
+        (("prune", "model", "bad", "--remove", "decoder/0/0", "--select", "train"), "--select: needs a task"),
         (
             ("report", "model", "--task", "text.txt", "--orders", "importance+sorted"),
             "'sorted' is neither normalize nor",

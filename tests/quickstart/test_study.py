@@ -28,6 +28,9 @@ def result(tmp_path_factory):
 
 def test_the_contract_holds(result):
     assert {"perplexity", "scores", "pruned", "converted", "report"} <= result.keys()
+    assert result["selection"]["split"] == "train"
+    assert result["evaluation"]["split"] == "validation"
+    assert min(result["selection"]["examples"], result["evaluation"]["examples"]) > 0
     assert set(result["perplexity"]) == {"standard", "fixed", "collaborative"}
     assert set(result["scores"]["standard"]["importance"]) == {f"decoder/{i}/{j}" for i in range(4) for j in range(8)}
     assert [entry["fraction"] for entry in result["pruned"]] == list(REMOVED_FOR_REAL)

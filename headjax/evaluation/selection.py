@@ -1,0 +1,183 @@
+"""Which examples heads are chosen on, and which examples metrics are taken on: one policy for every command.
+
+Heads are chosen, scored, calibrated and rescaled on *selection* examples: the training examples of a task. Metrics are
+taken on *evaluation* examples: its validation examples. A task with one split only is divided in halves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.data.buckets import LengthBuckets
+from headjax.data.ragged import RaggedRows
+from headjax.data.records import LABELS
+from headjax.data.task import Source
+from headjax.evaluation.task import Drawn, Task
+
+SELECTED = 1024
+"""Selection examples that commands draw where no number is asked for."""
+
+SEED = 0
+"""Seed of the order in which training examples are drawn, and of the hash that divides a single split."""
+
+SPLITS = ("train", "validation")
+"""Splits that `split_task` takes by name."""
+
+HALVES = ("selection half", "evaluation half")
+"""Names of the halves of a single split."""
+
+RULE = (
+    "one split: its examples are sorted by a hash of their inputs (seed 0), equal ones together, heads are chosen on the "
+    "first half and metrics are taken on the other"
+)
+"""How a single split is divided, in words."""
+
+
+class Parts(NamedTuple):
+    """A task's two parts.
+
+    Attributes:
+        selection: its `batches` give the examples to choose heads on, in a seeded random order: the first N of them are
+            a random draw.
+        evaluation: its `batches` give the examples to take metrics on.
+    """
+
+    selection: Task
+    evaluation: Task
+
+
+def split_task(task: Task, select: str | Task = "train") -> Parts:
+    """Return the examples to choose heads on and those to take metrics on.
+
+    A task without training examples is divided: examples are sorted by the SHA-256 of their inputs (labels do not
+    count), and the first half is for selection. Equal examples, pairs with the same first text, and all questions about
+    one paragraph stay together. The halves are disjoint and the same on every machine.
+
+    Args:
+        task: the task.
+        select: `train`; `validation`, the evaluation examples themselves; or another task, of which the training
+            examples are taken, or all where it has one split only.
+
+    Raises:
+        HeadjaxError: an unknown split.
+        DataError: a single split that cannot be divided, because its examples are all equal.
+    """
+    if isinstance(select, Task):
+        return Parts(selection_of(select), task)
+    if select not in SPLITS:
+        raise HeadjaxError(f"select: expected {' or '.join(SPLITS)}, or other examples, got {select!r}")
+    if select == "validation":
+        own = task.data._replace(train=task.data.validation)
+        return Parts(dataclasses.replace(task, data=own, part=task.split), task)
+    if len(task.data.train):
+        return Parts(selection_of(task), task)
+    return _halves(task)
+
+
+def selection_of(task: Task) -> Task:
+    """Return the task whose `batches` give its training examples, or all of a single split, in a random order.
+
+    The order is that of `SEED`; `Task.sample` of the result draws others.
+    """
+    rows: Any = task.data.train
+    split, measure = "train", task.measure
+    if not len(rows):
+        rows, split = task.data.validation, task.split
+    else:
+        rows = rows.rows if isinstance(rows, LengthBuckets) else rows
+        measure = task.measure.on(rows, task.data.info.get("train", {}))
+    order = np.random.default_rng(SEED).permutation(len(rows))
+    data = task.data._replace(train=rows, validation=subset(rows, order))
+    return dataclasses.replace(task, data=data, measure=measure, part=split)
+
+
+def describe(task: Task, limit: int = 0) -> dict[str, Any]:
+    """Return what a command's JSON says of examples: `task`, `split`, `examples`, and `rule` where they are a half.
+
+    Args:
+        task: a part of `split_task`.
+        limit: only the first so many of its examples were used; 0 is all.
+    """
+    described: dict[str, Any] = {"task": task.name, "split": task.split, "examples": task.count(limit)}
+    return described | ({"rule": RULE} if task.split in HALVES else {})
+
+
+def in_words(selection: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the notes under a command's table about its examples.
+
+    Args:
+        selection, evaluation: what `describe` returned; None where the command has read none.
+    """
+    notes = []
+    for title, found in (("Selection", selection), ("Evaluation", evaluation)):
+        if found is not None:
+            notes.append(f"{title}: {found['examples']:,} examples of {found['task']}, {found['split']}.")
+    if any(found is not None and "rule" in found for found in (selection, evaluation)):
+        notes.append(f"The task has {RULE}.")
+    named = [(found["task"], found["split"]) for found in (selection, evaluation) if found is not None]
+    if len(named) == 2 and named[0] == named[1]:
+        notes.append("Heads were chosen on the examples that the metrics are taken on, which flatters them.")
+    return tuple(notes)
+
+
+def subset(source: Source, indices: np.ndarray) -> Source:
+    """Return these examples of a source; those of different lengths can still be read by length."""
+    return source.select(indices, source.length) if isinstance(source, RaggedRows) else Drawn(source, indices)
+
+
+def _halves(task: Task) -> Parts:
+    source = task.data.validation
+    groups: dict[bytes, list[int]] = {}
+    for index in range(len(source)):
+        groups.setdefault(_group(task, source[index]), []).append(index)
+    if len(groups) < 2:
+        raise DataError(
+            f"{task.name}: its examples are all equal and cannot be divided; name others to choose heads on (--select)"
+        )
+    ordered = [groups[key] for key in sorted(groups)]
+    chosen: list[int] = []
+    for group in ordered[:-1]:
+        if 2 * len(chosen) >= len(source):
+            break
+        chosen += group
+    judged = np.setdiff1d(np.arange(len(source)), chosen)
+    first, second = subset(source, np.asarray(chosen)), subset(source, judged)
+    data = task.data._replace(train=first)
+    selection = dataclasses.replace(task, data=data._replace(validation=first), part=HALVES[0])
+    return Parts(selection, dataclasses.replace(task, data=data._replace(validation=second), part=HALVES[1]))
+
+
+def _group(task: Task, example: Mapping[str, np.ndarray]) -> bytes:
+    """Return a hash that is the same for examples which must stay together."""
+    together = task.measure.together(example)
+    parts: Sequence[tuple[str, bytes]]
+    if together is not None:
+        parts = [("together", together.encode())]
+    else:
+        parts = [(name, array.tobytes()) for name, array in sorted(_first_text(example).items())]
+    digest = hashlib.sha256(str(SEED).encode())
+    for name, content in parts:
+        digest.update(name.encode() + b"\0" + content)
+    return digest.digest()
+
+
+def _first_text(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return an example's inputs without padding; of a pair of texts the first one alone."""
+    arrays = {name: np.asarray(array) for name, array in example.items()}
+    if "input_ids" not in arrays:
+        return {name: array for name, array in arrays.items() if name not in LABELS}
+    ids = arrays["input_ids"]
+    kept = np.ones(ids.shape, bool)
+    if "attention_mask" in arrays:
+        kept &= arrays["attention_mask"] == 1
+    if "segment_ids" in arrays:
+        kept &= arrays["segment_ids"] <= 1
+    elif "token_type_ids" in arrays:
+        kept &= arrays["token_type_ids"] == 0
+    return {"input_ids": ids[kept].astype("<i8")}  # one type, so that the hash is the same everywhere

@@ -1,0 +1,132 @@
+"""Heads are chosen on other examples than metrics are taken on, and both are the same on every machine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.data.question_answering import Question, QuestionRows, Window, Windows
+from headjax.data.ragged import RaggedRows
+from headjax.data.records import TokenBlocks
+from headjax.data.task import TaskData
+from headjax.evaluation.measures import Classes, LanguageModelling
+from headjax.evaluation.selection import RULE, describe, in_words, selection_of, split_task
+from headjax.evaluation.spans import Spans
+from headjax.evaluation.task import Task
+
+
+def rows(ids, **columns) -> RaggedRows:
+    """Examples of these tokens; the label of each is its number."""
+    arrays = [np.asarray(tokens, np.int32) for tokens in ids]
+    return RaggedRows({"input_ids": arrays, **columns}, {"labels": np.arange(len(ids))}, padding_id=99)
+
+
+def labels(task: Task, limit: int = 0) -> list[int]:
+    """The labels of the examples that a task's batches give."""
+    return [int(label) for batch in task.batches(4, limit=limit) for label in batch["labels"] if label != -100]
+
+
+GOLDEN = [11, 6, 13, 9, 0, 3, 8, 7, 5, 12]
+"""The labels of the half of `SINGLE` to choose on: what every machine has to find."""
+
+SINGLE = Task("table.tsv", TaskData(None, (), rows([[i, i + 1, 7] for i in range(20)]), {}), Classes())
+BOTH = dataclasses.replace(SINGLE, data=SINGLE.data._replace(train=rows([[i] * (1 + i % 3) for i in range(30)])))
+
+
+def test_training_examples_are_drawn_at_random_and_the_others_are_left_as_they_are():
+    selection, evaluation = split_task(BOTH)
+    assert evaluation is BOTH
+    assert (selection.split, evaluation.split) == ("train", "validation")
+    assert sorted(labels(selection)) == list(range(30))
+    assert labels(selection, limit=8) == labels(selection)[:8] == labels(selection_of(BOTH), limit=8)
+    assert labels(selection, limit=8) != sorted(labels(selection, limit=8))
+    assert labels(evaluation) == list(range(20))
+    assert describe(selection, 8) == {"task": "table.tsv", "split": "train", "examples": 8}
+    assert describe(evaluation) == {"task": "table.tsv", "split": "validation", "examples": 20}
+
+
+def test_one_split_is_divided_in_disjoint_halves_that_are_the_same_everywhere():
+    selection, evaluation = split_task(SINGLE)
+    chosen, judged = labels(selection), labels(evaluation)
+    assert sorted(chosen + judged) == list(range(20))
+    assert len(chosen) == len(judged) == 10
+    assert chosen == GOLDEN
+    assert judged == sorted(judged)
+    assert describe(selection) == {"task": "table.tsv", "split": "selection half", "examples": 10, "rule": RULE}
+    assert describe(evaluation, 3) == {"task": "table.tsv", "split": "evaluation half", "examples": 3, "rule": RULE}
+    # Whoever trains on the task may not see the examples to judge by either.
+    assert {int(batch["labels"][0]) for batch in evaluation.sample(10, 1)} == set(chosen)
+
+
+def test_what_an_example_is_padded_to_and_its_label_do_not_move_it():
+    longer = RaggedRows(SINGLE.data.validation.columns, {"labels": np.arange(20)[::-1]}, 0, length=32)
+    other = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=longer))
+    assert [19 - label for label in labels(split_task(other).selection)] == GOLDEN
+
+
+def test_equal_examples_and_pairs_of_one_text_stay_together():
+    pairs = [[1 + i % 5, 2, i] for i in range(20)]
+    types = [np.asarray([0, 0, 1], np.int32)] * 20
+    task = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=rows(pairs, token_type_ids=types)))
+    selection, evaluation = split_task(task)
+    firsts = [{label % 5 for label in labels(part)} for part in (selection, evaluation)]
+    assert not firsts[0] & firsts[1]
+    assert firsts[0] | firsts[1] == set(range(5))
+    assert len(labels(selection)) == 12
+    same = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=rows([[3, 4]] * 6)))
+    with pytest.raises(DataError, match=r"^table.tsv: its examples are all equal .*\(--select\)$"):
+        split_task(same)
+
+
+def test_blocks_of_text_are_divided_too():
+    task = Task("text", TaskData(None, (), TokenBlocks(np.arange(40), 4), {}), LanguageModelling())
+    parts = [{int(row[0]) for batch in part.batches(1) for row in batch["input_ids"]} for part in split_task(task)]
+    assert parts[0] | parts[1] == set(range(0, 40, 4))
+    assert not parts[0] & parts[1]
+
+
+def test_other_examples_may_be_named():
+    selection, evaluation = split_task(SINGLE, "validation")
+    assert labels(selection) == labels(evaluation) == list(range(20))
+    assert any("flatters" in note for note in in_words(describe(selection), describe(evaluation)))
+    other = dataclasses.replace(BOTH, name="other")
+    selection, evaluation = split_task(SINGLE, other)
+    assert evaluation is SINGLE
+    assert describe(selection) == {"task": "other", "split": "train", "examples": 30}
+    assert describe(split_task(BOTH, dataclasses.replace(SINGLE, name="own"))[0])["split"] == "all"
+    with pytest.raises(HeadjaxError, match="select: expected train or validation, or other examples, got 'test'"):
+        split_task(BOTH, "test")
+
+
+def test_other_samples_of_the_selection_are_drawn_by_seed():
+    selection = split_task(BOTH).selection
+    drawn = {tuple(int(label) for label in selection.sample(4, 4, seed=seed)[0]["labels"]) for seed in range(4)}
+    assert len(drawn) == 4
+
+
+def test_batches_to_calibrate_on_hold_no_padding():
+    selection = split_task(SINGLE).selection
+    assert [len(batch["labels"]) for batch in selection.first_batches(9, 4)] == [4, 4]
+    assert selection.count_full(9, 4) == 8
+    assert selection.first_batches(0, 4) == []
+    assert len(selection.first_batches(1, 16)) == 1
+
+
+def test_measures_follow_the_examples():
+    ratios = {"words_per_token": 0.5, "bytes_per_token": 3.0, "tokens": 9}
+    found = LanguageModelling(words_per_token=0.9, bytes_per_token=4.0).on((), ratios)
+    assert found == LanguageModelling(words_per_token=0.5, bytes_per_token=3.0)
+    questions = tuple(Question(name, "which?", text, ("a",), 0) for name, text in (("q", "a b"), ("r", "a c")))
+    windows = Windows(questions, tuple(Window(number, np.zeros((4, 2), np.int64)) for number in (0, 0, 1)))
+    columns = {"input_ids": [np.arange(4, dtype=np.int32)] * 3}
+    train = QuestionRows(columns, {"window": np.arange(3)}, 0, 8, windows)
+    spans = Spans(windows=Windows((), ()))
+    assert spans.on(train, {}).windows is windows
+    together = {spans.on(train, {}).together({"window": np.int32(number)}) for number in (0, 1)}
+    assert together == {"a b"}
+    # Shards hold no text: there is a loss to score by, and no F1.
+    with pytest.raises(DataError, match="f1: these questions come without their text"):
+        spans.on(rows([[1]]), {}).metrics({})
