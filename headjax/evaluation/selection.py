@@ -33,8 +33,8 @@ HALVES = ("selection half", "evaluation half")
 """Names of the halves of a single split."""
 
 RULE = (
-    "one split: its examples are sorted by a hash of their inputs (seed 0), equal ones together, heads are chosen on the "
-    "first half and metrics are taken on the other"
+    "one split: its examples are sorted by a hash of their inputs (seed 0), equal ones together; heads are chosen on "
+    "the first half, metrics are taken on the other"
 )
 """How a single split is divided, in words."""
 
