@@ -216,7 +216,7 @@ def test_convert_some_layers_with_calibration(run, folder):
         (("score", "model", "--task", "no_such_task"), "no_such_task"),
         (("score", "model", "--task", "text.txt", "--select", "test"), "--select: task: unknown task or file 'test'"),
         (("score", "model", "--task", "text.txt", "--select", "labels.tsv"), "--select: task: it needs another model"),
-        (("score", "model", "--task", "all:text.txt", "--select", "train"), "--select: all:text.txt has no training"),
+        (("score", "model", "--task", "all:text.txt", "--select", "train"), "--select: text.txt has no training"),
         (("score", "model", "--task", "text.txt", "--selected", "-1"), "--selected: expected a whole number"),
         (("prune", "model", "bad", "--remove", "decoder/0/0", "--select", "train"), "--select: needs a task"),
         (
