@@ -64,7 +64,7 @@ def test_scores_are_those_of_the_training_examples(run, folder):
         ("prune", "out", "--speed-up", "1"),
         ("prune", "out", "--remove", "decoder/0/1", "--rescale"),
         ("convert", "out", "--to", "collaborative:shared_dim=8", "--calibrate", "2"),
-        ("sweep", "out/sweep", "--to", "grouped:kv_heads=1", "--calibrate", "1"),
+        ("sweep", "trials", "--to", "grouped:kv_heads=1", "--calibrate", "1"),
         ("report", "--orders", "importance", "--seeds", "1", "--percentages", "50", "--out", "heads.html"),
         ("ablate", "--resamples", "5"),
         ("sharing",),
