@@ -121,6 +121,13 @@ class Attention(Checked, abc.ABC):
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         """sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
 
+    def output_matrices(self, params: Params) -> jax.Array:
+        """W_O^h of every head, `[heads, value_dim, width]`, where `combine` is linear in the contexts but for b_O.
+
+        It is the tensor that `declare_output` declares; formulations that have none say where theirs is.
+        """
+        return params["output"]
+
     @abc.abstractmethod
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         """Floating-point operations of one forward of one sequence: two a multiply-add, none for softmax and biases."""

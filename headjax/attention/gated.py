@@ -69,6 +69,9 @@ class Gated(Attention):
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return self.inner.combine(params["inner"], context)
 
+    def output_matrices(self, params: Params) -> jax.Array:
+        return self.inner.output_matrices(params["inner"])
+
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         inner = self.inner.flops(width, memory_width, query_length, key_length)
         return inner + 2 * query_length * width * self.num_heads

@@ -53,6 +53,9 @@ class NoHeads(Attention):
         bias = params["output_bias"].reshape(1, 1, -1)
         return jnp.broadcast_to(bias, (*context.shape[:2], bias.shape[-1]))
 
+    def output_matrices(self, params: Params) -> jax.Array:
+        return jnp.zeros((0, 1, params["output_bias"].shape[-1] if self.output_bias else 1))
+
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         return 0
 

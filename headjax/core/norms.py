@@ -8,6 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from headjax.core.derivatives import standardised
 from headjax.core.fields import Checked, NotNegative
 from headjax.core.serialize import kind
 from headjax.core.tensors import Ones, Params, Tensor, Tensors, Zeros
@@ -44,10 +45,7 @@ class LayerNorm(Norm):
         }
 
     def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
-        x = inputs.astype(jnp.float32)
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        normal = (centred * jax.lax.rsqrt(variance + self.epsilon)).astype(inputs.dtype)
+        normal = standardised(inputs.astype(jnp.float32), self.epsilon).astype(inputs.dtype)
         return normal * _row(params["scale"], normal) + _row(params["bias"], normal)
 
 

@@ -19,7 +19,8 @@ Statistic = Callable[[Probe], jax.Array]
 
 def entropy(probe: Probe) -> jax.Array:
     """-sum_k p_k log p_k of each query's attention, in nats."""
-    return _by_query(jax.scipy.special.entr(probabilities(probe)).sum(axis=-1))
+    weights, total = _weights(probe)
+    return _by_query(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total))
 
 
 def normalized_entropy(probe: Probe) -> jax.Array:
@@ -30,13 +31,15 @@ def normalized_entropy(probe: Probe) -> jax.Array:
 
 def confidence(probe: Probe) -> jax.Array:
     """max_k p_k, the weight of the key attended to most (Voita et al. 2019, section 4)."""
-    return _by_query(probabilities(probe).max(axis=-1))
+    weights, total = _weights(probe)
+    return _by_query(weights.max(axis=-1) / total)
 
 
 def distance(probe: Probe) -> jax.Array:
     """sum_k p_k |q - k|, the mean distance between query q and what it attends to, in positions."""
-    weights = probabilities(probe)
-    return _by_query(jnp.einsum("bhqk,qk->bhq", weights, jnp.abs(offsets(weights)).astype(weights.dtype)))
+    weights, total = _weights(probe)
+    positions = jnp.abs(offsets(weights)).astype(weights.dtype)
+    return _by_query((weights * positions[None, None]).sum(axis=-1) / total)
 
 
 def context_norm(probe: Probe) -> jax.Array:
@@ -101,19 +104,30 @@ def probabilities(probe: Probe) -> jax.Array:
     Raises:
         KernelError: the attention implementation does not hold them.
     """
-    weights = probe.attended.probabilities
-    if weights is not None:
-        size = jnp.abs(weights.astype(jnp.float32))
-        return size / jnp.maximum(size.sum(axis=-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+    weights, total = _weights(probe)
+    return weights / total[..., None]
+
+
+def _weights(probe: Probe) -> tuple[jax.Array, jax.Array]:
+    """Absolute attention weights a `[batch, heads, query, key]` in float32 and their sums s over the keys.
+
+    The probabilities are a / s. What is linear in them, or has a logarithm, is divided by s after the sum over keys, so
+    that no array of their size is written: -sum_k (a_k / s) log(a_k / s) = log s - sum_k a_k log(a_k) / s.
+    """
+    found = probe.attended.probabilities
     context = probe.attended.context
-    if context.shape[2] == 0:
-        return jnp.zeros((context.shape[0], 0, context.shape[1], 1))
-    raise KernelError("attention implementation: holds no probabilities to take statistics of; use einsum")
+    if found is None and context.shape[2] == 0:
+        weights = jnp.zeros((context.shape[0], 0, context.shape[1], 1))
+    elif found is None:
+        raise KernelError("attention implementation: holds no probabilities to take statistics of; use einsum")
+    else:
+        weights = jnp.abs(found.astype(jnp.float32))
+    return weights, jnp.maximum(weights.sum(axis=-1), jnp.finfo(jnp.float32).tiny)
 
 
 def visible_keys(probe: Probe) -> jax.Array:
     """`[batch or 1, query, 1]` number of keys each query may attend to."""
-    query, key = probabilities(probe).shape[2:]
+    query, key = _weights(probe)[0].shape[2:]
     allowed = None if probe.mask is None else probe.mask.array(query, key)
     if allowed is None:
         return jnp.full((1, query, 1), key)
@@ -127,15 +141,8 @@ def offsets(weights: jax.Array) -> jax.Array:
 
 
 def output_matrices(probe: Probe) -> jax.Array:
-    """W_O^h of every head, `[heads, value_dim, width]` in float32, read off `combine` whatever the formulation.
-
-    `combine` is affine in the contexts, so its values at unit contexts less its value at zero are the rows of W_O.
-    """
-    heads, size = probe.attended.context.shape[2:]
-    units = jnp.eye(heads * size).reshape(1, heads * size, heads, size)
-    params = jax.tree.map(lambda array: array.astype(jnp.float32), probe.params)
-    rows = probe.attention.combine(params, units) - probe.attention.combine(params, jnp.zeros((1, 1, heads, size)))
-    return rows.reshape(heads, size, rows.shape[-1])
+    """W_O^h of every head, `[heads, value_dim, width]` in float32."""
+    return probe.attention.output_matrices(probe.params).astype(jnp.float32)
 
 
 def _by_query(array: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.projections import into_heads
+from headjax.core.derivatives import gelu
 from headjax.core.fields import Checked, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
@@ -21,7 +22,7 @@ ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headjax.attention import Dropout, Mask, attend
 from headjax.attention.attend import default_scale
+from headjax.attention.kernels.choose import target
 from headjax.core.errors import KernelError
 from tests.closeness import assert_close
 
@@ -200,3 +201,15 @@ def test_requests_that_cannot_be_met_say_why():
 
 def test_default_scale():
     assert default_scale(64) == 0.125
+
+
+@pytest.mark.parametrize("key_heads, value_heads", [(4, 4), (2, 2), (1, 4)])
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_the_layout_that_a_platform_gets_changes_nothing(platform, key_heads, value_heads):
+    """CPUs multiply matrices by head, TPUs and GPUs arrays as they come."""
+    query, key, value = inputs(key_heads, value_heads)
+    with target(platform):
+        found = attend(query, key, value, scale=SCALE, implementation="einsum")
+    context, probabilities = reference(query, key, np.repeat(value, HEADS // value_heads, axis=2), SCALE)
+    assert_close(found.context, context, sums=SUMS)
+    assert_close(found.probabilities, probabilities, sums=SUMS)
