@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -83,6 +84,26 @@ def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndar
     """A batch of random `input_ids`."""
     generator = np.random.default_rng(seed)
     return {"input_ids": generator.integers(0, VOCABULARY, (batch, length), dtype=np.int32)}
+
+
+def fetches(monkeypatch: Any, steps: Callable[[], int]) -> set[int]:
+    """The numbers of steps done at which the host took a floating-point scalar from the device; filled as it happens.
+
+    Args:
+        monkeypatch: pytest's.
+        steps: how many steps are done.
+    """
+    found: set[int] = set()
+    array = type(jnp.zeros(()))
+    value = array._value
+
+    def fetched(self: Any) -> Any:
+        if self.ndim == 0 and jnp.issubdtype(self.dtype, jnp.floating):
+            found.add(steps())
+        return value.fget(self)
+
+    monkeypatch.setattr(array, "_value", property(fetched))
+    return found
 
 
 def replace_attention(old: Layer, attention: Attention) -> Layer:

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError
 from headjax.core.fields import Checked
+from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
@@ -99,7 +100,8 @@ def learn_gates(
         seed: of the samples.
         stacks: head stacks whose gates are learned; None is all. The gates of the other stacks stay 1.
         compute: how to compute.
-        progress: called after every step with the number of steps done and the loss.
+        progress: called after every step with the number of steps done and the latest loss that the host knows, see
+            `headjax.core.losses`.
 
     Raises:
         DataError: there are no batches.
@@ -117,23 +119,21 @@ def learn_gates(
         stack: jnp.where(present[stack] > 0, distribution.initial, -jnp.inf) for stack in present if stack in learned
     }
     state = _State(logits, optax.adam(learning_rate).init(logits))
-    key, losses = jax.random.key(seed), []
+    key, losses = jax.random.key(seed), Losses("learned gates", steps)
     for step, batch in zip(range(steps), itertools.cycle(batches), strict=False):
         arrays = device_batch(config, batch)
         fraction = jnp.float32(step / max(steps - 1, 1))
         drawn = jax.random.fold_in(key, step)
         state, loss = _step(config, distribution, compute, model.params, arrays, state, drawn, fraction, learning_rate)
-        losses.append(float(loss))
-        if not np.isfinite(losses[-1]):
-            raise HeadjaxError(f"learned gates: the loss is {losses[-1]} at step {step}, counted from 0")
+        losses.add(loss)
         if progress is not None:
-            progress(step + 1, {"loss": losses[-1]})
+            progress(step + 1, losses.latest())
     everywhere = head_gates.ones(config)
     gates = everywhere | distribution.final(state.logits)
     values, opened = (head_gates.to_values(config, everywhere | arrays) for arrays in (state.logits, gates))
     values = {head: values[head] for head in heads}
     removed = tuple(head for head in by_score(values) if opened[head] == 0.0)
-    return LearnedGates(gates, removed, values, np.asarray(losses))
+    return LearnedGates(gates, removed, values, losses.fetch())
 
 
 class _State(NamedTuple):

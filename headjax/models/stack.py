@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +54,7 @@ class Stack(Checked):
                 f"num_heads is {heads}, but a layer has a head numbered {max(used, default=0)}",
             )
 
-    @property
+    @functools.cached_property
     def runs(self) -> tuple[Run, ...]:
         """Maximal runs of consecutive layers with equal structure."""
         runs, start = [], 0
@@ -171,6 +172,6 @@ class SharedStack(Stack):
         super().__post_init__()
         require(len(set(self.layers)) == 1, "layers", "those of a shared stack must be equal, they are one layer")
 
-    @property
+    @functools.cached_property
     def runs(self) -> tuple[Run, ...]:
         return (SharedRun(0, len(self.layers), self.layers[0].structure()),)

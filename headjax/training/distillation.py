@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
+from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.mesh.distributed import on_this_process
@@ -103,7 +104,8 @@ def distill(
         settings: what to learn from, and for how long.
         mesh: devices to spread the batches over; None is the first device alone.
         compute: how to compute.
-        progress: called after every step with the number of steps done and the loss.
+        progress: called after every step with the number of steps done and the latest loss that the host knows, see
+            `headjax.core.losses`.
 
     Raises:
         DataError: the batches end early.
@@ -122,20 +124,18 @@ def distill(
     state = initial_state(config, optimizer, mesh, settings.seed, student.params)
     answers = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
     step = _step(config, teacher.config, settings, mesh, compute)
-    losses: list[float] = []
+    losses = Losses("distillation", settings.steps)
     for batch in itertools.islice(itertools.chain([first], iterator), settings.steps):
         state, metrics = step(state, answers, put_batch(check_batch(config, batch), mesh))
-        losses.append(float(metrics.loss))
-        if not np.isfinite(losses[-1]):
-            raise HeadjaxError(f"distillation: the loss is {losses[-1]} at step {len(losses) - 1}, counted from 0")
+        losses.add(metrics.loss)
         if progress is not None:
-            progress(len(losses), {"loss": losses[-1]})
+            progress(len(losses), losses.latest())
     if len(losses) < settings.steps:
         raise DataError(f"batches: they end after {len(losses)} of {settings.steps} steps")
     weights = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
     entry = history.entry("distill", steps=settings.steps, **weights)
     params = on_this_process(state.params, mesh)
-    return Distilled(student.replace(params=params, history=(*student.history, entry)), np.asarray(losses))
+    return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
 
 
 def distillation_loss(

@@ -77,7 +77,20 @@ def test_hard_concrete_closes_what_costs_nothing(task):
         *task, HardConcrete(weight=0.02), steps=120, learning_rate=0.2, progress=lambda n, values: seen.append(values)
     )
     assert set(learned.removed) == set(learned.logits) - USEFUL
-    assert [values["loss"] for values in seen] == learned.losses.tolist()
+    assert len(seen) == 120
+    assert [seen[number - 1]["loss"] for number in (1, 20, 100, 120)] == learned.losses[[0, 19, 99, 119]].tolist()
+
+
+def test_the_host_waits_for_the_device_only_when_losses_are_due(task, monkeypatch):
+    done = [0]
+    fetched = tiny.fetches(monkeypatch, lambda: done[0])
+
+    def progress(number, values):
+        done[0] = number
+
+    learn_gates(*task, HardConcrete(weight=0.02), steps=50, learning_rate=0.2, progress=progress)
+    assert fetched
+    assert fetched <= {0, 19, 39, 49, 50}, "steps done when a loss was fetched"
 
 
 def test_bad_requests_are_errors(task):

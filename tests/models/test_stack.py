@@ -14,7 +14,7 @@ from headjax.core.errors import ConfigError
 from headjax.core.tensors import abstract, flatten
 from headjax.models import Compute, Options
 from headjax.models.layer import Layer
-from headjax.models.stack import Stack
+from headjax.models.stack import SharedStack, Stack
 from tests import tiny
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
@@ -28,6 +28,26 @@ def names(*layers: Layer) -> list[str]:
 def test_equal_neighbours_form_one_run():
     assert names(MULTI, MULTI, MULTI) == ["layers_0_2"]
     assert names(MULTI, MULTI, COLLABORATIVE, MULTI) == ["layers_0_1", "layers_2_2", "layers_3_3"]
+
+
+def test_runs_are_found_once(monkeypatch):
+    calls = []
+    structure = Layer.structure
+    monkeypatch.setattr(Layer, "structure", lambda layer: calls.append(layer) or structure(layer))
+    stack = Stack(layers=(MULTI, COLLABORATIVE) * 192)
+    assert [stack.tied_layers(layer) for layer in range(384)] == [(layer,) for layer in range(384)]
+    assert len(stack.runs) == 384
+    assert len(calls) == 384
+    shared = SharedStack(layers=(MULTI,) * 384)
+    assert all(shared.tied_layers(layer) == tuple(range(384)) for layer in range(384))
+    assert len(calls) == 385
+
+
+def test_runs_do_not_make_stacks_differ():
+    first, second = Stack(layers=(MULTI,) * 3), Stack(layers=(MULTI,) * 3)
+    assert first.runs
+    assert (first, hash(first)) == (second, hash(second))
+    assert dataclasses.replace(first, layers=(MULTI, COLLABORATIVE)).runs != first.runs
 
 
 def test_original_head_numbers_do_not_split_a_run():

@@ -54,6 +54,18 @@ def test_a_pruned_model_comes_back_to_its_teacher(student, teacher, batches):
         np.testing.assert_array_equal(array, before[name])
 
 
+def test_the_host_waits_for_the_device_only_when_losses_are_due(student, teacher, batches, monkeypatch):
+    done = [0]
+    fetched = tiny.fetches(monkeypatch, lambda: done[0])
+
+    def progress(number, values):
+        done[0] = number
+
+    distill(student, teacher, itertools.cycle(batches), SETTINGS, progress=progress)
+    assert fetched
+    assert fetched <= {0, 19, 39, 40}, "steps done when a loss was fetched"
+
+
 def test_a_mesh_computes_the_same(student, teacher, batches):
     repeated = list(itertools.islice(itertools.cycle(batches), SETTINGS.steps))
     one = distill(student, teacher, repeated, SETTINGS)
