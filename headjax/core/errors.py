@@ -11,6 +11,10 @@ class ConfigError(HeadjaxError):
     """A configuration field has a value that cannot be used; the message starts with the field's path."""
 
 
+class ArgumentError(HeadjaxError, TypeError):
+    """An argument of a public function has another type than it takes; the message names function and argument."""
+
+
 class ParameterError(HeadjaxError):
     """A parameter array is missing, unexpected or wrongly shaped; the message names its path."""
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from headjax.attention.base import Attention
 from headjax.core import tensors as declared
+from headjax.core.arguments import checked
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, Size
 from headjax.core.serialize import kind_of
@@ -228,6 +229,7 @@ class Model:
     history: tuple[Mapping[str, Any], ...] = ()
     tokenizer: Any = None
 
+    @checked
     def __call__(
         self,
         batch: Batch,

@@ -1,0 +1,157 @@
+"""Wrong types at the public functions: one line that names the function, the argument, what it takes and what came."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headjax
+from headjax.core.arguments import checked
+from headjax.core.errors import ArgumentError, HeadjaxError
+from headjax.data.parallel_text import Translations
+from headjax.evaluation.task import Task
+from headjax.models.generation.sampling import Greedy
+from headjax.models.tasks import Classification
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.training.config import TrainConfig
+from headjax.training.distillation import Distillation
+from headjax.training.optimizer import AdamW, ConstantRate
+from tests import tiny
+
+FUNCTIONS = {name: found for name in headjax._LAZY if isinstance(found := getattr(headjax, name), FunctionType)}
+
+
+class Nothing:
+    """What no function takes."""
+
+
+def right(name: str, annotation: str) -> Any:
+    """A value of the right type for a required argument, by its annotation."""
+    model = tiny.model(tiny.decoder_config())
+    known = {
+        "Model": model,
+        "Model | None": None,
+        "ModelConfig": model.config,
+        "Batch": tiny.tokens(),
+        "Iterable[Batch]": [tiny.tokens()],
+        **{cls.__name__: object.__new__(cls) for cls in (Task, TrainConfig, Translations)},
+        "str": "text",
+        "str | Path": Path("nowhere"),
+        "Tokenizer": byte_tokenizer(),
+        "Sequence[str]": ["a"],
+        "int": 3,
+        "TaskOutput": Classification(classes=2),
+        "Sampler": Greedy(),
+        "Change": lambda *arguments: arguments,
+        "Distillation": Distillation(steps=1, optimizer=AdamW(schedule=ConstantRate(peak=1.0))),
+        "Iterable[HeadId | str]": ["decoder/0/0"],
+        "Target | Restructuring | str | Mapping[HeadLayer, Target | str]": "gated",
+    }
+    assert annotation in known, f"{name}: give an example of {annotation} here"
+    return known[annotation]
+
+
+def arguments():
+    for name, function in FUNCTIONS.items():
+        for parameter in inspect.signature(function).parameters.values():
+            if (
+                parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+                and parameter.annotation != "Any"
+            ):
+                yield pytest.param(name, parameter.name, id=f"{name}-{parameter.name}")
+
+
+@pytest.mark.parametrize(("name", "wrong"), list(arguments()))
+def test_every_argument_of_every_public_function_is_checked(name, wrong):
+    parameters = inspect.signature(FUNCTIONS[name]).parameters
+    given = {}
+    for parameter in parameters.values():
+        if parameter.name == wrong:
+            given[wrong] = Nothing()
+            break
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            given[parameter.name] = right(name, parameter.annotation)
+    later = list(parameters.values())[list(parameters).index(wrong) + 1 :]
+    given |= {each.name: None for each in later if each.default is each.empty and each.kind is not each.VAR_KEYWORD}
+    expected = re.escape(f"{name}: {wrong}: expected {parameters[wrong].annotation}, got a Nothing")
+    with pytest.raises(ArgumentError, match=f"^{expected}$"):
+        FUNCTIONS[name](**given)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda model: headjax.score_heads(model, "task"),
+            "score_heads: batches: expected Iterable[Batch], got 'task'",
+        ),
+        (
+            lambda model: headjax.score_heads(model, tiny.tokens()),
+            "score_heads: batches: expected Iterable[Batch], got a dict",
+        ),
+        (lambda model: headjax.score_heads(model, [1]), "score_heads: batches[0]: expected collections.abc.Mapping"),
+        (lambda model: model("text"), "Model.__call__: batch: expected Batch, got 'text'"),
+        (
+            lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens=2, sampler="top_p"),
+            "generate: sampler: expected Sampler, got 'top_p'",
+        ),
+        (
+            lambda model: headjax.text_batch(["a text"], byte_tokenizer()),
+            "text_batch: tokenizer: expected Tokenizer, got a list",
+        ),
+        (
+            lambda model: headjax.text_batch(byte_tokenizer(), "a text"),
+            "text_batch: texts: expected Sequence[str], got 'a text'",
+        ),
+        (lambda model: headjax.text_batch(byte_tokenizer(), ["a", 3]), "text_batch: texts[1]: expected str, got 3"),
+        (lambda model: headjax.save("model", model), "save: model: expected Model, got 'model'"),
+        (
+            lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens="2"),
+            "generate: max_new_tokens: expected int, got '2'",
+        ),
+        (
+            lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens=True),
+            "generate: max_new_tokens: expected int, got True",
+        ),
+        (lambda model: headjax.prune(model, "decoder/0/0"), "prune: heads: expected Iterable[HeadId | str], got"),
+        (lambda model: headjax.train({"steps": 3}, "runs"), "train: config: expected TrainConfig, got a dict"),
+    ],
+)
+def test_mistakes_that_users_make(model, call, message):
+    with pytest.raises(HeadjaxError, match="^" + re.escape(message)) as error:
+        call(model)
+    assert isinstance(error.value, TypeError)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_of_numpy_iterators_and_defaults_pass():
+    @checked
+    def function(count: int, rate: float = 0.5, items: headjax.HeadId | None = None, *rest: int, **more: Any) -> Any:
+        """Return what it was given."""
+        return count, rate, items, rest, more
+
+    assert function(np.int64(3), np.float32(1.5)) == (3, 1.5, None, (), {})
+    assert function(1, 2, None, 3, other=4) == (1, 2, None, (3,), {"other": 4})
+    assert (function.__name__, function.__doc__) == ("function", "Return what it was given.")
+    batches = iter([tiny.tokens()])
+    with pytest.raises(ArgumentError, match=r"gates: expected Gates \| None, got 3$"):
+        headjax.evaluate(tiny.model(tiny.decoder_config()), batches, gates=3)
+    assert len(list(batches)) == 1, "an iterator is not consumed by the comparison"
+
+
+def test_the_functions_of_the_submodules_are_the_same_underneath():
+    from headjax.heads.scores import score_heads
+
+    assert headjax.score_heads.__wrapped__ is score_heads
+    assert headjax.score_heads is headjax.score_heads
