@@ -64,7 +64,7 @@ def multi_heads(draw):
         head_ids=ids,
         head_dim=draw(sizes),
         value_dim=draw(st.none() | sizes),
-        scale=draw(st.none() | rates),
+        scale=draw(st.none() | st.floats(1e-6, 10.0)),
         projection_bias=draw(st.booleans()),
     )
 
