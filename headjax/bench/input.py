@@ -13,15 +13,15 @@ from headjax.bench.result import BenchResult
 from headjax.bench.train_step import BATCH, LENGTH, our_step
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, summarize
-from headjax.data.buckets import LengthBuckets
 from headjax.data.corpus import embedded_corpus
+from headjax.data.documents import paragraphs
 from headjax.data.encoding import padding_id
-from headjax.data.passages import paragraphs
-from headjax.data.prepared import LanguageForm, PreparedData, RowSource, TaskRow
-from headjax.data.prepared.prepare import prepare
-from headjax.data.ragged import RaggedRows
-from headjax.data.records import TokenBlocks, train_iterator
-from headjax.data.task import Source
+from headjax.data.examples import Source, TokenBlocks, sequences
+from headjax.data.forms import LanguageForm
+from headjax.data.prepare import prepare
+from headjax.data.prepared_data import PreparedData
+from headjax.data.rows import RowSource, TaskRow
+from headjax.data.stream import LengthBuckets, train_iterator
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.tokenizers.learned import train_bpe
@@ -73,7 +73,7 @@ def _sources(folder: str) -> dict[str, Source]:
     texts = [part for document in embedded_corpus() for part in paragraphs(document.text) if part.strip()]
     tokenizer = train_bpe(texts, 4096)
     encoded = [ids for ids in tokenizer.encode(texts) if 0 < len(ids) <= LENGTH]
-    rows = RaggedRows({"input_ids": encoded}, {}, padding_id(tokenizer), LENGTH)
+    rows = sequences({"input_ids": encoded}, {}, padding_id(tokenizer), LENGTH)
     return {
         "blocks in memory": TokenBlocks(np.concatenate(encoded), LENGTH),
         "length buckets in memory": LengthBuckets(rows, (16, 32, 64, 96)),

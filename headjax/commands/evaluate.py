@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """The model's loss and the task's metrics."""
-    from headjax.data.parallel_text import Translations
+    from headjax.data.forms.translation import Translations
     from headjax.evaluation.selection import describe
     from headjax.evaluation.task import measure_task
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         if options.beams is None and importlib.util.find_spec("sacrebleu") is None:
             notes = ("BLEU needs sacrebleu: pip install 'headjax[translation]'.",)
         else:
-            some = pairs.first(options.limit or len(pairs))
+            some = pairs.first(options.limit)
             with progress("translating", batches, "batch") as bar:
                 bleu = translate(model, some, batch_size=options.batch_size, beams=beams, progress=bar).bleu
             data |= {"metrics": {**found.metrics, "bleu": bleu.score}, "bleu_signature": bleu.signature}

@@ -18,8 +18,9 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.data.prepared import Form
-    from headjax.data.tasks.spec import Rows, TaskSpec
+    from headjax.data.forms import Form
+    from headjax.data.rows import Rows
+    from headjax.data.tasks.spec import TaskSpec
     from headjax.tokenizers.tokenizer import Tokenizer
 
 LEARNED_FROM = 1_000_000
@@ -48,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Writes a task as tokenised shards; started again it goes on."""
-    from headjax.data.prepared.prepare import prepare
+    from headjax.data.prepare import prepare
     from headjax.data.tasks import find_task
 
     out, spec = local_folder(options.out), find_task(options.task)
@@ -98,7 +99,7 @@ def changed(form: Form, given: Sequence[str]) -> Form:
         ConfigError: a field that it lacks, or a value that it cannot have.
     """
     from headjax.core.serialize import from_data, to_data, unknown_name
-    from headjax.data.prepared import Form
+    from headjax.data.forms import Form
 
     data = to_data(form)
     for entry in given:
@@ -143,7 +144,7 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: argparse.Namespace) -> Token
     """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text."""
     import itertools
 
-    from headjax.data.prepared.manifest import TOKENIZER, is_prepared
+    from headjax.data.store import TOKENIZER, is_prepared
     from headjax.tokenizers.learned import train_bpe
     from headjax.tokenizers.tokenizer import Tokenizer
 

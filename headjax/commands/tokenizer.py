@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Learns a vocabulary from text, for `--config.data.tokenizer=D`."""
-    from headjax.data.text_files import text_files
+    from headjax.data.documents import text_files
     from headjax.tokenizers.learned import TRAINERS
 
     texts = [document.text for document in text_files(options.text)]

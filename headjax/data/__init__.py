@@ -1,16 +1,12 @@
-"""Text and images in, batches out: corpora, tables, tokenizers and Grain readers."""
+"""One path for data: rows (files, TFDS), forms (how rows become examples), stores (memory, shards), streams (Grain)."""
 
 from headjax.data.glue import Glue
-from headjax.data.image_files import ImageFiles
-from headjax.data.images import Mnist
+from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
-from headjax.data.language import LanguageConfig
-from headjax.data.parallel_text import ParallelText
-from headjax.data.prepared.data import PreparedData
-from headjax.data.pretraining_text import PretrainingText
-from headjax.data.question_answering import QuestionAnswering
+from headjax.data.prepared_data import PreparedData
 from headjax.data.rehearsal import Rehearsal
 from headjax.data.task import DataConfig, Source, TaskData
+from headjax.data.text_data import LanguageConfig, ParallelText, PretrainingText, QuestionAnswering
 from headjax.tokenizers.tokenizer import Tokenizer
 
 __all__ = [

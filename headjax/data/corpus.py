@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headjax.core.errors import DataError
-from headjax.data.passages import Document, without_repetitions
+from headjax.data.documents import Document, without_repetitions
 
 MODULES = tuple(
     """

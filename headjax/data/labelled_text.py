@@ -13,10 +13,11 @@ import numpy as np
 from headjax.core.class_names import MISSING, class_numbers, find_class, reorder, tell_nothing
 from headjax.core.errors import DataError, require, require_positive
 from headjax.core.serialize import kind, unknown_name
-from headjax.data.buckets import LengthBuckets
+from headjax.data.documents import text_hash
 from headjax.data.encoding import encode_packed, encode_sequences, padding_id
-from headjax.data.ragged import RaggedRows
-from headjax.data.split import text_hash
+from headjax.data.examples import Padded, sequences
+from headjax.data.forms.form import sequences_hash
+from headjax.data.stream import LengthBuckets
 from headjax.data.tables import Row, read_table
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_files import find_files
@@ -86,13 +87,13 @@ class LabelledText(DataConfig):
         tokenizer = self._tokenizer() if tokenizer is None else tokenizer
         labels = self.targets(tables)
         train, validation = (
-            RaggedRows(self.encode(tokenizer, rows), {"labels": column}, padding_id(tokenizer), limit=self.limit)
+            sequences(self.encode(tokenizer, rows), {"labels": column}, padding_id(tokenizer), limit=self.limit)
             for rows, column in zip(tables, labels, strict=True)
         )
         info = {
             "text": self.path or self.validation,
             "tokenizer": tokenizer.fingerprint,
-            "data": train.fingerprint,
+            "data": self._fingerprint(train),
             "train": self.counts(train),
             "validation": self.counts(validation),
             **self.notes(tables),
@@ -123,9 +124,15 @@ class LabelledText(DataConfig):
         """What else to report of the data."""
         return {}
 
-    def counts(self, source: RaggedRows) -> Mapping[str, Any]:
+    def counts(self, source: Padded) -> Mapping[str, Any]:
         """What to report of a split."""
         return {"examples": len(source), "tokens": int(source.lengths.sum())}
+
+    def _fingerprint(self, train: Padded) -> str:
+        records = [train.records[index] for index in range(len(train))]
+        names = [name for name in (records[0] if records else {"input_ids"}) if name != "labels"]
+        columns = {name: [record[name] for record in records] for name in names}
+        return sequences_hash(columns, {"labels": [record["labels"] for record in records]})
 
     def _tokenizer(self) -> Tokenizer:
         from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -192,8 +199,9 @@ class TextClassification(LabelledText):
     def notes(self, tables: Tables) -> Mapping[str, Any]:
         return {"labels": list(self.names or self.labels(tables))}
 
-    def counts(self, source: RaggedRows) -> Mapping[str, Any]:
-        return {**super().counts(source), "classes": np.bincount(source.targets["labels"]).tolist()}
+    def counts(self, source: Padded) -> Mapping[str, Any]:
+        numbers = [int(source.records[index]["labels"][0]) for index in range(len(source))]
+        return {**super().counts(source), "classes": np.bincount(np.asarray(numbers, int)).tolist()}
 
 
 @kind("text_regression")

@@ -17,12 +17,9 @@ from headjax.core.errors import DataError, require_positive
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.corpus import reference_topics
-from headjax.data.prepared.form import Form, Split
-from headjax.data.prepared.images import ImageForm, augmented
-from headjax.data.prepared.labelled import LabelledForm
-from headjax.data.prepared.questions import QuestionForm
-from headjax.data.prepared.rows import TaskRow, fingerprint
-from headjax.data.prepared.translation import TranslationForm
+from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, TranslationForm
+from headjax.data.loading import Reading, load_rows
+from headjax.data.rows import Split, TaskRow, fingerprint
 from headjax.data.sentences import sentences
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import find_task
@@ -72,25 +69,10 @@ class Rehearsal(DataConfig):
         texts = [text for row in rows for text in form.texts(row)]
         if tokenizer is None and form.reads_text:
             tokenizer = train_bpe(texts, VOCABULARY) if spec.vocabulary == "bpe" else letters_tokenizer(texts)
-        form.check(tokenizer)
         splits: dict[Split, list[TaskRow]] = {"train": rows[: self.train], "validation": rows[self.train :]}
-        encoded = {split: form.encode(tokenizer, part, split, (0,)) for split, part in splits.items()}
-        info: dict[str, Any] = {
-            "text": "made up to rehearse",
-            "task": self.task,
-            "tokenizer": "" if tokenizer is None else tokenizer.fingerprint,
-            "data": fingerprint(splits["train"]),
-        }
-        for split, found in encoded.items():
-            tokens = max(found.counts.get("tokens", 0), 1)
-            ratios = {f"{name}_per_token": found.counts.get(name, 0) / tokens for name in ("words", "bytes")}
-            info[split] = {"examples": len(found.records), **found.counts, **ratios}
-        if form.label_names:
-            info["labels"] = list(form.label_names)
-        records = encoded["train"].records
-        source = form.train(tokenizer, records, np.asarray([form.tokens(record) for record in records]))
-        train = augmented(source, self.augmentation)
-        return TaskData(tokenizer, train, form.validation(tokenizer, encoded["validation"].records), info)
+        info = {"text": "made up to rehearse", "task": self.task, "data": fingerprint(splits["train"])}
+        reading = Reading(metrics=spec.metrics, augmentation=self.augmentation)
+        return load_rows(form, splits, tokenizer if form.reads_text else None, info, reading)
 
     def small(self, form: Form) -> Form:
         """The form with this length or size."""

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+from headjax.data.examples import Source
 
 if TYPE_CHECKING:
     from headjax.tokenizers.tokenizer import Tokenizer
 
 
-class Source(Protocol):
-    """Examples by index: dicts of arrays by Hugging Face's names, all of the same shapes."""
+class Measured(NamedTuple):
+    """What is measured on examples, in words that need no model: `headjax.evaluation.data_measures` has the functions.
 
-    def __len__(self) -> int: ...
+    Attributes:
+        measure: name of the measure: `classes`, `numbers`, `similarities`, `language_modelling`, `spans` or
+            `masked_and_next`.
+        arguments: the measure's own.
+    """
 
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]: ...
-
-
-class RandomSource(abc.ABC):
-    """Examples that are drawn anew every time training reads them (masked tokens, cropped images)."""
-
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """Number of examples."""
-
-    @abc.abstractmethod
-    def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """An example; what is random in it depends on the generator alone."""
-
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        return self.draw(index, np.random.default_rng(index))
+    measure: str
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
 
 class TaskData(NamedTuple):
@@ -43,12 +34,14 @@ class TaskData(NamedTuple):
         train: examples to train on.
         validation: examples never trained on.
         info: counts worth reporting (documents, tokens, bytes).
+        measured: what is measured on the examples besides the loss and the perplexity; None is nothing.
     """
 
     tokenizer: Tokenizer | None
     train: Source
     validation: Source
     info: Mapping[str, Any]
+    measured: Measured | None = None
 
 
 class DataConfig(abc.ABC):

@@ -8,7 +8,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.data.encoding import encode_sequences, padding_id
-from headjax.data.ragged import RaggedRows
+from headjax.data.examples import sequences
 from headjax.tokenizers.tokenizer import Tokenizer
 
 UNLIMITED = 2**31 - 1
@@ -37,6 +37,6 @@ def text_batch(
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"pairs: there are {len(pairs)} for {len(texts)} texts")
     encoded = encode_sequences(tokenizer, texts, pairs, max_length=UNLIMITED if max_length is None else max_length)
-    rows = RaggedRows({"input_ids": encoded.ids, "token_type_ids": encoded.types}, {}, padding_id(tokenizer))
+    rows = sequences({"input_ids": encoded.ids, "token_type_ids": encoded.types}, {}, padding_id(tokenizer))
     examples = [rows[index] for index in range(len(rows))]
     return {name: np.stack([example[name] for example in examples]) for name in examples[0]}

@@ -1,39 +1,18 @@
-"""The user's own text files."""
+"""Text files: which there are, and their lines."""
 
 from __future__ import annotations
 
 import glob
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from headjax.core.errors import DataError
-from headjax.core.files import read_text, reading
-from headjax.data.passages import Document
+from headjax.core.files import reading
 
 SUFFIXES = (".md", ".txt")
 """What a folder is searched for."""
-
-
-def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
-    r"""Reads text files as UTF-8, one document each, in the order of their paths; none twice.
-
-    A byte order mark is dropped and `\r\n` becomes `\n`.
-
-    Args:
-        paths: each a file of any name, a folder that is searched (its folders too, hidden ones left out) for `*.txt`
-            and `*.md`, or a glob pattern.
-
-    Raises:
-        DataError: a path that does not exist or matches nothing, a file that is empty, binary, no UTF-8 or cannot be
-            read; the message starts with it.
-    """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not given:
-        raise DataError("path: no text files given")
-    files = dict.fromkeys(file for path in given for file in find_files(path))
-    return [Document(str(file), read_text(file)) for file in files]
 
 
 def find_files(path: str | Path) -> list[Path]:

@@ -20,7 +20,7 @@ import numpy as np
 from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
-from headjax.data.task import Source
+from headjax.data.examples import Source
 from headjax.evaluation import metrics as formulas
 from headjax.models.base import Batch, ModelConfig, Output
 from headjax.models.encoder import EncoderModel
@@ -113,7 +113,7 @@ class LanguageModelling(Measure):
     """Perplexity per token, word and byte, of texts or of translations given their sources.
 
     Attributes:
-        words_per_token, bytes_per_token: of the text (`headjax.data.language.count`).
+        words_per_token, bytes_per_token: of the text (`headjax.data.store.totals`).
     """
 
     headline: str = "perplexity"

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.buckets import LengthBuckets
-from headjax.data.ragged import RaggedRows
-from headjax.data.records import LABELS
-from headjax.data.task import Source
-from headjax.evaluation.task import Drawn, Task
+from headjax.data.examples import Chosen, Padded, Source
+from headjax.data.stream import LABELS, LengthBuckets
+from headjax.evaluation.task import Task
 
 SELECTED = 1024
 """Selection examples that commands draw where no number is asked for."""
@@ -128,7 +126,7 @@ def in_words(selection: Mapping[str, Any] | None, evaluation: Mapping[str, Any] 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
     """Return these examples of a source; those of different lengths can still be read by length."""
-    return source.select(indices, source.length) if isinstance(source, RaggedRows) else Drawn(source, indices)
+    return source.select(indices) if isinstance(source, Padded) else Chosen(source, indices)
 
 
 def _halves(task: Task) -> Parts:

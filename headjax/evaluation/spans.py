@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.data.question_answering import Windows
-from headjax.data.task import Source
+from headjax.data.examples import Source
+from headjax.data.forms.questions import Windows
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
 from headjax.evaluation.squad import answer_f1, squad_metrics
 from headjax.models.base import Batch, ModelConfig, Output
@@ -50,7 +50,7 @@ class Spans(Measure):
         return "graded"
 
     def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
-        windows = getattr(source, "source", None)
+        windows = getattr(source, "windows", None)
         if not isinstance(windows, Windows):
             return UnmeasuredSpans(headline=self.headline)
         return dataclasses.replace(self, windows=windows)

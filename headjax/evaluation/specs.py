@@ -8,19 +8,17 @@ from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
+from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.glue import GLUE, Glue
-from headjax.data.image_files import ImageFiles
-from headjax.data.images import Mnist
+from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression
-from headjax.data.language import LanguageConfig, language_model_data, whole_text_data
-from headjax.data.parallel_text import ParallelText
-from headjax.data.prepared.data import PreparedData
-from headjax.data.prepared.manifest import is_prepared
-from headjax.data.question_answering import QUESTION_LENGTH, QuestionAnswering
+from headjax.data.prepared_data import PreparedData
 from headjax.data.roots import data_folder
+from headjax.data.store import is_prepared
 from headjax.data.tables import header, read_table
 from headjax.data.task import DataConfig, TaskData
-from headjax.evaluation.data_measures import language_measure, measure_of
+from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering, whole_text_data
+from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task
 from headjax.models.base import Model
@@ -123,13 +121,12 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
 
 
 def _text(asked: Request) -> Task:
-    data = language_model_data(LanguageConfig(path=asked.path, length=asked.length()), asked.tokenizer())
-    return Task(asked.path or "python", data, language_measure(data))
+    return _measured(asked.path or "python", LanguageConfig(path=asked.path, length=asked.length()), asked.tokenizer())
 
 
 def _whole_text(asked: Request) -> Task:
     data = whole_text_data(asked.path, asked.length(), asked.tokenizer())
-    return Task(asked.path, data, language_measure(data))
+    return _task(asked.path, LanguageConfig(), data)
 
 
 def _glue(name: str) -> Callable[[Request], Task]:

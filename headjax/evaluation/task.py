@@ -13,10 +13,9 @@ import numpy as np
 from headjax.core.errors import DataError, require
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
-from headjax.data.buckets import LengthBuckets
-from headjax.data.ragged import RaggedRows
-from headjax.data.records import batches_by_length, evaluation_batches, train_iterator
-from headjax.data.task import Source, TaskData
+from headjax.data.examples import Chosen, Padded, Source
+from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
+from headjax.data.task import TaskData
 from headjax.evaluation.evaluate import require_finite_losses
 from headjax.evaluation.measures import Measure, Outcomes
 from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
@@ -90,11 +89,10 @@ class Task:
         """
         require(limit >= 0, "limit", f"must not be negative, got {limit}")
         source = self.data.validation
-        if isinstance(source, RaggedRows):
+        if isinstance(source, Padded):
             require(all(bound >= 1 for bound in buckets), "buckets", f"must be positive lengths, got {list(buckets)}")
-            some = source.select(np.arange(min(limit or len(source), len(source))), source.length)
-            return batches_by_length(some, batch_size, buckets)
-        return evaluation_batches(First(source, limit) if limit else source, batch_size)
+            return batches_by_length(source.first(limit), batch_size, buckets)
+        return evaluation_batches(Chosen(source, np.arange(min(limit, len(source)))) if limit else source, batch_size)
 
     def first_batches(
         self, number: int, batch_size: int = BATCH_SIZE, *, buckets: Sequence[int] = ()
@@ -140,10 +138,10 @@ class Task:
         source: Any = self._train()
         source = source.rows if isinstance(source, LengthBuckets) else source
         drawn = np.random.default_rng(seed).permutation(len(source))[:count]
-        if isinstance(source, RaggedRows):
-            parts: Sequence[Source] = source.select(drawn, source.length).buckets(buckets)
+        if isinstance(source, Padded):
+            parts: Sequence[Source] = source.select(drawn).buckets(buckets)
         else:
-            parts = [Drawn(source, drawn)]
+            parts = [Chosen(source, drawn)]
         return [batch for part in parts for batch in evaluation_batches(part, batch_size)]
 
     def train_batches(
@@ -160,7 +158,7 @@ class Task:
             DataError: the task has no examples to train on.
         """
         source = self._train()
-        if buckets and isinstance(source, RaggedRows):
+        if buckets and isinstance(source, Padded):
             source = LengthBuckets(source, tuple(buckets))
         return train_iterator(source, batch_size, seed)
 
@@ -168,44 +166,6 @@ class Task:
         if len(self.data.train) == 0:
             raise DataError(f"{self.name}: it has no examples to train on")
         return self.data.train
-
-
-@dataclasses.dataclass(frozen=True)
-class First:
-    """The first examples of a source.
-
-    Attributes:
-        source: the source.
-        limit: how many at most.
-    """
-
-    source: Source
-    limit: int
-
-    def __len__(self) -> int:
-        return min(self.limit, len(self.source))
-
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        return self.source[index]
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-    """Some examples of a source.
-
-    Attributes:
-        source: the source.
-        indices: their numbers.
-    """
-
-    source: Source
-    indices: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        return self.source[int(self.indices[index])]
 
 
 class Evaluation(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.core.progress import Update
-from headjax.data.parallel_text import Translations
-from headjax.data.records import evaluation_batches
+from headjax.data.forms.translation import Translations
+from headjax.data.stream import evaluation_batches
 from headjax.evaluation.bleu import Bleu, corpus_bleu
 from headjax.models.base import Gates, Model
 from headjax.models.compute import Compute

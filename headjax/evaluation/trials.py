@@ -13,9 +13,8 @@ import numpy as np
 from headjax.conversion.calibration import Moments, collect
 from headjax.conversion.model import convert
 from headjax.conversion.target import HeadLayer
-from headjax.data.buckets import LengthBuckets
-from headjax.data.ragged import RaggedRows
-from headjax.data.task import Source
+from headjax.data.examples import Padded, Source
+from headjax.data.stream import LengthBuckets
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Evaluation, Task, measure_task
@@ -127,7 +126,7 @@ def prepare_trials(
     """
     calibrated = (selection or selection_of(task)).first_batches(calibration, BATCH_SIZE, buckets=BUCKETS)
     train: Any = task.data.train
-    if isinstance(train, RaggedRows):
+    if isinstance(train, Padded):
         train = LengthBuckets(train, BUCKETS)
     measure = WithEmbeddings(headline=task.measure.headline, inner=task.measure)
     task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import HeadjaxError, require
-from headjax.data.records import Shard
 from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
 
 
@@ -66,7 +66,18 @@ def on_first(action: Callable[[], Any]) -> None:
         raise failure or HeadjaxError("process 0 cannot go on; its log says why")
 
 
-def process_shard(mesh: Mesh) -> Shard:
+@dataclasses.dataclass(frozen=True)
+class BatchShare:
+    """The part of every global batch that one process reads: rows [index, index + 1) * batch_size / count.
+
+    Processes whose devices hold the same rows (a model axis over hosts) take the same index.
+    """
+
+    index: int = 0
+    count: int = 1
+
+
+def process_share(mesh: Mesh) -> BatchShare:
     """The part of every global batch that this process's devices hold.
 
     Processes whose devices hold the same examples (a model axis over hosts) have the same part.
@@ -82,7 +93,7 @@ def process_shard(mesh: Mesh) -> Shard:
     shards = sorted({frozenset(rows) for rows in held.values()}, key=min)
     divides = len({len(rows) for rows in shards}) == 1 and sum(len(rows) for rows in shards) == parts
     require(divides, "mesh", "its data and fsdp axes do not divide evenly over the processes")
-    return Shard(shards.index(frozenset(held[jax.process_index()])), len(shards))
+    return BatchShare(shards.index(frozenset(held[jax.process_index()])), len(shards))
 
 
 def on_this_process(tree: Any, mesh: Mesh) -> Any:

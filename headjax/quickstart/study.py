@@ -15,7 +15,7 @@ from headjax.conversion import convert
 from headjax.core.errors import CheckpointError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing
-from headjax.data.records import evaluation_batches
+from headjax.data.stream import evaluation_batches
 from headjax.data.task import TaskData
 from headjax.evaluation.evaluate import evaluate
 from headjax.heads.gates import without

@@ -9,9 +9,9 @@ import jax
 from jax.sharding import Mesh
 
 from headjax.core.errors import DataError
-from headjax.data.records import train_iterator
+from headjax.data.stream import train_iterator
 from headjax.data.task import TaskData
-from headjax.mesh.distributed import process_shard
+from headjax.mesh.distributed import process_share
 from headjax.models.base import ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.training.config import TrainConfig
@@ -24,7 +24,7 @@ class Feed:
     def __init__(self, config: TrainConfig, model: ModelConfig, data: TaskData, mesh: Mesh) -> None:
         self._model, self._mesh = model, mesh
         self._data = data.info.get("data")
-        self._iterator = train_iterator(data.train, config.batch_size, config.seed, shard=process_shard(mesh))
+        self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=process_share(mesh))
 
     def __next__(self) -> dict[str, jax.Array]:
         return put_batch(check_batch(self._model, next(self._iterator)), self._mesh)

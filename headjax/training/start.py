@@ -14,10 +14,10 @@ from jax.sharding import Mesh
 from headjax.core import history
 from headjax.core.files import write_file
 from headjax.core.serialize import to_data
-from headjax.data.records import train_iterator
-from headjax.data.task import Source
+from headjax.data.examples import Source
+from headjax.data.stream import train_iterator
 from headjax.initialization import Setting
-from headjax.mesh.distributed import is_first, process_shard
+from headjax.mesh.distributed import is_first, process_share
 from headjax.models.inputs import check_batch
 from headjax.models.recipes import Start
 from headjax.training.config import TrainConfig
@@ -57,7 +57,7 @@ def starting_state(
     params = jax.jit(functools.partial(step.draw, model), out_shardings=places)(key)
     batches = []
     if step.num_batches:
-        iterator = train_iterator(source, config.batch_size, config.seed, shard=process_shard(mesh))
+        iterator = train_iterator(source, config.batch_size, config.seed, share=process_share(mesh))
         batches = [put_batch(check_batch(model, next(iterator)), mesh) for _ in range(step.num_batches)]
     setting = Setting(batches, jax.random.fold_in(key, 0), mesh, config.compute)
     params, measured = step.measure(model, params, setting)

@@ -8,9 +8,8 @@ from jax.sharding import Mesh
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
-from headjax.data.buckets import LengthBuckets
-from headjax.data.ragged import RaggedRows
-from headjax.data.records import batches_by_length, evaluation_batches
+from headjax.data.examples import Padded
+from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches
 from headjax.data.task import TaskData
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.evaluate import evaluate_batches
@@ -48,6 +47,6 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
 
 def validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
     """The validation split, padded as little as the training split is."""
-    if isinstance(data.train, LengthBuckets) and isinstance(data.validation, RaggedRows):
+    if isinstance(data.train, LengthBuckets) and isinstance(data.validation, Padded):
         return batches_by_length(data.validation, batch_size, data.train.bounds)
     return evaluation_batches(data.validation, batch_size)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headjax.bench import input as bench
-from headjax.data.passages import Document
-from headjax.data.records import train_iterator
+from headjax.data.documents import Document
+from headjax.data.stream import train_iterator
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from headjax.cli import main
 from headjax.hub import to_huggingface
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.test_images import write_mnist
+from tests.data.test_image_data import write_mnist
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 from tests.hub.directories import BERT, LLAMA, T5, model_of
 

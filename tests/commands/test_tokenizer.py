@@ -6,8 +6,7 @@ import pytest
 
 from headjax.cli import main
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.language import LanguageConfig
-from headjax.data.parallel_text import ParallelText
+from headjax.data.text_data import LanguageConfig, ParallelText
 
 TEXT = "".join(f"Line {i} of the text says that the sum of {i} and {i} is {2 * i}.\n\n" for i in range(300))
 

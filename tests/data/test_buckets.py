@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError
-from headjax.data.buckets import LengthBuckets
-from headjax.data.ragged import RaggedRows
-from headjax.data.records import Shard, train_iterator
+from headjax.data.examples import sequences
+from headjax.data.stream import LengthBuckets, train_iterator
+from headjax.mesh.distributed import BatchShare
 
 EXAMPLES = 60
 
@@ -15,7 +15,7 @@ EXAMPLES = 60
 def source():
     generator = np.random.default_rng(0)
     ids = [np.full(generator.integers(1, 33), number + 1, np.int32) for number in range(EXAMPLES)]
-    rows = RaggedRows({"input_ids": ids}, {"labels": np.arange(EXAMPLES)})
+    rows = sequences({"input_ids": ids}, {"labels": np.arange(EXAMPLES)})
     return LengthBuckets(rows, (8, 16), window=3)
 
 
@@ -49,7 +49,7 @@ def test_position_alone_decides(source):
     fresh.set_state(iterator.get_state())
     for expected in whole[5:]:
         np.testing.assert_array_equal(next(fresh)["input_ids"], expected["input_ids"])
-    halves = [batches(source, 8, shard=Shard(index, 2)) for index in range(2)]
+    halves = [batches(source, 8, share=BatchShare(index, 2)) for index in range(2)]
     for expected, *parts in zip(whole, *halves, strict=True):
         joined = np.concatenate([part["input_ids"] for part in parts])
         np.testing.assert_array_equal(joined, expected["input_ids"])

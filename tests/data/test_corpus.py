@@ -10,7 +10,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.data import corpus as module
 from headjax.data.corpus import MODULES, docstrings, embedded_corpus
-from headjax.data.passages import passages
+from headjax.data.documents import passages
 
 
 def test_has_enough_text_of_both_kinds_and_repeats_no_passage(corpus):

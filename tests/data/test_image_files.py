@@ -6,8 +6,8 @@ from PIL import Image
 
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
-from headjax.data.image_files import ImageFiles
-from headjax.data.records import train_iterator
+from headjax.data.image_data import ImageFiles
+from headjax.data.stream import train_iterator
 from headjax.data.task import DataConfig
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
@@ -16,7 +16,7 @@ from headjax.models.patches import Patches
 from headjax.models.recipes import Vit
 from headjax.models.tasks import Classification
 from tests.closeness import assert_close
-from tests.data.test_cifar import write_cifar
+from tests.data.test_image_rows import write_cifar
 from tests.tiny import model, multi_head
 
 CLASSES = ("apple", "bear", "cat", "dog", "eel", "fox")
@@ -83,7 +83,7 @@ def test_top1_and_top5(folder):
     vision = model(recipe.build())
     found = measure_task(vision, load_task(f"images:{folder}", vision), batch_size=4)
     assert found.examples == 6
-    assert set(found.metrics) == {"loss", "accuracy", "top5_accuracy"}
+    assert set(found.metrics) == {"loss", "accuracy", "macro_f1", "matthews", "top5_accuracy"}
     assert found.metrics["top5_accuracy"] == pytest.approx(5 / 6)  # equal images but for their brightness
 
 

@@ -9,7 +9,7 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data.glue import GLUE, Glue
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
-from headjax.data.records import evaluation_batches
+from headjax.data.stream import evaluation_batches
 from headjax.data.task import DataConfig
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
@@ -31,8 +31,8 @@ def tables(tmp_path):
 
 def test_classes_are_numbered_and_rows_padded(tables, tokenizer):
     data = TextClassification(**tables).load(tokenizer)
-    assert data.train.targets["labels"].tolist() == [1, 0, 1]
-    assert data.validation.targets["labels"].tolist() == [1, 0]
+    assert data.train.values("labels").tolist() == [1, 0, 1]
+    assert data.validation.values("labels").tolist() == [1, 0]
     row = data.train[0]
     assert {name: array.shape for name, array in row.items()} == {
         "input_ids": (8,), "token_type_ids": (8,), "attention_mask": (8,), "labels": ()
@@ -46,7 +46,7 @@ def test_classes_are_numbered_and_rows_padded(tables, tokenizer):
 
 def test_classes_in_a_given_order(tables, tokenizer):
     data = TextClassification(**tables, classes=("pos", "neg")).load(tokenizer)
-    assert data.validation.targets["labels"].tolist() == [0, 1]
+    assert data.validation.values("labels").tolist() == [0, 1]
     with pytest.raises(DataError, match=r"train.tsv: line 3: unknown label 'neg'; known: pos$"):
         TextClassification(**tables, classes=("pos",)).load(tokenizer)
 
@@ -54,7 +54,7 @@ def test_classes_in_a_given_order(tables, tokenizer):
 def test_numeric_labels_are_sorted_as_numbers(tmp_path, tokenizer):
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *(f"film {i}\t{i}" for i in range(11)))
     data = TextClassification(validation=str(path)).load(tokenizer)
-    assert data.validation.targets["labels"].tolist() == list(range(11))
+    assert data.validation.values("labels").tolist() == list(range(11))
     assert len(data.train) == 0
 
 
@@ -134,7 +134,7 @@ def test_glue_layouts(tmp_path, tokenizer, monkeypatch):
         write_lines(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", "0\ta film\tfun\tnot_entailment")
     monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
     data = Glue(name="rte").load(tokenizer)
-    assert data.validation.targets["labels"].tolist() == [1]
+    assert data.validation.values("labels").tolist() == [1]
     assert Glue(name="rte", path=str(folder)).load(tokenizer).info == data.info
     with pytest.raises(DataError, match=r"HEADJAX_DATA has no folder glue/CoLA or CoLA with train.tsv and dev.tsv or "):
         Glue(name="cola").load(tokenizer)

@@ -8,9 +8,10 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
-from headjax.data.parallel_text import ParallelText
-from headjax.data.records import evaluation_batches, train_iterator
+from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig
+from headjax.data.text_data import ParallelText
+from headjax.data.text_rows import sentence_pairs
 from headjax.tokenizers.learned import byte_tokenizer
 
 ENGLISH = ["one", "two dogs", "", "three cats sleep", "four"]
@@ -52,9 +53,17 @@ def test_pairs_become_examples(prefix):
 def test_long_training_pairs_are_left_out_and_validation_is_cut(prefix):
     data = config(prefix, max_length=12).load(byte_tokenizer())
     assert data.info["train"] == data.info["train"] | {"pairs": 3, "left_out": 1}
-    assert data.validation.target.lengths.tolist() == [5, 11, 12, 5]
-    with pytest.raises(DataError, match=r"train: no pair is shorter than max_length, 4 tokens$"):
+    targets = [(data.validation[index]["labels"] != -100).sum() for index in range(4)]
+    assert targets == [5, 11, 12, 5]
+    with pytest.raises(DataError, match=r"train: no pair has at most 4 tokens on both sides$"):
         config(prefix, max_length=4).load(byte_tokenizer())
+
+
+def test_a_pair_that_fits_exactly_is_kept(prefix):
+    """`zwei Hunde` and the end are 11 tokens."""
+    data = config(prefix, max_length=11).load(byte_tokenizer())
+    assert data.info["train"] == data.info["train"] | {"pairs": 3, "left_out": 1}
+    assert config(prefix, max_length=10).load(byte_tokenizer()).info["train"]["pairs"] == 2
 
 
 def test_buckets_pad_both_sides_alike(prefix):
@@ -98,7 +107,7 @@ def test_files_must_belong_together(prefix, tmp_path):
     (tmp_path / "val.en").write_text("one\n\n\n\n\n")
     (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"\nzwei\ndrei\n\n\n"))
     with pytest.raises(DataError, match=r"val: no line has text on both sides$"):
-        config(prefix).read(f"{prefix}/val")
+        list(sentence_pairs(f"{prefix}/val", "en", "de"))
     with pytest.raises(ConfigError, match=r"^target: is the source's language too: en$"):
         config(prefix, target="en")
 

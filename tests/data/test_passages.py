@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.data.passages import COMPARED, Document, paragraphs, passages, units, without_repetitions
+from headjax.data.documents import COMPARED, Document, paragraphs, passages, units, without_repetitions
 
 TEXTS = st.text(alphabet="ab \n\t\r\x0b\u2028é", max_size=60)
 

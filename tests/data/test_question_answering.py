@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.question_answering import QUESTION_LENGTH, QuestionAnswering, read_questions
+from headjax.data.forms.questions import QUESTION_LENGTH, QuestionForm, QuestionWindows
+from headjax.data.store import record_sizes
+from headjax.data.text_data import QuestionAnswering
+from headjax.data.text_rows import read_questions
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -46,10 +49,10 @@ def test_spans_are_the_answers(tmp_path, tokenizer):
     path = write_squad(tmp_path / "a.json", SHORT)
     rows = QuestionAnswering(validation=path, stride=8, max_length=100).load(tokenizer).validation
     assert len(rows) == 2
-    assert rows.source.questions[1].answers == ("film", "x")
+    assert rows.windows.questions[1].answers == ("film", "x")
     for window, answer in enumerate(("very good", "film")):
         row = rows[window]
-        assert rows.source.answer(window, row["start_positions"], row["end_positions"]) == answer
+        assert rows.windows.answer(window, row["start_positions"], row["end_positions"]) == answer
         assert row["window"] == window
         np.testing.assert_array_equal(row["context_mask"], row["token_type_ids"] * (row["context_mask"] == 1))
     words = [tokenizer.backend.id_to_token(int(one)) for one in rows[0]["input_ids"][:6]]
@@ -59,23 +62,23 @@ def test_spans_are_the_answers(tmp_path, tokenizer):
 def test_long_paragraphs_have_overlapping_windows(tmp_path, tokenizer):
     path = write_squad(tmp_path / "a.json", long_paragraph(), SHORT)
     rows = QuestionAnswering(validation=path, max_length=100, stride=16).load(tokenizer).validation
-    windows = [window for window in rows.source.windows if window.question == 0]
+    windows = [window for window in rows.windows.windows if window.question == 0]
     assert len(windows) == 2
     ends = [window.offsets[window.offsets[:, 1] > 0] for window in windows]
     overlap = {tuple(span) for span in ends[0]} & {tuple(span) for span in ends[1]}
     assert len(overlap) == 16
-    assert ends[-1][-1][1] == len(rows.source.questions[0].context)
+    assert ends[-1][-1][1] == len(rows.windows.questions[0].context)
     spans = [(int(rows[i]["start_positions"]), int(rows[i]["end_positions"])) for i in range(2)]
     assert spans[0] == (0, 0)
-    assert rows.source.answer(1, *spans[1]) == "unhappy"  # three pieces
-    assert rows.source.windows[2].question == 1
+    assert rows.windows.answer(1, *spans[1]) == "unhappy"  # three pieces
+    assert rows.windows.windows[2].question == 1
 
 
 def test_the_first_questions_to_evaluate_on(tmp_path, tokenizer):
     path = write_squad(tmp_path / "a.json", SHORT, long_paragraph())
     fields = {"train": path, "validation": path, "max_length": 100, "stride": 16}
     whole, some = (QuestionAnswering(**fields, validation_limit=limit).load(tokenizer) for limit in (0, 1))
-    assert [question.id for question in some.validation.source.questions] == [whole.validation.source.questions[0].id]
+    assert [question.id for question in some.validation.windows.questions] == [whole.validation.windows.questions[0].id]
     assert len(some.train) == len(whole.train)
     with pytest.raises(ConfigError, match=r"^validation_limit: must not be negative"):
         QuestionAnswering(validation=path, validation_limit=-1)
@@ -105,11 +108,11 @@ def test_questions_are_cut(tmp_path, tokenizer):
         ),
     ],
 )  # fmt: skip
-def test_broken_files(tmp_path, data, message):
+def test_broken_files(tmp_path, tokenizer, data, message):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(data))
     with pytest.raises(DataError) as caught:
-        read_questions(path)
+        QuestionAnswering(validation=str(path)).load(tokenizer)
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
@@ -132,12 +135,14 @@ def test_real_questions(data_dir):
     """Every answer is found again from its tokens, up to what a token boundary cannot tell."""
     tokenizer: Tokenizer = wordpiece_tokenizer(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
     questions = read_questions(data_dir / "squad" / "squadshifts_new_wiki_v1.0.json")[:1500]
-    config = QuestionAnswering(validation="unused")
-    rows = config.encode(tokenizer, questions)
-    starts, ends = rows.targets["start_positions"], rows.targets["end_positions"]
+    form = QuestionForm()
+    records = form.encode(tokenizer, questions, "validation", ()).records
+    rows = form.examples(tokenizer, records, record_sizes(form, records), "validation")
+    assert isinstance(rows, QuestionWindows)
+    starts, ends = rows.values("start_positions"), rows.values("end_positions")
     found: dict[int, set[str]] = {number: set() for number in range(len(questions))}
     for i in np.flatnonzero(ends):
-        found[rows.source.windows[i].question].add(rows.source.answer(int(i), int(starts[i]), int(ends[i])))
-    exact = [found[number] == {question.answers[0]} for number, question in enumerate(questions)]
+        found[rows.windows.windows[i].question].add(rows.windows.answer(int(i), int(starts[i]), int(ends[i])))
+    exact = [found[number] == {question.values["answers"][0]} for number, question in enumerate(questions)]
     assert np.mean(exact) > 0.99
-    assert all(any(question.answers[0] in text for text in found[n]) for n, question in enumerate(questions))
+    assert all(any(question.values["answers"][0] in text for text in found[n]) for n, question in enumerate(questions))

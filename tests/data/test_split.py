@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.passages import Document, paragraphs
-from headjax.data.split import PIECE, HeldOut, split
+from headjax.data.documents import PIECE, Document, HeldOut, paragraphs, split
 
 
 def plain(text):
@@ -23,8 +22,13 @@ def story(name, count, seed=0):
     return "\n\n".join(f"{name} paragraph {i}: " + " ".join(words) + f" end {i}." for i in range(count)) + "\n"
 
 
+def both(documents, fraction):
+    found = split(documents, fraction)
+    return found["train"], found["validation"]
+
+
 def test_no_long_validation_paragraph_of_the_embedded_corpus_is_trained_on(corpus):
-    train, validation = split(corpus, 0.05)
+    train, validation = both(corpus, 0.05)
     trained = "\n".join(plain(document.text) for document in train)
     held = [plain(paragraph) for document in validation for paragraph in paragraphs(document.text)]
     held = [paragraph for paragraph in held if len(paragraph) >= 200]
@@ -37,7 +41,7 @@ def test_no_long_validation_paragraph_of_the_embedded_corpus_is_trained_on(corpu
 def test_documents_that_repeat_each_other_leave_no_passage_on_both_sides():
     shared = [f"boilerplate {i} " * 20 for i in range(40)]
     documents = [Document(str(i), "\n\n".join([story(f"s{i}", 12), *shared, "one short line"])) for i in range(12)]
-    train, validation = split(documents, 0.3)
+    train, validation = both(documents, 0.3)
     trained = {plain(paragraph) for document in train for paragraph in paragraphs(document.text)}
     held = {plain(paragraph) for document in validation for paragraph in paragraphs(document.text)}
     assert not {paragraph for paragraph in trained & held if len(paragraph) >= 80}
@@ -48,7 +52,7 @@ def test_documents_that_repeat_each_other_leave_no_passage_on_both_sides():
 def test_repeated_lines_of_line_by_line_text_leave_the_validation():
     """One sentence a line: the file is a single paragraph, its lines are what repeats."""
     lines = [f"sentence number {i} " * 6 for i in range(400)]
-    train, validation = split([Document("lines", "\n".join(lines * 2))], 0.2)
+    train, validation = both([Document("lines", "\n".join(lines * 2))], 0.2)
     trained = {plain(line) for document in train for line in document.text.splitlines()}
     held = {plain(line) for document in validation for line in document.text.splitlines()}
     assert not trained & held
@@ -67,13 +71,13 @@ def test_training_text_is_given_before_all_is_read():
     train = parts.train()
     first = next(train)
     assert len(read) <= 3
-    assert [first, *train] == split(documents, 0.2).train
-    assert list(parts.validation()) == split(documents, 0.2).validation
+    assert [first, *train] == split(documents, 0.2)["train"]
+    assert list(parts.validation()) == split(documents, 0.2)["validation"]
 
 
 def test_pieces_stay_whole_and_in_order():
     text = story("long", 400)
-    train, validation = split([Document("long", text)], 0.2)
+    train, validation = both([Document("long", text)], 0.2)
     for document in (*train, *validation):
         assert document.text in text
     assert size(train) + size(validation) == len(text)
@@ -86,15 +90,15 @@ def test_further_documents_move_no_text_to_the_other_side():
     first = [Document(str(i), story(f"s{i}", 40)) for i in range(10)]
     more = [Document(f"m{i}", story(f"m{i}", 40)) for i in range(10)]
     before, after = split(first, 0.1), split([*first, *more], 0.1)
-    assert set(before.train) <= set(after.train)
-    assert set(before.validation) <= set(after.validation)
+    assert set(before["train"]) <= set(after["train"])
+    assert set(before["validation"]) <= set(after["validation"])
 
 
 @given(count=st.integers(2, 30), fraction=st.floats(0.001, 0.999))
 def test_both_sides_have_text_however_small_it_is(count, fraction):
     found = split([Document("small", story("small", count))], fraction)
-    assert found.train
-    assert found.validation
+    assert found["train"]
+    assert found["validation"]
 
 
 def test_too_little_text_names_the_document():

@@ -7,8 +7,8 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.core.files import read_text
-from headjax.data.passages import Document
-from headjax.data.text_files import count_lines, read_lines, text_files
+from headjax.data.documents import Document, text_files
+from headjax.data.text_files import count_lines, read_lines
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.data.language import LanguageConfig
 from headjax.data.task import TaskData
+from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.data_measures import measure_of
 
 

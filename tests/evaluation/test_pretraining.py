@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.data.prepared import PreparedData, PretrainingForm, RowSource, TaskRow
-from headjax.data.prepared.prepare import prepare
+from headjax.data import PreparedData
+from headjax.data.forms import PretrainingForm
+from headjax.data.prepare import prepare
+from headjax.data.rows import RowSource, TaskRow
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.pretraining import MaskedAndNext
 from headjax.evaluation.task import Task, measure_task

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.ragged import RaggedRows
-from headjax.data.records import TokenBlocks
+from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import Task
@@ -21,7 +20,7 @@ LENGTHS = (3, 9, 5, 12, 2, 7)
 def task():
     """Example i consists of the token i alone, and has it as its label."""
     ids = [np.full(length, i, np.int32) for i, length in enumerate(LENGTHS)]
-    rows = RaggedRows({"input_ids": ids}, {"labels": np.arange(len(LENGTHS))}, padding_id=99)
+    rows = sequences({"input_ids": ids}, {"labels": np.arange(len(LENGTHS))}, padding_id=99)
     return Task("some", TaskData(None, rows, rows, {}), Classes())
 
 

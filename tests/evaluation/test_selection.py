@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.question_answering import Question, QuestionRows, Window, Windows
-from headjax.data.ragged import RaggedRows
-from headjax.data.records import TokenBlocks
+from headjax.data.examples import Padded, TokenBlocks, sequences
+from headjax.data.forms.questions import Question, QuestionWindows, Window, Windows
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes, LanguageModelling
 from headjax.evaluation.selection import RULE, describe, in_words, selection_of, split_task
@@ -18,10 +18,10 @@ from headjax.evaluation.spans import Spans
 from headjax.evaluation.task import Task
 
 
-def rows(ids, **columns) -> RaggedRows:
+def rows(ids, **columns) -> Padded:
     """Examples of these tokens; the label of each is its number."""
     arrays = [np.asarray(tokens, np.int32) for tokens in ids]
-    return RaggedRows({"input_ids": arrays, **columns}, {"labels": np.arange(len(ids))}, padding_id=99)
+    return sequences({"input_ids": arrays, **columns}, {"labels": np.arange(len(ids))}, padding_id=99)
 
 
 def labels(task: Task, limit: int = 0) -> list[int]:
@@ -62,7 +62,9 @@ def test_one_split_is_divided_in_disjoint_halves_that_are_the_same_everywhere():
 
 
 def test_what_an_example_is_padded_to_and_its_label_do_not_move_it():
-    longer = RaggedRows(SINGLE.data.validation.columns, {"labels": np.arange(20)[::-1]}, 0, length=32)
+    own = SINGLE.data.validation
+    ids = [own.records[index]["input_ids"] for index in range(20)]
+    longer = dataclasses.replace(sequences({"input_ids": ids}, {"labels": np.arange(20)[::-1]}), length=32)
     other = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=longer))
     assert [19 - label for label in labels(split_task(other).selection)] == GOLDEN
 
@@ -121,12 +123,15 @@ def test_measures_follow_the_examples():
     assert found == LanguageModelling(words_per_token=0.5, bytes_per_token=3.0)
     questions = tuple(Question(name, "which?", text, ("a",), 0) for name, text in (("q", "a b"), ("r", "a c")))
     windows = Windows(questions, tuple(Window(number, np.zeros((4, 2), np.int64)) for number in (0, 0, 1)))
-    columns = {"input_ids": [np.arange(4, dtype=np.int32)] * 3}
-    train = QuestionRows(columns, {"window": np.arange(3)}, 0, 8, windows)
+    records = [
+        {"offsets": window.offsets, "question": np.frombuffer(json.dumps(asked).encode() if asked else b"", np.uint8)}
+        for window, asked in zip(windows.windows, (questions[0], None, questions[1]), strict=True)
+    ]
+    train = QuestionWindows(records, np.full(3, 4), 8, lambda record, length: {}, records)
     spans = Spans(windows=Windows((), ()))
-    assert spans.on(train, {}).windows is windows
+    assert spans.on(train, {}).windows.questions == questions
     together = {spans.on(train, {}).together({"window": np.int32(number)}) for number in (0, 1)}
     assert together == {"a b"}
-    # Shards hold no text: there is a loss to score by, and no F1.
+    # Shards of version 0.1 hold no text to train on: there is a loss to score by, and no F1.
     with pytest.raises(DataError, match="f1: these questions come without their text"):
         spans.on(rows([[1]]), {}).metrics({})

@@ -58,14 +58,14 @@ def test_a_question_is_answered_by_its_best_window(reader, folder):
     task = load_task(f"squad:{folder}", reader)
     assert task.data.validation[0]["input_ids"].shape == (100,)  # as many as the model has positions
     found = measure_task(reader, task, batch_size=2)
-    assert found.examples == len(task.data.validation.source.windows)
+    assert found.examples == len(task.data.validation.windows.windows)
     answers = task.measure.answers(found.outcomes)
     assert list(answers) == [0, 1, 2]
-    windows = [window.question for window in task.data.validation.source.windows]
+    windows = [window.question for window in task.data.validation.windows.windows]
     best = int(np.argmax(np.where(np.equal(windows, 0), found.outcomes["score"], -np.inf)))
     start, end = (int(found.outcomes[name][best]) for name in ("start", "end"))
-    assert answers[0] == task.data.validation.source.answer(best, start, end)
-    gold = [question.answers for question in task.data.validation.source.questions]
+    assert answers[0] == task.data.validation.windows.answer(best, start, end)
+    gold = [question.answers for question in task.data.validation.windows.questions]
     values = [answer_f1(answers[number], gold[number]) for number in range(3)]
     assert found.metrics["f1"] == pytest.approx(np.mean(values))
     np.testing.assert_allclose(task.measure.values(found.outcomes), values)

@@ -7,7 +7,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification
-from headjax.data.records import evaluation_batches
+from headjax.data.stream import evaluation_batches
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task
@@ -24,7 +24,7 @@ from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
-from tests.data.test_images import write_mnist
+from tests.data.test_image_data import write_mnist
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.tiny import MAX_LENGTH, decoder_config, model, multi_head
 
@@ -185,7 +185,7 @@ def test_a_table_with_real_labels_is_a_regression(tokenizer, folder):
     path = write_lines(folder / "numbers.csv", "sentence,label", "good,0.5", "bad,1", "fun,2.25")
     task = load_task(str(path), without_params(Regression(), tokenizer))
     assert isinstance(task.measure, Numbers)
-    np.testing.assert_array_equal(task.data.validation.targets["labels"], np.float32([0.5, 1, 2.25]))
+    np.testing.assert_array_equal(task.data.validation.values("labels"), np.float32([0.5, 1, 2.25]))
     with pytest.raises(DataError, match=r"numbers.csv: it has no examples to train on$"):
         task.train_batches()
 
@@ -252,7 +252,9 @@ def test_images(tmp_path):
     found = measure_task(vision, task, batch_size=8)
     logits = np.concatenate([vision(batch).logits for batch in task.batches(8)])[:12]
     assert found.examples == 12
-    assert found.metrics["accuracy"] == np.mean(logits.argmax(axis=1) == task.data.validation.labels)
+    assert found.metrics["accuracy"] == np.mean(
+        logits.argmax(axis=1) == [row["labels"] for row in map(task.data.validation.__getitem__, range(12))]
+    )
     assert isinstance(task.measure, Classes)
     with pytest.raises(HeadjaxError, match=r"^task: the model has no tokenizer"):
         load_task("python", vision)

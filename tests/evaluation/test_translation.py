@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.data.parallel_text import ParallelText
-from headjax.data.records import evaluation_batches
+from headjax.data.stream import evaluation_batches
+from headjax.data.text_data import ParallelText
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.evaluation.translation import translate

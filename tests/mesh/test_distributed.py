@@ -16,8 +16,7 @@ import pytest
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import from_data
 from headjax.core.tensors import flatten
-from headjax.data.records import Shard
-from headjax.mesh.distributed import Vote, initialize, process_shard
+from headjax.mesh.distributed import BatchShare, Vote, initialize, process_share
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.recipes import Recipe
 from headjax.training.config import load_config, train_config
@@ -142,7 +141,7 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
 
 
 def test_a_lone_process_reads_every_row():
-    assert process_shard(MeshConfig(data=2, fsdp=2, model=2).build()) == Shard(0, 1)
+    assert process_share(MeshConfig(data=2, fsdp=2, model=2).build()) == BatchShare(0, 1)
 
 
 class Device:
@@ -163,23 +162,27 @@ class Place:
 @pytest.mark.parametrize(
     "rows, process, expected",
     [
-        ([(0, (0, 2)), (0, (2, 4)), (1, (4, 6)), (1, (6, 8))], 1, Shard(1, 2)),
-        ([(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))], 1, Shard(1, 2)),  # interleaved, as chips of hosts are
-        ([(0, (0, 8)), (1, (0, 8))], 1, Shard(0, 1)),  # a model axis over the processes
-        ([(0, (0, 4)), (1, (0, 4)), (2, (4, 8)), (3, (4, 8))], 2, Shard(1, 2)),
+        ([(0, (0, 2)), (0, (2, 4)), (1, (4, 6)), (1, (6, 8))], 1, BatchShare(1, 2)),
+        (
+            [(0, (0, 2)), (1, (2, 4)), (0, (4, 6)), (1, (6, 8))],
+            1,
+            BatchShare(1, 2),
+        ),  # interleaved, as hosts' chips are
+        ([(0, (0, 8)), (1, (0, 8))], 1, BatchShare(0, 1)),  # a model axis over the processes
+        ([(0, (0, 4)), (1, (0, 4)), (2, (4, 8)), (3, (4, 8))], 2, BatchShare(1, 2)),
     ],
 )
 def test_processes_read_what_their_devices_hold(rows, process, expected, monkeypatch):
     monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
     monkeypatch.setattr(jax, "process_index", lambda: process)
-    assert process_shard(MeshConfig(data=8).build()) == expected
+    assert process_share(MeshConfig(data=8).build()) == expected
 
 
 def test_parts_that_overlap_are_refused(monkeypatch):
     rows = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
     monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
     with pytest.raises(HeadjaxError, match=r"^mesh: its data and fsdp axes do not divide evenly over the processes$"):
-        process_shard(MeshConfig(data=8).build())
+        process_share(MeshConfig(data=8).build())
 
 
 def test_a_lone_vote_is_its_own_answer():

@@ -17,7 +17,7 @@ from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import to_data
 from headjax.core.tensors import flatten
-from headjax.data.records import TokenBlocks
+from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.models.directory import load
 from headjax.models.residual import ScaledPostNorm

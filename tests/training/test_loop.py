@@ -13,7 +13,7 @@ import pytest
 
 from headjax.core.errors import CheckpointError, ConfigError, DataError, HeadjaxError
 from headjax.core.tensors import flatten
-from headjax.data.records import TokenBlocks
+from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.models.directory import load
 from headjax.training.checkpoints import check_workdir

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 
 from headjax.core.errors import DataError
 from headjax.core.serialize import unknown_name
-from headjax.data.tasks import glue, images, language, pretraining, squad, translation
+from headjax.data.tasks import glue, image_tasks, text_tasks
 from headjax.data.tasks.spec import TaskSpec
 
-TASKS: Mapping[str, TaskSpec] = {
-    spec.name: spec for family in (language, pretraining, glue, squad, translation, images) for spec in family.TASKS
-}
+TASKS: Mapping[str, TaskSpec] = {spec.name: spec for family in (text_tasks, glue, image_tasks) for spec in family.TASKS}
 """The tasks by name."""
 
 
@@ -26,4 +24,9 @@ def find_task(name: str) -> TaskSpec:
     return TASKS[name]
 
 
-__all__ = ["TASKS", "TaskSpec", "find_task"]
+def metrics_of(name: str) -> tuple[str, ...]:
+    """Return a task's own metrics, the headline first; none of a task that is not known or has those of its form."""
+    return TASKS[name].metrics if name in TASKS else ()
+
+
+__all__ = ["TASKS", "TaskSpec", "find_task", "metrics_of"]

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from headjax.core.errors import DataError
 from headjax.core.serialize import unknown_name
+from headjax.data.forms.labelled import LabelledForm
 from headjax.data.glue import GLUE, Glue
 from headjax.data.labelled_text import TextClassification, number
-from headjax.data.prepared.form import Split
-from headjax.data.prepared.labelled import LabelledForm
-from headjax.data.prepared.rows import RowSource, TaskRow
+from headjax.data.rows import Rows, RowSource, Split, TaskRow
 from headjax.data.tables import Row, header
-from headjax.data.tasks.local import local_rows, wanted_fields
-from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
+from headjax.data.tasks.local import local_rows
+from headjax.data.tasks.spec import TaskSpec, TfdsSource
 from headjax.data.text_files import find_files
 
 FIELDS = {
@@ -37,7 +36,7 @@ def local_glue(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
         table = Glue(name=name, path=str(paths[0])).table()
     except DataError:
         return local_rows(spec, paths)
-    if {*wanted_fields(spec.form)} <= {*header(find_files(table.path)[0])}:
+    if {*spec.form.wanted} <= {*header(find_files(table.path)[0])}:
         return local_rows(spec, paths)
     train, validation = table.read()
     classes = table.classes if isinstance(table, TextClassification) else ()
@@ -67,6 +66,7 @@ def _spec(name: str, mismatched: bool = False) -> TaskSpec:
         form=LabelledForm(pairs=len(features) == 2, classes=GLUE[name].class_names),
         local=local_rows if mismatched else local_glue,
         sources=(TfdsSource(f"glue/{name}:2.0.0", splits, fields),),
+        metrics=GLUE[name].metrics,
         files="" if mismatched else "GLUE's own files",
         columns={field: _columns(name, field) for field in fields},
     )

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.data.prepared.form import Form, Split
-from headjax.data.prepared.labelled import LabelledForm
-from headjax.data.prepared.rows import RowSource, TaskRow
-from headjax.data.split import text_hash
+from headjax.data.documents import text_hash
+from headjax.data.rows import Rows, RowSource, Split, TaskRow
 from headjax.data.tables import READERS, header, table_rows
-from headjax.data.tasks.spec import Rows, TaskSpec
-from headjax.data.text_files import find_files, read_lines
+from headjax.data.tasks.spec import TaskSpec
+from headjax.data.text_files import find_files
 
 HELD_OUT = 0.05
 """Share of the rows that is held out, about, where no file is named for validation."""
@@ -134,7 +132,7 @@ def read_rows(spec: TaskSpec, file: Path) -> Iterator[TaskRow]:
     Raises:
         DataError: a file that cannot be used; the message starts with it and names the line.
     """
-    fields = wanted_fields(spec.form)
+    fields = spec.form.wanted
     if has_suffix(file, (TFRECORD,)):
         from headjax.data.tasks.tfrecord import read_tfrecord
 
@@ -146,29 +144,12 @@ def read_rows(spec: TaskSpec, file: Path) -> Iterator[TaskRow]:
         yield TaskRow(row.place, {name: _value(value, what, row.place) for (name, what), value in named})
 
 
-def wanted_fields(form: Form) -> dict[str, str]:
-    """The fields that every row of a form must have, and what they hold."""
-    single = isinstance(form, LabelledForm) and not form.pairs
-    return {name: what for name, what in form.fields.items() if not (single and name == "second")}
-
-
 def _value(value: str, what: str, place: str) -> Any:
     if what == "image":
         raise DataError(f"{place}: a table holds no images; give a folder of them, or TFRecords")
     if what == "label" and value.isdecimal():
         return int(value)
     return value
-
-
-def text_lines(file: Path) -> Iterator[TaskRow]:
-    """Every line of a text file that is not blank.
-
-    Raises:
-        DataError: a file that cannot be used.
-    """
-    for number, line in enumerate(read_lines(file), start=1):
-        if line.strip():
-            yield TaskRow(f"{file}: line {number}", {"text": line.strip()})
 
 
 TFRECORD = ".tfrecord"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import urllib.request
@@ -13,11 +14,9 @@ import seqio
 import tensorflow as tf
 
 from headjax.core.errors import DataError
-from headjax.data.prepared.form import Split
-from headjax.data.prepared.rows import RowSource, TaskRow
-from headjax.data.tasks.local import wanted_fields
+from headjax.data.rows import Rows, RowSource, Split, TaskRow
 from headjax.data.tasks.seqio_text import text_features, text_preprocessors
-from headjax.data.tasks.spec import Rows, TaskSpec, TfdsSource
+from headjax.data.tasks.spec import TaskSpec, TfdsSource
 from headjax.tokenizers.tokenizer import Tokenizer
 
 HOST = "storage.googleapis.com"
@@ -99,16 +98,22 @@ def tfds_rows(spec: TaskSpec) -> Rows:
 def _read(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> Iterator[TaskRow]:
     for task, source in tasks:
         place = f"{source.name}: {source.splits[split]}"
-        try:
+        with _asking(place):
             _check_network(task, source)
             for number, values in enumerate(task.get_dataset(split=split, shuffle=False).as_numpy_iterator()):
-                place = f"{source.name}: {source.splits[split]}: example {number}"
-                yield TaskRow(place, {name: _plain(value) for name, value in values.items()})
-        except DataError:
-            raise
-        except Exception as error:  # TFDS raises whatever its download met
-            reason = " ".join(str(error).split())[:300]
-            raise DataError(f"{place}: cannot be read from TFDS ({reason})") from error
+                yield TaskRow(f"{place}: example {number}", {name: _plain(value) for name, value in values.items()})
+
+
+@contextlib.contextmanager
+def _asking(place: str) -> Iterator[None]:
+    """Turns whatever TFDS raises, its downloads' errors among them, into a `DataError` that starts with the place."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{place}: cannot be read from TFDS ({reason})") from error
 
 
 def _check_network(task: seqio.Task, source: TfdsSource) -> None:
@@ -124,11 +129,18 @@ def _check_network(task: seqio.Task, source: TfdsSource) -> None:
 
 
 def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:
-    """Number of rows, for the progress bar; 0 where TFDS does not know before it has the data."""
-    try:
-        return sum(task.num_input_examples(split) or 0 for task, _ in tasks)
-    except Exception:
-        return 0
+    """Return the number of rows, for the progress bar; 0 where TFDS has not yet got the data, and so not counted it.
+
+    Raises:
+        DataError: TFDS has the data, but cannot say how much of it there is (a split that it does not know).
+    """
+    count = 0
+    for task, source in tasks:
+        with _asking(f"{source.name}: {source.splits[split]}"):
+            if not task.source.tfds_dataset.builder.is_prepared():
+                return 0
+            count += task.num_input_examples(split) or 0
+    return count
 
 
 def _name(*parts: str) -> str:
@@ -151,7 +163,7 @@ def _label_type(spec: TaskSpec) -> tf.DType:
 
 
 def _signature(spec: TaskSpec) -> dict[str, tf.TensorSpec]:
-    return {name: TYPES[what](spec) for name, what in wanted_fields(spec.form).items()}
+    return {name: TYPES[what](spec) for name, what in spec.form.wanted.items()}
 
 
 def _written(spec: TaskSpec, tokenizer: Tokenizer | None) -> list[Callable[..., Any]]:

@@ -11,10 +11,10 @@ import seqio
 import tensorflow as tf
 
 from headjax.core.errors import DataError
-from headjax.data.prepared.labelled import LabelledForm
-from headjax.data.prepared.language import LanguageForm
-from headjax.data.prepared.questions import QuestionForm
-from headjax.data.prepared.translation import TranslationForm
+from headjax.data.forms.labelled import LabelledForm
+from headjax.data.forms.language import LanguageForm
+from headjax.data.forms.questions import QuestionForm
+from headjax.data.forms.translation import TranslationForm
 from headjax.data.tasks.spec import TaskSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 

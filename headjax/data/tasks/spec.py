@@ -7,10 +7,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from headjax.data.prepared.form import Form, Split
-from headjax.data.prepared.rows import RowSource
-
-Rows = Mapping[Split, RowSource]
+from headjax.data.forms import Form
+from headjax.data.rows import Rows, Split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +39,8 @@ class TaskSpec:
         vocabulary: where the tokenizer comes from if none is given: `given` must be, `bpe` is learned.
         vocab_size: tokens that are learned.
         files: what local files it reads besides tables and TFRecords of its fields, in words.
+        metrics: its own metrics, the headline first, names of those of `headjax.evaluation.measures`; empty takes what
+            is usual for the form.
         columns: for a field, what else its column may be called in tables and TFRecords, besides its names in TFDS.
     """
 
@@ -51,6 +51,7 @@ class TaskSpec:
     vocabulary: Literal["given", "bpe", "none"] = "given"
     vocab_size: int = 0
     files: str = ""
+    metrics: tuple[str, ...] = ()
     columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def column(self, field: str, there: Container[str]) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.serialize import unknown_name
-from headjax.data.image_folders import pixels
-from headjax.data.prepared.rows import TaskRow
+from headjax.data.image_rows import pixels
+from headjax.data.rows import TaskRow
 
 
 def read_tfrecord(

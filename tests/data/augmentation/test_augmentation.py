@@ -19,8 +19,8 @@ from headjax.data.augmentation import (
     RandomSquare,
 )
 from headjax.data.augmentation.pixels import CHANGES
-from headjax.data.prepared.images import AugmentedImages, ImageForm, augmented
-from headjax.data.records import train_iterator
+from headjax.data.forms.images import AugmentedImages, ImageForm, augmented
+from headjax.data.stream import train_iterator
 from tests.closeness import assert_close
 
 DEIT = Augmentation(

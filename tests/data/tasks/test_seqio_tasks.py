@@ -16,7 +16,6 @@ from headjax.core.errors import DataError
 from headjax.data import PreparedData
 from headjax.data.glue import GLUE
 from headjax.data.tasks import TASKS, find_task
-from headjax.data.tasks.local import wanted_fields
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.vocabulary import write_lines, write_vocabulary
 
@@ -111,7 +110,7 @@ def test_every_task_reads_its_data_sets(mocked):
 
     read = set()
     for spec in TASKS.values():
-        fields = wanted_fields(spec.form)
+        fields = spec.form.wanted
         for source, task in zip(spec.sources, seqio_tasks(spec) if spec.sources else (), strict=True):
             for split, theirs in source.splits.items():
                 if (source.name, theirs) in read:
@@ -133,7 +132,7 @@ def test_rows_of_tfds_are_rows_of_the_form(mocked):
         with mocked(2):
             rows = list(tfds_rows(spec)["validation"].rows())
         assert len(rows) == 2
-        for what in wanted_fields(spec.form).items():
+        for what in spec.form.wanted.items():
             assert fits(rows[0].values[what[0]], what[1], spec), (name, what)
         assert rows[1].place.endswith("example 1")
     with pytest.raises(DataError, match="multi30k: TensorFlow Datasets has no data set of it; name local files"):

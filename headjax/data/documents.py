@@ -1,0 +1,284 @@
+"""Documents: how text files are cut into them, what repeats in them, and how some of them is held out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from headjax.core.errors import DataError, require
+from headjax.core.files import read_text
+from headjax.data.rows import Split
+from headjax.data.text_files import find_files, read_lines
+
+COMPARED = 80
+"""Characters from which a repeated passage counts as a repetition; shorter ones (headings, stock phrases) may recur."""
+
+PIECE = 4000
+"""Characters of one piece, the unit of the split: a short document is one piece, a long one several."""
+
+SMALLEST_PIECE = 200
+"""Characters of one piece of the smallest texts, which are cut into about twenty pieces."""
+
+PREAMBLE = 100_000
+"""Characters of a file within which Project Gutenberg's header ends."""
+
+LONGEST = 2**24
+"""Characters of a document after which the next blank line ends it; the next line at twice as many."""
+
+_BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
+_LICENCE = re.compile(r"\*\*\* ?(START|END) OF TH(?:E|IS) PROJECT GUTENBERG[^\n]*")
+_ARTICLE = re.compile(r" = [^=\n].* = *$")
+
+
+def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
+    r"""Reads text files as UTF-8, one document each, in the order of their paths; none twice.
+
+    A byte order mark is dropped and `\r\n` becomes `\n`.
+
+    Args:
+        paths: each a file of any name, a folder that is searched (its folders too, hidden ones left out) for `*.txt`
+            and `*.md`, or a glob pattern.
+
+    Raises:
+        DataError: a path that does not exist or matches nothing, a file that is empty, binary, no UTF-8 or cannot be
+            read; the message starts with it.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not given:
+        raise DataError("path: no text files given")
+    files = dict.fromkeys(file for path in given for file in find_files(path))
+    return [Document(str(file), read_text(file)) for file in files]
+
+
+def read_documents(file: Path) -> Iterator[Document]:
+    """The documents of a text file, one after another: WikiText's articles, a book without Project Gutenberg's notices.
+
+    Raises:
+        DataError: it cannot be used.
+    """
+    place, size, articles, any_text = str(file), 0, False, False
+    held: list[str] = []
+    for number, line in enumerate(_story(file), start=1):
+        heading = _ARTICLE.match(line) and (articles or not any_text)
+        too_long = size >= LONGEST and (not line.strip() or size >= 2 * LONGEST)
+        if (heading and articles) or too_long:
+            yield Document(place, "".join(held))
+        if heading or too_long:
+            held, size, articles = [], 0, articles or bool(heading)
+            place = f"{file}: line {number}"
+        held.append(line)
+        size += len(line)
+        any_text = any_text or bool(line.strip())
+    yield Document(place, "".join(held))
+
+
+def _story(file: Path) -> Iterator[str]:
+    """The lines of a file, without what Project Gutenberg puts before and after them."""
+    lines, size = read_lines(file), 0
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        size += len(line)
+        mark = _LICENCE.search(line)
+        if mark is not None and mark[1] == "START":
+            story = itertools.takewhile(lambda one: "END" not in _LICENCE.findall(one), lines)
+            yield from itertools.chain([line[mark.end() :]], story)
+            return
+        if size > PREAMBLE:
+            break
+    yield from itertools.chain(head, lines)
+
+
+class Document(NamedTuple):
+    """A text and where it comes from.
+
+    Attributes:
+        name: a file or a section.
+        text: its text.
+    """
+
+    name: str
+    text: str
+
+
+def paragraphs(text: str) -> list[str]:
+    """Cuts after blank lines. The paragraphs keep their white space: joined, they are the text."""
+    ends = [match.end() for match in _BLANK_LINES.finditer(text)]
+    starts = [0, *ends]
+    return [text[start:end] for start, end in zip(starts, [*ends, len(text)], strict=True) if start < end]
+
+
+def units(text: str, size: int) -> list[str]:
+    """Cuts at paragraphs; one longer than `size` characters at lines; a line longer than that every `size` characters.
+
+    Joined, the units are the text.
+    """
+    cut: list[str] = []
+    for paragraph in paragraphs(text):
+        if len(paragraph) <= size:
+            cut.append(paragraph)
+            continue
+        for line in paragraph.splitlines(keepends=True):
+            cut.extend(line[start : start + size] for start in range(0, len(line), size))
+    return cut
+
+
+def passages(text: str) -> Iterator[str]:
+    """Every paragraph and every line of at least `COMPARED` characters, white space made single spaces."""
+    for paragraph in paragraphs(text):
+        for passage in {paragraph, *paragraph.splitlines()}:
+            plain = " ".join(passage.split())
+            if len(plain) >= COMPARED:
+                yield plain
+
+
+def without_repetitions(documents: Iterable[Document]) -> list[Document]:
+    """The documents without the paragraphs that an earlier paragraph repeats word for word, and without empty ones."""
+    seen: set[str] = set()
+    kept = []
+    for document in documents:
+        fresh = []
+        for paragraph in paragraphs(document.text):
+            found = set(passages(paragraph))
+            if not found & seen:
+                fresh.append(paragraph)
+            seen |= found
+        text = "".join(fresh)
+        if text.strip():
+            kept.append(Document(document.name, text))
+    return kept
+
+
+def split(documents: Sequence[Document], validation_fraction: float) -> dict[Split, list[Document]]:
+    """Both sides of `HeldOut` in memory."""
+    sides = HeldOut(lambda: documents, validation_fraction)
+    return {"train": list(sides.train()), "validation": list(sides.validation())}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """Holds out about a fraction of the text, piece by piece; neither side is held in memory.
+
+    Documents are cut at paragraphs into pieces of about `PIECE` characters, and a piece is held out if the hash of its
+    text falls into the fraction: adding documents moves none of the others to the other side (of texts above
+    20 * `PIECE` characters). Of what is held out, units with a paragraph or a line of at least `COMPARED` characters
+    that also occurs in the training text are dropped. Neighbouring pieces on the same side stay one document.
+
+    Attributes:
+        documents: reads the documents from the start; called several times.
+        validation_fraction: how much to hold out.
+
+    Raises:
+        ConfigError: a fraction that is not between 0 and 1.
+        DataError: too little text to hold some out.
+    """
+
+    documents: Callable[[], Iterable[Document]]
+    validation_fraction: float
+
+    def __post_init__(self) -> None:
+        fraction = self.validation_fraction
+        require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")
+        self.bound  # noqa: B018  (computed here, so that too little text is found before any work)
+
+    def train(self) -> Iterator[Document]:
+        """The documents to train on."""
+        return self._joined("train", frozenset())
+
+    def validation(self) -> Iterator[Document]:
+        """The documents to evaluate on; all of the text is read before the first.
+
+        Raises:
+            DataError: all of them also occur in the training text.
+        """
+        held = {mark for unit, side in self._units() if side == "validation" for mark in _marks(unit)}
+        trained = frozenset(
+            mark for unit, side in self._units() if side == "train" for mark in _marks(unit) if mark in held
+        )
+        document = None
+        for document in self._joined("validation", trained):
+            yield document
+        if document is None:
+            raise DataError(f"{self._name()}: all text held out for validation also occurs in the training text")
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Characters of a piece."""
+        total = 0
+        for document in self.documents():
+            total += len(document.text)
+            if total >= 20 * PIECE:
+                break
+        return min(PIECE, max(SMALLEST_PIECE, total // 20))
+
+    @functools.cached_property
+    def bound(self) -> float:
+        """The highest hash of a piece that is held out: the fraction, or what leaves a piece on either side."""
+        hashes: set[float] = set()
+        low = 0
+        for document in self.documents():
+            for piece in self._pieces(document):
+                number = text_hash("".join(piece))
+                low += number <= self.validation_fraction and number not in hashes
+                hashes.add(number)
+                if low and len(hashes) - low >= 2:
+                    return self.validation_fraction
+        if len(hashes) < 2:
+            raise DataError(f"{self._name()}: too little text to hold some of it out for validation")
+        ordered = sorted(hashes)
+        return min(max(self.validation_fraction, ordered[0]), ordered[-2])
+
+    def _name(self) -> str:
+        return next(iter(self.documents())).name
+
+    def _pieces(self, document: Document) -> list[list[str]]:
+        return pieces(units(document.text, self.size), self.size)
+
+    def _sides(self, document: Document) -> Iterator[tuple[str, str]]:
+        """Every unit of a document with its side."""
+        for piece in self._pieces(document):
+            side = "validation" if text_hash("".join(piece)) <= self.bound else "train"
+            yield from ((unit, side) for unit in piece)
+
+    def _units(self) -> Iterator[tuple[str, str]]:
+        return (placed for document in self.documents() for placed in self._sides(document))
+
+    def _joined(self, wanted: str, dropped: frozenset[bytes]) -> Iterator[Document]:
+        """One side's documents without the units that have a passage among those to drop."""
+        for document in self.documents():
+            placed = (
+                (unit, side if side != wanted or dropped.isdisjoint(_marks(unit)) else "dropped")
+                for unit, side in self._sides(document)
+            )
+            for side, group in itertools.groupby(placed, key=lambda pair: pair[1]):
+                if side == wanted and (text := "".join(unit for unit, _ in group)).strip():
+                    yield Document(document.name, text)
+
+
+def _marks(unit: str) -> list[bytes]:
+    """Hashes of a unit's passages, which are smaller than they."""
+    return [hashlib.blake2b(passage.encode(), digest_size=8).digest() for passage in passages(unit)]
+
+
+def pieces(cut: list[str], size: int) -> list[list[str]]:
+    """Neighbouring units, taken together until they have at least `size` characters."""
+    found: list[list[str]] = []
+    room = 0
+    for unit in cut:
+        if room <= 0:
+            found.append([])
+            room = size
+        found[-1].append(unit)
+        room -= len(unit)
+    return found
+
+
+def text_hash(text: str) -> float:
+    """A number in [0, 1), uniform over texts, the same in every process."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

@@ -1,0 +1,21 @@
+"""Forms: how the rows of each kind of task become examples. A task is encoded here and nowhere else."""
+
+from headjax.data.forms.form import Encoded, Form, SequenceForm
+from headjax.data.forms.images import ImageForm
+from headjax.data.forms.labelled import LabelledForm
+from headjax.data.forms.language import LanguageForm
+from headjax.data.forms.pretraining import PretrainingForm
+from headjax.data.forms.questions import QuestionForm
+from headjax.data.forms.translation import TranslationForm
+
+__all__ = [
+    "Encoded",
+    "Form",
+    "ImageForm",
+    "LabelledForm",
+    "LanguageForm",
+    "PretrainingForm",
+    "QuestionForm",
+    "SequenceForm",
+    "TranslationForm",
+]

@@ -1,0 +1,204 @@
+"""Forms: how the rows of a task become records, how records become examples, and what is measured on those."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from headjax.core.errors import DataError
+from headjax.data.encoding import padding_id
+from headjax.data.examples import Padded, Record, Records, Source, pad_sequence, rounded_length
+from headjax.data.rows import Split, TaskRow
+from headjax.data.task import Measured
+from headjax.tokenizers.tokenizer import Tokenizer
+
+Seed = tuple[int, ...]
+
+
+class Encoded(NamedTuple):
+    """Rows as records.
+
+    Attributes:
+        records: the records.
+        counts: numbers that add up over shards (`tokens`, `words`, ...).
+        fingerprint: hash of what the records hold; empty where that of the rows serves.
+    """
+
+    records: Records
+    counts: Mapping[str, int]
+    fingerprint: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Form(abc.ABC):
+    """Base of the forms. A task is encoded by its form alone, in memory and on disk.
+
+    The fields of a form stand in the manifest of prepared shards, so that shards are read as they were written. A field
+    added later changes the fingerprint of every folder prepared before: give such a choice to the reader instead.
+    """
+
+    fields: ClassVar[Mapping[str, str]] = {}
+    """What rows hold, by name: `text`, `texts`, `integer`, `number`, `label` or `image`."""
+
+    reads_text: ClassVar[bool] = True
+    """Whether there is anything to tokenise."""
+
+    @property
+    def wanted(self) -> Mapping[str, str]:
+        """The fields that every row must have, and what they hold."""
+        return self.fields
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The classes in the order of their numbers; none where labels are no classes."""
+        return ()
+
+    def check(self, tokenizer: Tokenizer | None) -> None:
+        """Raises `DataError` where the tokenizer lacks what the form needs."""
+
+    def texts(self, row: TaskRow) -> Iterable[str]:
+        """Return what a vocabulary is learned from."""
+        return [row.values[name] for name, what in self.fields.items() if what == "text" and name in row.values]
+
+    @abc.abstractmethod
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+        """Return the records of some rows, a function of the arguments alone.
+
+        Args:
+            tokenizer: of the text.
+            rows: the rows of one shard.
+            split: which split they are of.
+            seed: of what is drawn at random.
+
+        Raises:
+            DataError: a row that cannot be used; the message starts with its place.
+        """
+
+    @abc.abstractmethod
+    def tokens(self, record: Record) -> int:
+        """Return the tokens of a record on its longer side; 1 where there are none."""
+
+    @abc.abstractmethod
+    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+        """Return records as examples, each made when it is read.
+
+        Args:
+            tokenizer: of the text.
+            records: the records, in memory or on disk.
+            sizes: `[records]` their tokens.
+            split: whether examples are to train on or to evaluate on.
+        """
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+        """Return what is measured on examples to evaluate on; None is the loss alone.
+
+        Args:
+            metrics: the task's own metrics, the headline first; empty for the usual ones.
+            counts: what is counted of the examples, with words and bytes per token.
+            held: the examples.
+        """
+        return None
+
+    def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
+        """Return what to tell a user whose rows, which begin at a place, gave no record."""
+        return f"{place}: the split {split} has no examples"
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceForm(Form):
+    """Base of the forms whose records are one sequence each: columns `[tokens]`, `input_ids` first, and targets `[1]`.
+
+    Examples hold the columns padded to one length, an `attention_mask` that is 0 at padding, and the targets.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
+    targets: ClassVar[tuple[str, ...]] = ("labels",)
+
+    @property
+    @abc.abstractmethod
+    def limit(self) -> int:
+        """Most tokens of an example."""
+
+    def tokens(self, record: Record) -> int:
+        return len(record["input_ids"])
+
+    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+        return self.padded(tokenizer, records, sizes)
+
+    def padded(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray) -> Padded:
+        """Return records as examples that are padded when they are read."""
+        pad = functools.partial(self.pad, padding_id=padding_id(tokenizer_of(tokenizer)))
+        return Padded(records, sizes, rounded_length(sizes, self.limit), pad)
+
+    def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
+        """Return a record as an example of a length."""
+        known = {name: record[name] for name in (*self.columns, *self.targets)}
+        return pad_sequence(known, length, padding_id=padding_id, targets=self.targets)
+
+    def fingerprint(self, records: Sequence[Record]) -> str:
+        """Hash of the columns and targets, 16 hexadecimal digits."""
+        columns, targets = (
+            {name: [record[name] for record in records] for name in names} for names in (self.columns, self.targets)
+        )
+        return sequences_hash(columns, targets)
+
+
+def sequences_hash(columns: Mapping[str, Sequence[np.ndarray]], targets: Mapping[str, Sequence[np.ndarray]]) -> str:
+    """Hash of sequences, 16 hexadecimal digits, which checkpoints hold: never to be changed.
+
+    Args:
+        columns: by name `[tokens]` of every example, hashed as int32.
+        targets: by name `[1]` of every example.
+    """
+    digest = hashlib.sha256(np.asarray([len(ids) for ids in columns["input_ids"]], np.int64).tobytes())
+    for name in sorted(columns):
+        for array in columns[name]:
+            digest.update(array.astype(np.int32).tobytes())
+    for name in sorted(targets):
+        for array in targets[name]:
+            digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def text(row: TaskRow, name: str) -> str:
+    """Return a field of a row that must be text.
+
+    Raises:
+        DataError: it is not, or it is blank.
+    """
+    value = row.values[name]
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{row.place}: {name} is {'blank' if isinstance(value, str) else repr(value)}")
+    return value
+
+
+def text_counts(texts: Sequence[str], tokens: int) -> dict[str, int]:
+    """Return the words and bytes of texts and the tokens that they became."""
+    return {
+        "tokens": tokens,
+        "words": sum(len(one.split()) for one in texts),
+        "bytes": sum(len(one.encode()) for one in texts),
+    }
+
+
+def tokenizer_of(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer of a form that reads text.
+
+    Raises:
+        DataError: there is none.
+    """
+    if tokenizer is None:
+        raise DataError("tokenizer: text needs one")
+    return tokenizer
+
+
+def language_measure(counts: Mapping[str, Any]) -> Measured:
+    """Perplexities of text per token, word and byte."""
+    ratios = ("words_per_token", "bytes_per_token")
+    return Measured("language_modelling", {name: counts[name] for name in ratios if name in counts})

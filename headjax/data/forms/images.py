@@ -1,0 +1,198 @@
+"""The form of images with labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind
+from headjax.data.augmentation import Augmentation, Flip, RandomSquare
+from headjax.data.examples import RandomSource, Record, Records, Source
+from headjax.data.forms.form import Encoded, Form, Seed
+from headjax.data.forms.labelled import CLASS_METRICS
+from headjax.data.rows import Split, TaskRow
+from headjax.data.task import Measured
+from headjax.tokenizers.tokenizer import Tokenizer
+
+
+@kind("image_rows")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageForm(Form):
+    """`image`, uint8 `[height, width, channels]`, and `label`, a class's number or name.
+
+    Images are stored as squares of `stored` pixels a side: scaled so that the shorter side is that long, and the middle
+    cut out. Evaluation reads the middle square of `size`. Training reads a random one of the stored image, or of that
+    inside a black margin, mirrored half of the time where `flip` says so, or whatever an `Augmentation` makes of the
+    stored image. Examples hold `pixel_values` float32
+    `[channels, size, size]`, (pixel / 255 - mean) / deviation, and `labels`.
+
+    Attributes:
+        size: pixels of a side as the model reads them.
+        stored: pixels of a side on disk.
+        margin: pixels of the margin.
+        flip: whether training mirrors images.
+        mean, deviation: of each channel, of pixels between 0 and 1.
+        classes: names in the order of the class numbers.
+    """
+
+    fields: ClassVar = {"image": "image", "label": "label"}
+    reads_text: ClassVar[bool] = False
+
+    size: int
+    stored: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    classes: tuple[str, ...]
+    margin: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "size", "stored")
+        require(self.margin >= 0, "margin", f"must not be negative, got {self.margin}")
+        require(self.stored >= self.size, "stored", f"{self.stored} pixels are fewer than size, {self.size}")
+        require(all(value > 0 for value in self.deviation), "deviation", f"must be positive, got {self.deviation}")
+        require(len(self.mean) == len(self.deviation), "mean", "and deviation must have as many channels")
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return self.classes
+
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+        records: list[Record] = []
+        for row in rows:
+            label = row.values["label"]
+            number = self._numbers.get(label, -1) if isinstance(label, str) else int(label)
+            if not 0 <= number < len(self.classes):
+                raise DataError(f"{row.place}: unknown label {label!r}; there are {len(self.classes)} classes")
+            image = self._square(row)
+            records.append({"image": image, "labels": np.asarray([number], np.int32)})
+        return Encoded(records, {})
+
+    @functools.cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {name: number for number, name in enumerate(self.classes)}
+
+    def _square(self, row: TaskRow) -> np.ndarray:
+        """The image as it is stored."""
+        pixels = np.asarray(row.values["image"])
+        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+        channels = len(self.mean)
+        if pixels.ndim != 3 or pixels.shape[2] != channels or pixels.dtype != np.uint8:
+            found = f"{pixels.dtype} {list(pixels.shape)}"
+            raise DataError(f"{row.place}: expected an image uint8 [height, width, {channels}], got {found}")
+        if pixels.shape[:2] != (self.stored, self.stored):
+            pixels = _scaled(pixels, self.stored)
+        return np.ascontiguousarray(pixels)
+
+    @property
+    def usual(self) -> Augmentation:
+        """What training does to images unless asked otherwise."""
+        return Augmentation(crop=RandomSquare(margin=self.margin), pixels=(Flip(),) if self.flip else ())
+
+    def tokens(self, record: Record) -> int:
+        return 1
+
+    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+        return AugmentedImages(records, self, self.usual) if split == "train" else PlainImages(records, self)
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+        chosen = tuple(metrics) or CLASS_METRICS
+        return Measured("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
+
+    def values(self, square: np.ndarray) -> np.ndarray:
+        """What a model reads of a square uint8 `[size, size, channels]`."""
+        mean, deviation = (np.asarray(numbers, np.float32) for numbers in (self.mean, self.deviation))
+        return ((square.astype(np.float32) / 255.0 - mean) / deviation).transpose(2, 0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainImages:
+    """The middle square of every image.
+
+    Attributes:
+        records: the records.
+        form: how they become examples.
+    """
+
+    records: Records
+    form: ImageForm
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        record, size = self.records[index], self.form.size
+        corner = (self.form.stored - size) // 2
+        square = record["image"][corner : corner + size, corner : corner + size]
+        return {"pixel_values": self.form.values(square), "labels": record["labels"][0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentedImages(RandomSource):
+    """Images changed at random; where two become one, `labels` are float32 `[classes]` that sum to 1.
+
+    Attributes:
+        records: the records.
+        form: how they become examples.
+        augmentation: what is done to them.
+    """
+
+    records: Records
+    form: ImageForm
+    augmentation: Augmentation
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def draw(self, index: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        values, label = self._one(index, generator)
+        if self.augmentation.mix is None:
+            return {"pixel_values": values, "labels": label}
+        other, other_label = self._one(int(generator.integers(len(self))), generator)
+        mixed = self.augmentation.mix(values, other, generator)
+        labels = np.zeros(len(self.form.classes), np.float32)
+        labels[label] = mixed.share
+        labels[other_label] += 1.0 - mixed.share
+        return {"pixel_values": mixed.values, "labels": labels}
+
+    def _one(self, index: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """An image as a model reads it, and its label."""
+        record = self.records[index]
+        square = self.augmentation.crop(record["image"], self.form.size, generator)
+        for change in self.augmentation.pixels:
+            square = change(square, generator)
+        values = self.form.values(square)
+        for transform in self.augmentation.values:
+            values = transform(values, generator)
+        return values, record["labels"][0]
+
+
+def augmented(source: Source, augmentation: Augmentation | None) -> Source:
+    """A source of images to train on, with another augmentation where one is given.
+
+    Raises:
+        DataError: it has no images.
+    """
+    if augmentation is None:
+        return source
+    if not isinstance(source, AugmentedImages):
+        raise DataError("config.data.augmentation: the examples of this task are no images")
+    return dataclasses.replace(source, augmentation=augmentation)
+
+
+def _scaled(pixels: np.ndarray, side: int) -> np.ndarray:
+    """The middle square of an image scaled so that its shorter side has `side` pixels."""
+    from PIL import Image
+
+    height, width = pixels.shape[:2]
+    scale = side / min(height, width)
+    wide, high = max(side, round(width * scale)), max(side, round(height * scale))
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image = image.resize((wide, high), Image.Resampling.BICUBIC)
+    left, top = (wide - side) // 2, (high - side) // 2
+    return np.asarray(image.crop((left, top, left + side, top + side))).reshape(side, side, -1)

@@ -1,0 +1,105 @@
+"""The forms of sentences and pairs of sentences with labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from headjax.core.errors import DataError, require_positive
+from headjax.core.serialize import kind, unknown_name
+from headjax.data.encoding import encode_sequences
+from headjax.data.examples import Record, Source
+from headjax.data.forms.form import Encoded, Seed, SequenceForm, text, text_counts, tokenizer_of
+from headjax.data.rows import Split, TaskRow
+from headjax.data.task import Measured
+from headjax.tokenizers.tokenizer import Tokenizer
+
+CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
+"""What is measured on classes where a task has no metrics of its own."""
+
+
+@kind("labelled")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelledForm(SequenceForm):
+    """`text`, maybe `second`, and `label`: `[CLS] text [SEP] second [SEP]` with a class or a number.
+
+    A label is a class's name or its number; of a regression, a finite number.
+
+    Attributes:
+        length: most tokens of an example; what is longer is cut.
+        pairs: whether there is a `second`.
+        classes: names in the order of the class numbers; empty for a regression.
+    """
+
+    fields: ClassVar = {"text": "text", "second": "text", "label": "label"}
+
+    length: int = 128
+    pairs: bool = False
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_positive(self, "length")
+
+    @property
+    def wanted(self) -> Mapping[str, str]:
+        return {name: what for name, what in self.fields.items() if self.pairs or name != "second"}
+
+    @property
+    def limit(self) -> int:
+        return self.length
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return self.classes
+
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+        first = [text(row, "text") for row in rows]
+        second = [text(row, "second") for row in rows] if self.pairs else None
+        encoded = encode_sequences(tokenizer_of(tokenizer), first, second, max_length=self.length)
+        records: list[Record] = [
+            {"input_ids": ids, "token_type_ids": types.astype(np.uint8), "labels": self.target(row)}
+            for ids, types, row in zip(encoded.ids, encoded.types, rows, strict=True)
+        ]
+        counts = text_counts([*first, *(second or ())], sum(map(len, encoded.ids)))
+        return Encoded(records, counts, self.fingerprint(records))
+
+    def target(self, row: TaskRow) -> np.ndarray:
+        """The label as `[1]`, int32 of a class or float32.
+
+        Raises:
+            DataError: neither a class nor its number, or no finite number.
+        """
+        value = row.values["label"]
+        if not self.classes:
+            return np.asarray([finite(row.place, value)], np.float32)
+        names = {name: number for number, name in enumerate(self.classes)}
+        if value in names:
+            return np.asarray([names[value]], np.int32)
+        if not isinstance(value, str) and 0 <= int(value) < len(names):
+            return np.asarray([value], np.int32)
+        raise DataError(f"{row.place}: {unknown_name('label', str(value), names)}")
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+        if self.classes:
+            chosen = tuple(metrics) or CLASS_METRICS
+            return Measured("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
+        return Measured("numbers", {"headline": metrics[0], "chosen": tuple(metrics)} if metrics else {})
+
+
+def finite(place: str, value: Any) -> float:
+    """A label as a finite number.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        found = float(value)
+    except ValueError:
+        raise DataError(f"{place}: the label {value!r} is not a number") from None
+    if not math.isfinite(found):
+        raise DataError(f"{place}: the label {value!r} is not finite")
+    return found

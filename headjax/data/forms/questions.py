@@ -1,0 +1,233 @@
+"""The form of questions about paragraphs, with answers that are spans of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind
+from headjax.data.encoding import changeable
+from headjax.data.examples import Padded, Record, Records, Source
+from headjax.data.forms.form import Encoded, Seed, SequenceForm, sequences_hash, tokenizer_of
+from headjax.data.rows import Split, TaskRow
+from headjax.data.task import Measured
+from headjax.tokenizers.tokenizer import Tokenizer
+
+QUESTION_LENGTH = 64
+"""Tokens after which a question is cut (Devlin et al. 2019's code)."""
+
+
+class Question(NamedTuple):
+    """A question.
+
+    Attributes:
+        id: its identifier.
+        text: the question.
+        context: the paragraph that answers it.
+        answers: the right answers.
+        start: where the first of them starts in the context, in characters.
+    """
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[str, ...]
+    start: int
+
+
+class Window(NamedTuple):
+    """A part of a question's paragraph that fits into one example.
+
+    Attributes:
+        question: number of the question.
+        offsets: `[tokens, 2]` where each token starts and ends in the context, in characters; 0, 0 for other tokens.
+    """
+
+    question: int
+    offsets: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Questions and the windows they are read in.
+
+    Attributes:
+        questions: the questions.
+        windows: the windows, in the order of the questions.
+    """
+
+    questions: tuple[Question, ...]
+    windows: tuple[Window, ...]
+
+    def answer(self, window: int, start: int, end: int) -> str:
+        """Return the text from token `start` of a window to token `end`, both included."""
+        question, offsets = self.windows[window]
+        return self.questions[question].context[offsets[start, 0] : offsets[end, 1]]
+
+
+@kind("questions")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionForm(SequenceForm):
+    """`id`, `question`, `context`, `answers` and `start`, where the first answer starts, as SQuAD v1.1 has them.
+
+    An example is a window of a paragraph: `[CLS] question [SEP] part of the paragraph [SEP]` for BERT. Long paragraphs
+    have several, which overlap by `stride` tokens. `start_positions` and `end_positions` are those of the first answer,
+    or both 0 where it is not in the window. `context_mask` is 1 at the paragraph's tokens, `window` is its number.
+
+    Attributes:
+        length: tokens of a window.
+        stride: tokens by which windows of one paragraph overlap.
+    """
+
+    fields: ClassVar = {"id": "text", "question": "text", "context": "text", "answers": "texts", "start": "integer"}
+    columns: ClassVar = ("input_ids", "token_type_ids", "context_mask")
+    targets: ClassVar = ("start_positions", "end_positions")
+
+    length: int = 384
+    stride: int = 128
+
+    def __post_init__(self) -> None:
+        require_positive(self, "length")
+        require(self.stride >= 0, "stride", f"must not be negative, got {self.stride}")
+
+    @property
+    def limit(self) -> int:
+        return self.length
+
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+        questions = [_question(row) for row in rows]
+        records: list[Record] = []
+        for number, windows in enumerate(self._windows(tokenizer_of(tokenizer), questions)):
+            for place, one in enumerate(windows):
+                inside = np.asarray([sequence == 1 for sequence in one.sequence_ids])
+                offsets = np.where(inside[:, None], np.asarray(one.offsets), 0)
+                start, end = _span(questions[number], inside, offsets)
+                record = {
+                    "input_ids": np.asarray(one.ids, np.int32),
+                    "token_type_ids": np.asarray(one.type_ids, np.int32),
+                    "context_mask": inside.astype(np.int32),
+                    "start_positions": np.asarray([start], np.int32),
+                    "end_positions": np.asarray([end], np.int32),
+                    "offsets": offsets.astype(np.int32),
+                }
+                # The first window of a question carries it, for the official metrics.
+                asked = b"" if place else json.dumps(questions[number]).encode()
+                records.append(record | {"question": np.frombuffer(asked, np.uint8)})
+        counts = {"questions": len(questions), "tokens": sum(map(self.tokens, records))}
+        return Encoded(records, counts, self.fingerprint(records))
+
+    def _windows(self, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[list[Any]]:
+        """Return the library's encodings of every question's windows.
+
+        Raises:
+            DataError: a length that leaves no room for the paragraph, or a tokenizer that cannot join pairs.
+        """
+        backend = changeable(tokenizer)
+        special = backend.num_special_tokens_to_add(True)
+        room = self.length - special - QUESTION_LENGTH
+        if special == 0:
+            raise DataError("tokenizer: it has no post-processor, so it cannot join questions and paragraphs")
+        if room <= self.stride:
+            left = f"{self.length} tokens leave {max(room, 0)} for the paragraph"
+            raise DataError(f"max_length: {left}, stride is {self.stride}")
+        texts = [question.text for question in questions]
+        encoded = backend.encode_batch(texts, add_special_tokens=False)
+        asked = [_cut(text, one) for text, one in zip(texts, encoded, strict=True)]
+        backend.enable_truncation(self.length, stride=self.stride, strategy="only_second")
+        pairs = zip(asked, (question.context for question in questions), strict=True)
+        return [[first, *first.overflowing] for first in backend.encode_batch(list(pairs))]
+
+    def fingerprint(self, records: Sequence[Record]) -> str:
+        columns = {name: [record[name] for record in records] for name in self.columns}
+        targets = {name: [record[name] for record in records] for name in self.targets}
+        numbers = np.arange(len(records), dtype=np.int32)
+        return sequences_hash(columns, targets | {"window": [numbers]})
+
+    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+        if not len(records) or "question" not in records[0]:  # shards to train on of version 0.1
+            return self.padded(tokenizer, records, sizes)
+        found = self.padded(tokenizer, Numbered(records), sizes)
+        return QuestionWindows(found.records, found.lengths, found.length, found.pad, records)
+
+    def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
+        example = super().pad(record, length, padding_id)
+        return example | {"window": record["window"][0]} if "window" in record else example
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+        return Measured("spans", {"windows": held.windows}) if isinstance(held, QuestionWindows) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbered:
+    """Records with their numbers as `window`.
+
+    Attributes:
+        records: the records.
+    """
+
+    records: Records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Record:
+        return {**self.records[index], "window": np.asarray([index], np.int32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionWindows(Padded):
+    """Windows whose answers can be read as text.
+
+    Attributes:
+        all_records: those of all windows, also where only some were selected.
+    """
+
+    all_records: Records
+
+    @functools.cached_property
+    def windows(self) -> Windows:
+        """All windows, with their questions; their records are read for it once."""
+        return windows_of(self.all_records)
+
+
+def windows_of(records: Records) -> Windows:
+    """Return the windows and questions that records hold."""
+    questions: list[Question] = []
+    windows: list[Window] = []
+    for record in (records[index] for index in range(len(records))):
+        if record["question"].size:
+            name, asked, context, answers, start = json.loads(record["question"].tobytes())
+            questions.append(Question(name, asked, context, tuple(answers), start))
+        windows.append(Window(len(questions) - 1, record["offsets"]))
+    return Windows(tuple(questions), tuple(windows))
+
+
+def _question(row: TaskRow) -> Question:
+    values = row.values
+    answers = tuple(values["answers"])
+    if not answers:
+        raise DataError(f"{row.place}: no answer (SQuAD v2's unanswerable questions are not read)")
+    start = int(values["start"])
+    if values["context"][start : start + len(answers[0])] != answers[0]:
+        raise DataError(f"{row.place}: {answers[0]!r} does not stand at character {start} of its context")
+    return Question(values["id"], values["question"].strip(), values["context"], answers, start)
+
+
+def _cut(text: str, encoding: Any) -> str:
+    """Return the text of the first `QUESTION_LENGTH` tokens."""
+    return text if len(encoding.ids) <= QUESTION_LENGTH else text[: encoding.offsets[QUESTION_LENGTH - 1][1]]
+
+
+def _span(question: Question, inside: np.ndarray, offsets: np.ndarray) -> tuple[int, int]:
+    """Return the first and last token of the answer in a window; 0, 0 if it is not all there."""
+    start, end = question.start, question.start + len(question.answers[0])
+    tokens = np.flatnonzero(inside & (offsets[:, 1] > start) & (offsets[:, 0] < end))
+    if not tokens.size or offsets[tokens[0], 0] > start or offsets[tokens[-1], 1] < end:
+        return 0, 0
+    return int(tokens[0]), int(tokens[-1])

@@ -1,0 +1,297 @@
+"""Images with labels as rows: MNIST's and CIFAR's own files, and folders of images by class."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import pickle
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headjax.core.class_names import class_numbers
+from headjax.core.errors import DataError
+from headjax.core.files import read_bytes
+from headjax.data.rows import Rows, RowSource, Split, TaskRow
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+
+FOLDERS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "validation": ("validation", "val", "test")}
+"""Names that the folder of a split may have."""
+
+MNIST_FILES: Mapping[Split, str] = {"train": "train", "validation": "t10k"}
+"""First parts of the names of MNIST's files."""
+
+CIFAR_SHAPE = (3, 32, 32)
+"""Of an image in CIFAR's files: planes of red, green and blue, row by row."""
+
+
+class ImageRows(NamedTuple):
+    """Images with labels, each read by its number.
+
+    Attributes:
+        rows: by split; rows hold `image`, uint8 `[height, width]` or `[height, width, channels]`, and `label`.
+        classes: the classes' names in the order of their numbers.
+        fingerprint: hash of what is trained on, which checkpoints hold.
+    """
+
+    rows: Rows
+    classes: tuple[str, ...]
+    fingerprint: str
+
+
+class Arrays(NamedTuple):
+    """Images and their labels in memory.
+
+    Attributes:
+        pixels: uint8 `[images, height, width]` or `[images, height, width, channels]`.
+        labels: int32 `[images]`.
+    """
+
+    pixels: np.ndarray
+    labels: np.ndarray
+
+    def rows(self, place: str) -> RowSource:
+        """The images as rows."""
+
+        def row(index: int) -> TaskRow:
+            return TaskRow(f"{place}: image {index}", {"image": self.pixels[index], "label": int(self.labels[index])})
+
+        return RowSource.by_number(row, len(self.labels))
+
+
+def is_mnist(folder: Path) -> bool:
+    """Whether a folder holds files in MNIST's format."""
+    return _packed_or_not(folder, "train-images-idx3-ubyte").is_file()
+
+
+def mnist_rows(folder: Path) -> ImageRows:
+    """Return the images of both splits from files in MNIST's format (MNIST, Fashion-MNIST, KMNIST).
+
+    Raises:
+        DataError: a file that is missing or broken, or images and labels that do not belong together.
+    """
+    arrays = {split: _mnist(folder, name) for split, name in MNIST_FILES.items()}
+    train, held = arrays["train"], arrays["validation"]
+    classes = int(train.labels.max()) + 1
+    if int(held.labels.max()) >= classes:
+        place = _packed_or_not(folder, f"{MNIST_FILES['validation']}-labels-idx1-ubyte")
+        raise DataError(f"{place}: label {held.labels.max()}, but training has the {classes} classes from 0")
+    return ImageRows(
+        {split: found.rows(str(folder)) for split, found in arrays.items()},
+        class_numbers(classes),
+        hashlib.sha256(train.pixels.tobytes() + train.labels.tobytes()).hexdigest()[:16],
+    )
+
+
+def _mnist(folder: Path, name: str) -> Arrays:
+    files = [_packed_or_not(folder, f"{name}-{what}") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    pixels, labels = (read_idx(file) for file in files)
+    if pixels.ndim != 3 or labels.ndim != 1 or len(pixels) != len(labels):
+        shapes = f"{list(pixels.shape)} and {list(labels.shape)}"
+        raise DataError(f"{files[0]}: images and labels do not belong together, they are {shapes}")
+    return Arrays(pixels, labels.astype(np.int32))
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """Return an array of bytes from an IDX file, packed or not.
+
+    The format is two zero bytes, type 8, the number of axes, their sizes, the values.
+
+    Raises:
+        DataError: a file that is no such array, or not a whole one; the message starts with it.
+    """
+    file = Path(path)
+    data = read_bytes(file)
+    if len(data) < 4 or data[:3] != b"\0\0\x08":
+        raise DataError(f"{file}: not an IDX file of bytes")
+    axes = data[3]
+    start = 4 + 4 * axes
+    if len(data) < start:
+        raise DataError(f"{file}: cut off after {len(data)} bytes")
+    shape = struct.unpack(f">{axes}I", data[4:start])
+    wanted = start + math.prod(shape)
+    if len(data) != wanted:
+        raise DataError(f"{file}: {len(data):,} bytes where an array {list(shape)} has {wanted:,}")
+    if math.prod(shape) == 0:
+        raise DataError(f"{file}: empty, an array {list(shape)}")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _packed_or_not(folder: Path, name: str) -> Path:
+    packed = folder / f"{name}.gz"
+    return packed if packed.is_file() else folder / name
+
+
+def folder_rows(root: Path) -> ImageRows:
+    """Return the images of `train/CLASS/*.png` and `validation/CLASS/*.png` (or JPEG, or BMP), as ImageNet is unpacked.
+
+    No image is read before its row is.
+
+    Raises:
+        DataError: a folder that is not there, has no images, or other classes than the training one.
+    """
+    classes: tuple[str, ...] = ()
+    files: dict[Split, list[tuple[Path, int]]] = {}
+    for split, names in FOLDERS.items():
+        folder = next((root / name for name in names if (root / name).is_dir()), None)
+        if folder is None:
+            raise DataError(f"{root}: no folder {' or '.join(names)} in it")
+        found = tuple(sorted(child.name for child in folder.iterdir() if child.is_dir()))
+        if classes and found != classes:
+            raise DataError(f"{folder}: its {len(found)} folders are not named like the {len(classes)} to train on")
+        classes = found
+        files[split] = [(file, number) for number, name in enumerate(classes) for file in _images(folder / name)]
+        if not files[split]:
+            raise DataError(f"{folder}: no images in its folders")
+    listed = [(str(file.relative_to(root)), file.stat().st_size, number) for file, number in files["train"]]
+    return ImageRows(
+        {split: RowSource.by_number(_reader(found), len(found)) for split, found in files.items()},
+        classes,
+        hashlib.sha256(repr(listed).encode()).hexdigest()[:16],
+    )
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+
+
+def _reader(files: Sequence[tuple[Path, int]]) -> Callable[[int], TaskRow]:
+    def read(index: int) -> TaskRow:
+        file, number = files[index]
+        return TaskRow(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
+
+    return read
+
+
+def pixels(data: bytes, place: str) -> np.ndarray:
+    """Return an encoded image (PNG, JPEG, ...) as uint8 `[height, width]` or `[height, width, 3]`.
+
+    Raises:
+        DataError: it is none.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
+    except (UnidentifiedImageError, OSError, ValueError) as error:
+        raise DataError(f"{place}: not an image ({' '.join(str(error).split())})") from None
+
+
+class CifarLayout(NamedTuple):
+    """The files of CIFAR-10 or CIFAR-100 (Krizhevsky 2009).
+
+    Attributes:
+        train, test: names, with `.bin` in the binary version and without in the Python one.
+        label_bytes: before each image in the binary version; the last of them is the label.
+        label_key: of the labels in the Python version.
+        classes: number of classes.
+    """
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    label_bytes: int
+    label_key: bytes
+    classes: int
+
+
+CIFAR: Mapping[str, CifarLayout] = {
+    "cifar10": CifarLayout(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), 1, b"labels", 10),
+    "cifar100": CifarLayout(("train",), ("test",), 2, b"fine_labels", 100),
+}
+"""CIFAR-100's labels are the 100 fine ones."""
+
+
+def find_cifar(folder: Path) -> str | None:
+    """Return the name in `CIFAR` whose files are in a folder."""
+    for name, layout in CIFAR.items():
+        files = (*layout.train, *layout.test)
+        if any(all((folder / f"{file}{suffix}").is_file() for file in files) for suffix in (".bin", "")):
+            return name
+    return None
+
+
+def cifar_rows(folder: Path, name: str) -> ImageRows:
+    """Return the images of CIFAR's own files; those to evaluate on are the test images.
+
+    Args:
+        folder: where the unpacked files are.
+        name: a name of `CIFAR`.
+
+    Raises:
+        DataError: a file that is missing, cut off or none of CIFAR's; the message starts with it.
+    """
+    found = read_cifar(folder, name)
+    return ImageRows(
+        {split: arrays.rows(str(folder)) for split, arrays in found.items()},
+        class_numbers(CIFAR[name].classes),
+        hashlib.sha256(np.concatenate([part.ravel() for part in found["train"]]).tobytes()).hexdigest()[:16],
+    )
+
+
+def read_cifar(folder: str | Path, name: str) -> dict[Split, Arrays]:
+    """Return the arrays of both splits, see `cifar_rows`."""
+    layout = CIFAR[name]
+    files: dict[Split, tuple[str, ...]] = {"train": layout.train, "validation": layout.test}
+    return {split: _joined([_cifar(Path(folder), file, layout) for file in names]) for split, names in files.items()}
+
+
+def _joined(parts: list[Arrays]) -> Arrays:
+    return Arrays(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def _cifar(folder: Path, name: str, layout: CifarLayout) -> Arrays:
+    binary = folder / f"{name}.bin"
+    file = binary if binary.is_file() else folder / name
+    planes, labels = (_binary if binary.is_file() else _python)(file, layout)
+    if not len(labels) or len(labels) != len(planes):
+        raise DataError(f"{file}: {len(planes)} images and {len(labels)} labels")
+    if labels.max() >= layout.classes or labels.min() < 0:
+        raise DataError(f"{file}: label {labels.max()}, but there are {layout.classes} classes")
+    return Arrays(planes.reshape(-1, *CIFAR_SHAPE).transpose(0, 2, 3, 1), labels.astype(np.int32))
+
+
+def _binary(file: Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
+    data = np.frombuffer(read_bytes(file), np.uint8)
+    size = layout.label_bytes + math.prod(CIFAR_SHAPE)
+    if len(data) % size:
+        raise DataError(f"{file}: {len(data):,} bytes are no whole number of images of {size:,}")
+    rows = data.reshape(-1, size)
+    return rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1]
+
+
+def _python(file: Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
+    packed = io.BytesIO(read_bytes(file))
+    try:
+        data = _ArraysOnly(packed, encoding="bytes").load()
+        planes, labels = np.asarray(data[b"data"], np.uint8), np.asarray(data[layout.label_key], np.int64)
+        return planes.reshape(-1, math.prod(CIFAR_SHAPE)), labels
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DataError(f"{file}: not a file of CIFAR's Python version ({type(error).__name__}: {error})") from None
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Builds NumPy arrays and plain data, and runs nothing else that a pickle may ask for."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numpy", "ndarray"):
+            return np.ndarray
+        if (module, name) == ("numpy", "dtype"):
+            return lambda code, *flags: np.dtype(code)  # flags of NumPy 1, which NumPy 2 warns of
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Return bytes as Python 3 pickles them for Python 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for text in {encoding}")
+    return text.encode("latin1")

@@ -1,0 +1,224 @@
+"""Reading examples through Grain: shuffled and endless for training, once and exact for evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from headjax.core.errors import DataError, require
+from headjax.data.examples import Padded, RandomSource, Source, bucket_ends
+from headjax.mesh.distributed import BatchShare
+from headjax.models.outputs import IGNORED
+
+if TYPE_CHECKING:
+    import grain
+
+WINDOW = 64
+"""Batches whose examples are sorted by length among one another."""
+
+LABELS = frozenset({"labels", "next_sentence_label", "start_positions", "end_positions"})
+"""Batch entries that hold targets."""
+
+
+class Indices(Protocol):
+    """An endless stream of example numbers, read by position."""
+
+    def __getitem__(self, index: int) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthBuckets:
+    """Examples of different lengths for `train_iterator`, which then pads each batch to one of a few lengths.
+
+    The examples of `window` batches in a row are drawn together as without buckets, sorted by length, cut into batches,
+    and the batches put in random order: every example is still read once an epoch, and what is read when is still a
+    function of the seed and the position alone.
+
+    Attributes:
+        rows: the examples.
+        bounds: lengths that batches are padded to, besides the rows' own; one compilation each.
+        window: number of batches.
+    """
+
+    rows: Padded
+    bounds: tuple[int, ...]
+    window: int = WINDOW
+
+    def __post_init__(self) -> None:
+        require(all(bound >= 1 for bound in self.bounds), "buckets", f"must be positive, got {list(self.bounds)}")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return self.rows.padded(index, self.rows.length)
+
+    def stream(self, indices: Indices, batch_size: int, seed: int) -> BucketStream:
+        """The endless stream of examples, batch after batch.
+
+        Args:
+            indices: the stream of example numbers without buckets.
+            batch_size: examples of one batch.
+            seed: of the order of the batches in a window.
+        """
+        return BucketStream(self, indices, batch_size, seed)
+
+
+class BucketStream:
+    """The stream of `LengthBuckets`: examples by position, each padded like its batch."""
+
+    def __init__(self, buckets: LengthBuckets, indices: Indices, batch_size: int, seed: int) -> None:
+        rows = buckets.rows
+        self._rows, self._ends = rows, np.asarray(bucket_ends(buckets.bounds, rows.length))
+        self._indices, self._batch_size, self._seed, self._window = indices, batch_size, seed, buckets.window
+        self._cached = functools.lru_cache(maxsize=4)(self._batches)
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        batch, row = divmod(index, self._batch_size)
+        window, place = divmod(batch, self._window)
+        examples = self._cached(window)[place]
+        end = self._ends[np.searchsorted(self._ends, self._rows.lengths[examples].max())]
+        return self._rows.padded(int(examples[row]), int(end))
+
+    def _batches(self, window: int) -> np.ndarray:
+        """`[window, batch_size]` example numbers of one window."""
+        size = self._window * self._batch_size
+        examples = np.asarray([self._indices[window * size + i] for i in range(size)])
+        examples = examples[np.argsort(self._rows.lengths[examples], kind="stable")]
+        order = np.random.default_rng([self._seed, window]).permutation(self._window)
+        return examples.reshape(self._window, self._batch_size)[order]
+
+
+@dataclasses.dataclass(frozen=True)
+class _ShareRows:
+    """The endless example stream as one process reads it: its rows of every global batch, batch after batch."""
+
+    stream: Any  # examples by position, without an end
+    batch_size: int
+    share: BatchShare
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        rows = self.batch_size // self.share.count
+        batch, row = divmod(index, rows)
+        return self.stream[batch * self.batch_size + self.share.index * rows + row]
+
+
+def train_iterator(
+    source: Source, batch_size: int, seed: int, *, share: BatchShare = BatchShare(), threads: int = 0
+) -> grain.DatasetIterator:
+    """Endless training batches, examples drawn without replacement in a new global order each epoch.
+
+    The stream of examples is a function of (source, seed) alone. Global batch i holds examples i * batch_size and on,
+    so it is the same for any number of processes, no example is left out at an epoch's end, and the state after i
+    batches is the number i for every process: `iterator.get_state()` is JSON data, and `set_state` goes on exactly
+    there, also with another number of processes or threads.
+
+    Args:
+        source: anything with `__len__` and `__getitem__`; read by index, so reading may be parallel. `LengthBuckets`
+            change the order within some batches' reach and pad each batch by itself; a `RandomSource` draws its
+            examples from the seed and the position in the stream.
+        batch_size: examples of one global batch.
+        seed: of the order, 0 <= seed < 2**32.
+        share: which rows this process reads.
+        threads: how many read ahead; 0 reads when asked, which is fastest from memory.
+
+    Returns:
+        A Grain iterator over dicts of arrays `[batch_size / share.count, ...]`.
+
+    Raises:
+        ConfigError: a batch that does not divide into the shares, a seed or a share out of range.
+        DataError: an empty source.
+    """
+    import grain
+
+    _check_batch(source, batch_size)
+    require(0 <= seed < 2**32, "seed", f"must be within [0, 2**32), got {seed}")
+    require(threads >= 0, "threads", f"must not be negative, got {threads}")
+    require(0 <= share.index < share.count, "share", f"there is no share {share.index} of {share.count}")
+    divides = batch_size % share.count == 0
+    require(divides, "batch_size", f"{batch_size} examples do not divide into {share.count} shares")
+    stream: Any = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
+    if isinstance(source, LengthBuckets):
+        stream = source.stream(stream, batch_size, seed)
+    elif isinstance(source, RandomSource):
+        stream = stream.random_map(source.draw)
+    else:
+        stream = stream.map(source.__getitem__)
+    rows = grain.MapDataset.source(_ShareRows(stream, batch_size, share))
+    batches = rows.batch(batch_size // share.count, drop_remainder=True)
+    return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
+
+
+def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Every example once, in order, in batches of one shape, so that the model is compiled once.
+
+    Every batch has `labels` (the `input_ids` where the source names none) and, if it has `input_ids`, an
+    `attention_mask`. The last batch is filled up with rows of zeros whose `attention_mask` is 0 and whose labels are
+    -100 (NaN where they are real numbers): they carry no loss, and sums over labels are exact.
+
+    Args:
+        source: anything with `__len__` and `__getitem__`.
+        batch_size: examples of one batch.
+
+    Raises:
+        ConfigError: a batch size below one.
+        DataError: an empty source.
+    """
+    _check_batch(source, batch_size)
+    return _evaluation_batches(source, batch_size)
+
+
+def batches_by_length(rows: Padded, batch_size: int, bounds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
+    """Every example once, short ones first and in batches that are padded to less; see `evaluation_batches`.
+
+    Args:
+        rows: the examples.
+        batch_size: examples of one batch.
+        bounds: lengths that batches are padded to, besides the rows' own; one compilation each.
+
+    Raises:
+        ConfigError: a batch size below one.
+        DataError: no examples.
+    """
+    _check_batch(rows, batch_size)
+    return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in rows.buckets(bounds))
+
+
+def _evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    for start in range(0, len(source), batch_size):
+        rows = [_complete(source[index]) for index in range(start, min(start + batch_size, len(source)))]
+        rows += [_padding(rows[0])] * (batch_size - len(rows))
+        yield {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _complete(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The example with the mask and labels that it implies."""
+    row = {name: np.asarray(array) for name, array in example.items()}
+    if "input_ids" in row:
+        row.setdefault("attention_mask", np.ones_like(row["input_ids"]))
+        row.setdefault("labels", row["input_ids"])
+    return row
+
+
+def _padding(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A row of the same shapes that counts nothing."""
+    return {name: np.full_like(array, _no_label(array) if name in LABELS else 0) for name, array in row.items()}
+
+
+def _no_label(like: np.ndarray) -> float:
+    return np.nan if np.issubdtype(like.dtype, np.floating) else IGNORED
+
+
+def _check_batch(source: Source, batch_size: int) -> None:
+    require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
+    if len(source) == 0:
+        raise DataError("source: it has no examples")

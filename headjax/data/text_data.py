@@ -1,0 +1,237 @@
+"""The kinds of data that are the user's own text: language models, pre-training, translation, questions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from headjax.core.errors import DataError, require, require_positive
+from headjax.core.serialize import kind
+from headjax.data.corpus import embedded_corpus
+from headjax.data.documents import read_documents, split, text_files
+from headjax.data.forms.language import LanguageForm
+from headjax.data.forms.pretraining import PretrainingForm
+from headjax.data.forms.questions import QuestionForm
+from headjax.data.forms.translation import TranslationForm
+from headjax.data.loading import Reading, load_rows
+from headjax.data.rows import Split, TaskRow
+from headjax.data.task import DataConfig, TaskData
+from headjax.data.text_files import find_files
+from headjax.data.text_rows import document_rows, read_questions, sentence_pairs
+from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
+
+
+@kind("language")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageConfig(DataConfig):
+    """Text to train a language model on, as one stream: see `LanguageForm`.
+
+    Attributes:
+        path: the user's text: a file, a folder or a glob pattern; empty for the text that ships with Python.
+        length: tokens of one example.
+        tokenizer: `bpe` (byte pairs) or `sentencepiece`, learned from the training text; `bytes`; or a folder with
+            the files of a tokenizer (`headjax tokenizer`).
+        vocab_size: tokens to learn; `bytes` always has 257.
+        validation_fraction: how much of the text is held out, about.
+    """
+
+    path: str = ""
+    length: int = 128
+    tokenizer: str = "bpe"
+    vocab_size: int = 1024
+    validation_fraction: float = 0.05
+
+    def __post_init__(self) -> None:
+        require_positive(self, "length", "vocab_size")
+        self.form  # noqa: B018  (the form bounds its own fields)
+        check_tokenizer(self.tokenizer)
+        require_fraction(self)
+
+    @property
+    def form(self) -> LanguageForm:
+        """How documents become examples."""
+        return LanguageForm(length=self.length)
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        """See `DataConfig.load`; nothing is written to disk.
+
+        Raises:
+            DataError: a file that cannot be used, too little text for a block, or for the vocabulary.
+        """
+        found = split(text_files(self.path) if self.path else embedded_corpus(), self.validation_fraction)
+        if tokenizer is None:
+            texts = [document.text for document in found["train"]]
+            tokenizer = make_tokenizer(self.tokenizer, texts, self.vocab_size)
+        info = {"text": self.path or "the text that ships with Python"}
+        return load_rows(self.form, document_rows(found), tokenizer, info)
+
+
+def whole_text_data(path: str, length: int, tokenizer: Tokenizer) -> TaskData:
+    """Return all of a text to evaluate on, as blocks of tokens, and nothing to train on.
+
+    Args:
+        path: as that of `LanguageConfig`.
+        length: tokens of one example.
+        tokenizer: the model's; it needs an `eos_token`.
+
+    Raises:
+        DataError: a file that cannot be used, or too little text for a block.
+    """
+    rows = document_rows({"validation": text_files(path)})
+    return load_rows(LanguageForm(length=length), rows, tokenizer, {"text": path})
+
+
+@kind("pretraining_text")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingText(DataConfig):
+    """Text files as pairs for next-sentence prediction with tokens masked: see `PretrainingForm`.
+
+    Attributes:
+        path: a file, a folder or a glob pattern.
+        vocabulary: a BERT's `vocab.txt`, to train a model that brings no tokenizer.
+        length: most tokens of an example.
+        max_predictions: most tokens to predict in one.
+        masking: `dynamic` (anew every time an example is read) or `static`.
+        copies: times that the text is gone through, with other pairs and masks.
+        validation_fraction: how much of the text is held out, about.
+        seed: of the pairs, and of static masks.
+    """
+
+    path: str
+    vocabulary: str = ""
+    length: int = 128
+    max_predictions: int = 20
+    masking: Literal["static", "dynamic"] = "dynamic"
+    copies: int = 1
+    validation_fraction: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_fraction(self)
+        require(self.seed >= 0, "seed", f"must not be negative, got {self.seed}")
+        self.form  # noqa: B018  (the form bounds its own fields)
+
+    @property
+    def form(self) -> PretrainingForm:
+        """How documents become examples."""
+        names = ("length", "max_predictions", "masking", "copies")
+        return PretrainingForm(**{name: getattr(self, name) for name in names})
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        tokenizer = tokenizer or vocabulary_tokenizer(self.vocabulary)
+        found = split([one for file in find_files(self.path) for one in read_documents(file)], self.validation_fraction)
+        return load_rows(self.form, document_rows(found), tokenizer, {"text": self.path}, seed=(self.seed,))
+
+
+@kind("parallel_text")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParallelText(DataConfig):
+    """Files of sentences, one a line, whose lines belong together. Each may be packed (`.gz`).
+
+    Attributes:
+        validation, train: paths without the language, to which `.source` and `.target` are added: `data/train` stands
+            for `data/train.en` and `data/train.de`; or tables (`.tsv`, `.csv`, `.json`, `.jsonl`). Without `train`
+            there is only evaluation.
+        source, target: the languages: suffixes of the files, or columns of the tables (numbers from 0 where a table
+            has no header).
+        max_length: tokens of a sentence, the end token included; longer training pairs are left out, longer
+            validation sentences are cut.
+        tokenizer: `bpe` or `sentencepiece`, learned from both sides of the training text, or a folder with the files of
+            a tokenizer; where the model brings none.
+        vocab_size: tokens to learn.
+        buckets: lengths that training batches are padded to, besides `max_length`; one compilation each.
+    """
+
+    validation: str
+    source: str
+    target: str
+    train: str = ""
+    max_length: int = 64
+    tokenizer: str = "bpe"
+    vocab_size: int = 8000
+    buckets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_positive(self, "max_length", "vocab_size")
+        require(self.max_length >= 2, "max_length", f"must be at least 2 (a token and the end), got {self.max_length}")
+        check_tokenizer(self.tokenizer)
+        require(self.source != self.target, "target", f"is the source's language too: {self.source}")
+
+    @property
+    def form(self) -> TranslationForm:
+        """How pairs become examples."""
+        return TranslationForm(length=self.max_length, packed=False)
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        paths: dict[Split, str] = {"train": self.train, "validation": self.validation}
+        rows = {name: [*sentence_pairs(path, self.source, self.target)] if path else [] for name, path in paths.items()}
+        if tokenizer is None:
+            require(bool(self.train), "train", "there is no text to learn a vocabulary from")
+            texts = [text for row in rows["train"] for text in self.form.texts(row)]
+            tokenizer = make_tokenizer(self.tokenizer, texts, self.vocab_size)
+        info = {"text": self.train or self.validation}
+        return load_rows(self.form, rows, tokenizer, info, Reading(buckets=self.buckets))
+
+
+@kind("question_answering")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnswering(DataConfig):
+    """SQuAD v1.1 (Rajpurkar et al. 2016), or files in its format: see `QuestionForm`.
+
+    Attributes:
+        train: file to train on; empty for none.
+        validation: file to evaluate on.
+        validation_limit: how many of its questions, the first ones; 0 is all.
+        max_length: tokens of a window.
+        stride: tokens by which windows overlap.
+        buckets: lengths that training batches are padded to, besides the longest window's; one compilation each.
+    """
+
+    validation: str
+    train: str = ""
+    validation_limit: int = 0
+    max_length: int = 384
+    stride: int = 128
+    buckets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_positive(self, "max_length")
+        require(self.validation_limit >= 0, "validation_limit", f"must not be negative, got {self.validation_limit}")
+        self.form  # noqa: B018  (the form bounds its own fields)
+
+    @property
+    def form(self) -> QuestionForm:
+        """How questions become examples."""
+        return QuestionForm(length=self.max_length, stride=self.stride)
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        if tokenizer is None:
+            raise DataError("tokenizer: questions need a model that brings its tokenizer")
+        asked = read_questions(self.validation)
+        rows: dict[Split, Sequence[TaskRow]] = {
+            "train": read_questions(self.train) if self.train else [],
+            "validation": asked[: self.validation_limit or len(asked)],
+        }
+        info = {"text": self.train or self.validation}
+        return load_rows(self.form, rows, tokenizer, info, Reading(buckets=self.buckets))
+
+
+def vocabulary_tokenizer(vocabulary: str) -> Tokenizer:
+    """Return the tokenizer of a BERT's `vocab.txt`, for a model that brings none.
+
+    Raises:
+        DataError: none is named.
+    """
+    from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+
+    if not vocabulary:
+        raise DataError("vocabulary: the model brings no tokenizer; name a vocab.txt")
+    return wordpiece_tokenizer(vocabulary)
+
+
+def require_fraction(config: LanguageConfig | PretrainingText) -> None:
+    """Raises `ConfigError` where the part to hold out is none."""
+    fraction = config.validation_fraction
+    require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")

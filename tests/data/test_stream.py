@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headjax.core.errors import ConfigError, DataError
+from headjax.data.examples import TokenBlocks
+from headjax.data.stream import evaluation_batches, train_iterator
+from headjax.mesh.distributed import BatchShare
+from tests import tiny
+from tests.closeness import assert_close
+
+
+class Numbers:
+    """A source that counts: example i is i."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return {"input_ids": np.asarray([index], np.int32)}
+
+
+def take(iterator, count):
+    return [next(iterator)["input_ids"][:, 0].tolist() for _ in range(count)]
+
+
+def flat(batches):
+    return list(itertools.chain.from_iterable(batches))
+
+
+def test_blocks_are_consecutive_and_whole():
+    blocks = TokenBlocks(np.arange(11), 3)
+    assert len(blocks) == 3
+    assert [blocks[i]["input_ids"].tolist() for i in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert blocks[0]["input_ids"].dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    "tokens, length, message",
+    [
+        (np.arange(3), 4, "^length: the text has 3 tokens, less than one block of 4$"),
+        (np.zeros(8), 4, "^tokens: expected integers"),
+        (np.zeros((2, 8), int), 4, "^tokens: expected integers"),
+    ],
+)
+def test_no_blocks(tokens, length, message):
+    with pytest.raises(DataError, match=message):
+        TokenBlocks(tokens, length)
+    with pytest.raises(ConfigError, match=r"^length: must be at least 2"):
+        TokenBlocks(np.arange(9), 1)
+
+
+@settings(max_examples=15)
+@given(count=st.integers(1, 20), batch_size=st.integers(1, 7), seed=st.integers(0, 2**32 - 1))
+def test_every_epoch_holds_every_example_once(count, batch_size, seed):
+    stream = flat(take(train_iterator(Numbers(count), batch_size, seed), 3 * count))
+    for epoch in range(3):
+        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
+
+
+def test_epochs_and_seeds_differ():
+    orders = [flat(take(train_iterator(Numbers(40), 8, seed), 10)) for seed in (0, 1)]
+    epochs = [order[start : start + 40] for order in orders for start in (0, 40)]
+    assert len({tuple(epoch) for epoch in epochs}) == 4  # nor is one seed's second epoch the next seed's first
+    assert list(range(40)) not in epochs
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_resumes_exactly_within_and_across_epochs(threads):
+    """22 examples in batches of 4: epochs end within batches 5, 11 and 16."""
+    whole = take(train_iterator(Numbers(22), 4, 3), 20)
+    for stop in (0, 2, 5, 6, 11, 17):
+        first = train_iterator(Numbers(22), 4, 3, threads=threads)
+        assert take(first, stop) == whole[:stop]
+        state = json.loads(json.dumps(first.get_state()))
+        again = train_iterator(Numbers(22), 4, 3, threads=threads)
+        take(again, 1)  # a used iterator may be set back too
+        again.set_state(state)
+        assert take(again, 20 - stop) == whole[stop:]
+        assert take(first, 20 - stop) == whole[stop:]
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_shards_part_every_global_batch(count):
+    """Put together, the shards' rows are the one-process batches, so they cover and share nothing."""
+    whole = take(train_iterator(Numbers(22), 6, 0), 12)
+    shards = [take(train_iterator(Numbers(22), 6, 0, share=BatchShare(i, count)), 12) for i in range(count)]
+    assert [flat(parts) for parts in zip(*shards, strict=True)] == whole
+
+
+def test_resumes_on_another_number_of_processes():
+    whole = take(train_iterator(Numbers(22), 6, 0), 12)
+    first = train_iterator(Numbers(22), 6, 0, share=BatchShare(1, 2))
+    take(first, 5)
+    rest = []
+    for index in range(3):
+        iterator = train_iterator(Numbers(22), 6, 0, share=BatchShare(index, 3))
+        iterator.set_state(first.get_state())
+        rest.append(take(iterator, 7))
+    assert [flat(parts) for parts in zip(*rest, strict=True)] == whole[5:]
+
+
+def test_impossible_requests():
+    numbers = Numbers(8)
+    for arguments, message in [
+        ({"batch_size": 0, "seed": 0}, "^batch_size: must be at least 1"),
+        ({"batch_size": 6, "seed": -1}, "^seed: must be within"),
+        ({"batch_size": 6, "seed": 2**32}, "^seed: must be within"),
+        ({"batch_size": 6, "seed": 0, "threads": -1}, "^threads: must not be negative"),
+        (
+            {"batch_size": 6, "seed": 0, "share": BatchShare(0, 4)},
+            "^batch_size: 6 examples do not divide into 4 shares$",
+        ),
+        ({"batch_size": 6, "seed": 0, "share": BatchShare(2, 2)}, "^share: there is no share 2 of 2$"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            train_iterator(numbers, **arguments)
+    with pytest.raises(DataError, match=r"^source: it has no examples$"):
+        train_iterator(Numbers(0), 1, 0)
+    with pytest.raises(DataError, match=r"^source: it has no examples$"):
+        evaluation_batches(Numbers(0), 1)
+    with pytest.raises(ConfigError, match=r"^batch_size: must be at least 1"):
+        evaluation_batches(numbers, 0)
+
+
+@settings(max_examples=20)
+@given(count=st.integers(1, 20), batch_size=st.integers(1, 9))
+def test_evaluation_reads_every_example_once_in_one_shape(count, batch_size):
+    batches = list(evaluation_batches(TokenBlocks(np.arange(2 * count) + 7, 2), batch_size))
+    assert len(batches) == -(-count // batch_size)
+    assert {(name, array.shape, array.dtype) for batch in batches for name, array in batch.items()} == {
+        (name, (batch_size, 2), np.dtype(np.int32)) for name in ("input_ids", "attention_mask", "labels")
+    }
+    joined = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    np.testing.assert_array_equal(joined["input_ids"][:count].ravel(), np.arange(2 * count) + 7)
+    np.testing.assert_array_equal(joined["labels"][:count], joined["input_ids"][:count])
+    assert joined["attention_mask"][:count].all()
+    assert not joined["attention_mask"][count:].any()
+    assert (joined["labels"][count:] == -100).all()
+
+
+def test_evaluation_keeps_what_the_source_says():
+    rows = [
+        {
+            "input_ids": np.asarray([5, 6, 0]),
+            "attention_mask": np.asarray([1, 1, 0]),
+            "labels": np.int32(i),
+            "start_positions": np.int32(1),
+        }
+        for i in range(3)
+    ]
+    first, last = evaluation_batches(rows, 2)
+    assert first["labels"].tolist() == [0, 1]
+    assert last["labels"].tolist() == [2, -100]
+    assert last["start_positions"].tolist() == [1, -100]
+    assert last["attention_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
+    (images,) = evaluation_batches([{"pixel_values": np.ones((2, 2)), "labels": np.int32(4)}], 2)
+    assert set(images) == {"pixel_values", "labels"}
+    assert images["pixel_values"].shape == (2, 2, 2)
+
+
+def test_padding_changes_no_loss():
+    """A model's summed loss over padded batches is that over the examples one by one."""
+    model = tiny.model(tiny.decoder_config())
+    source = TokenBlocks(np.random.default_rng(0).integers(0, tiny.VOCABULARY, 40), 8)
+
+    def summed(batch_size):
+        losses = [model.config.loss(model(batch), batch) for batch in evaluation_batches(source, batch_size)]
+        return sum(float(loss.total.sum()) for loss in losses), sum(float(loss.weight.sum()) for loss in losses)
+
+    (padded, targets), (single, _) = summed(4), summed(1)
+    assert targets == 5 * 7
+    assert_close(padded, single, sums=tiny.SUMS)
