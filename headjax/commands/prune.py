@@ -85,6 +85,8 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     }
     where = " on the selection examples" if options.max_drop is not None else ""
     notes = [f"{name.replace('_', ' ')}{where}: {value:.4g}" for name, value in found.items()]
+    if options.by == "fisher_blocks" and len(removed) > FISHER_SHARE * len(all_heads(model.config)):
+        notes.append("fisher_blocks estimates small removals; past half of the heads importance is the safer order")
     return Result(
         data, [comparison_table(model, pruned, metrics, described.notes)], "; ".join([*notes, f"model: {options.out}"])
     )
@@ -170,6 +172,9 @@ def _remove_gradually(
     found = prune_gradually(model, counts, order, tune)
     return found.model, found.removed
 
+
+FISHER_SHARE = 0.5
+"""Share of the heads above which the second-order estimate of `fisher_blocks` is not trusted, see docs/heads.md."""
 
 RESCALED = 4
 """Batches that kept heads are scaled by."""

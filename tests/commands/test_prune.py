@@ -41,6 +41,14 @@ def test_a_count_is_spent_on_the_chosen_stacks_alone(folder, words):
     assert all(head.startswith("encoder/") for head in data["removed"])
 
 
+@pytest.mark.parametrize("share, warned", [("50%", False), ("75%", True)])
+def test_fisher_blocks_warns_past_half_of_the_heads(folder, share, warned, capsys):
+    arguments = [str(folder / "model"), str(folder / f"blocks{share}"), "--task", str(folder / "text.txt")]
+    options = ["--limit", "8", "--batch-size", "8", "--by", "fisher_blocks", "--remove", share]
+    assert main(["prune", *arguments, *options]) == 0
+    assert ("fisher_blocks estimates small removals" in capsys.readouterr().out) is warned
+
+
 def test_fine_tuning_between_steps_orders_once_a_step(folder, monkeypatch):
     """The order of the whole model in several steps was computed only to be counted."""
     sizes, order_heads = [], named_orders.order_heads
