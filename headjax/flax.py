@@ -27,9 +27,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 import headjax.attention  # noqa: F401  (registers every formulation)
-from headjax.attention.attend import Dropout
-from headjax.attention.base import Attention, Call
-from headjax.attention.mask import Mask
+from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention
+from headjax.attention.operands import Dropout, Mask
 from headjax.conversion.model import convert_layer
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, HeadjaxError

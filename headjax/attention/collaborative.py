@@ -1,16 +1,162 @@
-"""Collaborative attention: all heads share one key and one query projection and each weights its dimensions."""
+"""Attention whose heads share one query and one key projection: collaborative attention and its Tucker form."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from headjax.attention.mixing import Concatenate, check_mixing
-from headjax.attention.shared_key import SharedKey
+from headjax.attention.attend import Call, default_scale
+from headjax.attention.formulation import Attention, Memory
+from headjax.attention.operands import Attended
+from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, Params, Tensor
+from headjax.core.tensors import FanIn, Initializer, Normal, Ones, Params, Tensor, Tensors, Zeros
+
+
+@kind("concatenate")
+@dataclasses.dataclass(frozen=True)
+class Concatenate(Initializer):
+    """Blocks of ones: of dim shared dimensions, head h of H starts with h * dim / H to (h + 1) * dim / H for itself.
+
+    With it collaborative attention starts as multi-head attention of concatenated heads (Cordonnier et al. 2020,
+    section 3.1). A full mixing matrix per head (Tucker) has the blocks on its diagonal.
+    """
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        heads, *sizes = tensor.shape[tensor.stacked :]
+        if len(set(sizes)) != 1 or sizes[0] % heads:
+            raise ConfigError(
+                f"mixing_init: concatenate cannot tile mixing weights {[heads, *sizes]} with {heads} blocks"
+            )
+        owner = jnp.arange(sizes[0]) // (sizes[0] // heads)
+        blocks = (owner[None, :] == jnp.arange(heads)[:, None]).astype(dtype)
+        if len(sizes) == 2:
+            blocks = blocks[:, :, None] * jnp.eye(sizes[0], dtype=dtype)[None]
+        return jnp.broadcast_to(blocks, tensor.shape)
+
+
+MIXINGS: dict[str, Initializer] = {"concatenate": Concatenate(), "ones": Ones, "normal": Normal(0.2)}
+"""The initialisations that Cordonnier et al. (2020) name, `normal` being the default of their code."""
+
+
+def check_mixing(attention: Attention, field: str) -> None:
+    """Refuse `Concatenate` for a size that the heads cannot share evenly, unless heads were removed since."""
+    size = getattr(attention, field)
+    require(
+        attention.head_ids is not None or size % attention.num_heads == 0,
+        field,
+        f"mixing_init concatenate needs a multiple of the num_heads of {attention.num_heads}, got {size}",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedKey(Attention):
+    """Attention whose heads share one query and one key projection and differ in how they mix the query.
+
+        head_h = softmax((mix_h(x W_Q + b_Q) (y W_K + b_K)^T + (y u_h)^T) * scale)(y W_V^h + b_V^h)
+
+    W_Q [width, query_size] and W_K [memory width, key_size] belong to all heads; the map mix_h from query_size to
+    key_size is the subclass's. Values and output are those of multi-head attention. The query is mixed, not the key, so
+    that a decoding cache holds one key for all heads.
+
+    Attributes:
+        value_dim: size of each value.
+        head_dim: the head size that sets the logits' scale, 1 / sqrt(head_dim); a conversion keeps the original's,
+            whatever the shared size.
+        projection_bias: whether the shared query and key have biases b_Q and b_K.
+        content_bias: whether every head has a content bias u_h [memory width].
+        value_bias, output_bias: whether values and output have biases.
+    """
+
+    value_dim: Size
+    head_dim: Size
+    projection_bias: bool = False
+    content_bias: bool = False
+    value_bias: bool = True
+    output_bias: bool = True
+
+    @property
+    @abc.abstractmethod
+    def query_size(self) -> int:
+        """Size of the shared query."""
+
+    @property
+    @abc.abstractmethod
+    def key_size(self) -> int:
+        """Size of the shared key."""
+
+    @abc.abstractmethod
+    def mixing(self) -> Tensor:
+        """Declare the mixing weights."""
+
+    @abc.abstractmethod
+    def mixing_flops(self) -> int:
+        """Number of multiply-adds that mix one query for all heads in matrix products."""
+
+    @abc.abstractmethod
+    def mix(self, params: Params, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Return the query and the mixing that `attend` takes, from the shared query `[batch, query, query_size]`."""
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        tensors: Tensors = {
+            "query": Tensor((width, self.query_size), ("embed", "shared_dim")),
+            "key": Tensor((memory_width, self.key_size), ("embed", "shared_dim")),
+            "mixing": self.mixing(),
+            **declare_into_heads("value", memory_width, self.num_heads, self.value_dim, bias=self.value_bias),
+            **declare_output(self.num_heads, self.value_dim, width, bias=self.output_bias),
+        }
+        if self.projection_bias:
+            tensors["query_bias"] = Tensor((self.query_size,), ("shared_dim",), Zeros(), decay=False)
+            tensors["key_bias"] = Tensor((self.key_size,), ("shared_dim",), Zeros(), decay=False)
+        if self.content_bias:
+            tensors["content_bias"] = Tensor(
+                (memory_width, self.num_heads), ("embed", "heads"), Zeros(), head_axis=1, decay=False
+            )
+        return tensors
+
+    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+        memory = {
+            "key": into_heads(inputs, params["key"], params.get("key_bias")),
+            "value": into_heads(inputs, params["value"], params.get("value_bias")),
+        }
+        if self.content_bias:
+            memory["content"] = into_heads(inputs, params["content_bias"])
+        return memory
+
+    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+        shared = into_heads(inputs, params["query"], params.get("query_bias"))
+        query, mixing = self.mix(params, shared)
+        scale = default_scale(self.head_dim)
+        if self.content_bias:
+            content = scale * jnp.swapaxes(memory["content"], 1, 2)[:, :, None, :]
+            call = call._replace(bias=content if call.bias is None else content + call.bias)
+        return call.attend(query, memory["key"][:, :, None, :], memory["value"], scale=scale, mixing=mixing)
+
+    def combine(self, params: Params, context: jax.Array) -> jax.Array:
+        return out_of_heads(context, params["output"], params.get("output_bias"))
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        kept = super().with_heads(heads)
+        if not isinstance(getattr(self, "mixing_init", None), Concatenate):
+            return kept
+        # Equal blocks initialise a whole layer; the remaining heads need not divide its size.
+        return dataclasses.replace(kept, mixing_init=Normal(0.2))  # type: ignore[call-arg]
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        heads, values = self.num_heads, self.num_heads * self.value_dim
+        queries = query_length * (width * self.query_size + self.mixing_flops())
+        content = memory_width * heads if self.content_bias else 0
+        memory = key_length * (memory_width * (self.key_size + values) + content)
+        pairs = query_length * key_length * (heads * self.key_size + values)
+        outputs = query_length * values * width
+        return 2 * (queries + memory + pairs + outputs)
 
 
 @kind("collaborative")
@@ -29,8 +175,7 @@ class Collaborative(SharedKey):
 
     Attributes:
         shared_dim: size of the shared queries and keys.
-        mixing_init: initialiser of the mixing matrix M [heads, shared_dim]; the paper's three are in
-            `headjax.attention.mixing.MIXINGS`.
+        mixing_init: initialiser of the mixing matrix M [heads, shared_dim]; the paper's three are in `MIXINGS`.
     """
 
     shared_dim: Size
@@ -57,3 +202,49 @@ class Collaborative(SharedKey):
 
     def mix(self, params: Params, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         return shared[:, :, None, :], params["mixing"]
+
+
+@kind("tucker")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tucker(SharedKey):
+    """Collaborative attention with full mixing matrices, the Tucker form of the stacked W_Q^h W_K^hT.
+
+        head_h = softmax(((x W_Q + b_Q) M_h (y W_K + b_K)^T + (y u_h)^T) * scale)(y W_V^h + b_V^h)
+
+    W_Q [width, query_rank] and W_K [memory width, key_rank] belong to all heads, M_h [query_rank, key_rank] and
+    u_h [memory width] to head h. Collaborative attention (Cordonnier et al. 2020) is the case of diagonal M_h, a CP
+    instead of a Tucker decomposition; multi-matrix factorisation attention (Hu et al. 2024) shares bases likewise.
+
+    Attributes:
+        query_rank, key_rank: sizes of the shared query and key.
+        mixing_init: initialiser of the mixing matrices [heads, query_rank, key_rank].
+    """
+
+    query_rank: Size
+    key_rank: Size
+    mixing_init: Initializer = FanIn()
+
+    def validate(self) -> None:
+        if isinstance(self.mixing_init, Concatenate):
+            same = self.query_rank == self.key_rank
+            sizes = f"{self.query_rank} and {self.key_rank}"
+            require(same, "query_rank", f"mixing_init concatenate needs query_rank equal to key_rank, got {sizes}")
+            check_mixing(self, "query_rank")
+
+    @property
+    def query_size(self) -> int:
+        return self.query_rank
+
+    @property
+    def key_size(self) -> int:
+        return self.key_rank
+
+    def mixing(self) -> Tensor:
+        shape = (self.num_heads, self.query_rank, self.key_rank)
+        return Tensor(shape, ("heads", "shared_dim", None), self.mixing_init, inputs=(1,), head_axis=0)
+
+    def mixing_flops(self) -> int:
+        return self.num_heads * self.query_rank * self.key_rank
+
+    def mix(self, params: Params, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        return jnp.einsum("bqr,hrk->bqhk", shared, params["mixing"]), None

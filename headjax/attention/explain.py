@@ -1,4 +1,4 @@
-"""Which kernel a formulation would be computed by, and why, without computing it."""
+"""Explain which kernel computes a formulation, and why, without computing it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Dropout, watch_choices
-from headjax.attention.base import Attention, Call
+from headjax.attention.attend import Call, watch_choices
+from headjax.attention.formulation import Attention
 from headjax.attention.kernels.choose import Choice, target
-from headjax.attention.mask import Mask
+from headjax.attention.operands import Dropout, Mask
 from headjax.core.tensors import abstract
 
 
@@ -31,20 +31,20 @@ def explain(
     devices: int = 1,
     generation: int | None = None,
 ) -> Choice:
-    """The kernel that `attend` takes for a formulation, with the reason.
+    """Return the kernel that `attend` takes for a formulation, with the reason.
 
     Args:
         attention: the formulation.
         query_length, key_length: lengths; None takes as many keys as queries.
         dtype: compute type.
-        causal, padding, segments: what the mask holds.
+        causal, padding, segments: conditions of the mask.
         bias: whether a bias for each query and key is added, as relative positions are.
         dropout: rate of the dropout of probabilities.
-        probabilities: whether somebody may look at the probabilities.
-        implementation: `auto`, or the name of the kernel asked for.
-        platform: `cpu`, `gpu` or `tpu`; None is the machine at hand.
-        devices: number of devices of that platform, without a mesh that says how to spread over them.
-        generation: of the TPU; None is one that can do everything.
+        probabilities: whether the caller may read the probabilities.
+        implementation: `auto`, or the name of a kernel.
+        platform: `cpu`, `gpu` or `tpu`; None is the present machine.
+        devices: number of devices of that platform, without a mesh.
+        generation: generation of the TPU; None is one without limits.
 
     Raises:
         KernelError: the named kernel cannot; the message says why.

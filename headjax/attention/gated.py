@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Attended, expand_gates
-from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.attend import Call, expand_gates
+from headjax.attention.formulation import Attention, Memory
+from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
 from headjax.core.fields import check_fields
@@ -24,9 +25,9 @@ class Gated(Attention):
 
         output = sum_h sigma(x w_h + b_h) head_h W_O^h + b_O
 
-    x is what the queries are computed from. With b large and w zero every gate is one, so that a trained layer can be
-    given gates without changing it. The gates multiply those of the call, so that masks, scores and removal mean what
-    they mean for the formulation inside.
+    x is the input of the queries. With b large and w zero every gate is one, so gates can be added to a
+    trained layer without changing it. The gates multiply those of the call, so masks, scores and removal keep the
+    meaning that they have for the formulation inside.
 
     Attributes:
         inner: the formulation; num_heads and head_ids are its own.

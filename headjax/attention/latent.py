@@ -7,8 +7,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Attended, apply_gates, default_scale
-from headjax.attention.base import Attention, Call, Memory
+from headjax.attention.attend import Call, apply_gates, default_scale
+from headjax.attention.formulation import Attention, Memory
+from headjax.attention.operands import Attended
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
@@ -41,7 +42,7 @@ class Latent(Attention):
         value_dim: size of each value; None is head_dim.
         query_rank: size of the queries' own latent; None computes them from x directly.
         rotary_dim: size of the rotary part of queries and keys; 0 without.
-        rotary: how it turns; given exactly when rotary_dim > 0.
+        rotary: rotation of the rotary part; given exactly when rotary_dim > 0.
         scale: multiplies the logits; None is 1 / sqrt(head_dim + rotary_dim). A conversion keeps the original's.
         latent_norm, query_norm: normalise c and z, or None.
         projection_bias: whether queries and values have biases.
@@ -81,7 +82,7 @@ class Latent(Attention):
 
     @property
     def logit_scale(self) -> float:
-        """What multiplies the dot products."""
+        """Factor of the dot products."""
         return default_scale(self.query_size) if self.scale is None else self.scale
 
     def tensors(self, width: int, memory_width: int) -> Tensors:

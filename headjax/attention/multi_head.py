@@ -1,17 +1,21 @@
-"""Multi-head attention with a free head size: the standard and the fixed-head-size formulation are one class."""
+"""Multi-head attention with a free head size, and grouped-query attention, in which several queries read one key."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 
-from headjax.attention.attend import Attended
-from headjax.attention.base import Attention, Call, Memory
-from headjax.attention.head_sizes import HeadSizes
-from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention, Memory
+from headjax.attention.operands import Attended
+from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
+from headjax.core.errors import require
 from headjax.core.fields import Positive, Size
+from headjax.core.norms import Norm, declare_small
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 
@@ -78,3 +82,131 @@ class MultiHead(HeadSizes, Attention):
         pairs = query_length * key_length * (self.head_dim + self.values)
         outputs = query_length * self.values * width
         return 2 * self.num_heads * (queries + memory + pairs + outputs)
+
+
+_KV_TENSORS = {"key": 1, "value": 1, "key_bias": 0, "value_bias": 0}
+"""The tensors that key and value heads own, and the dimension that counts them."""
+
+
+@kind("grouped")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grouped(HeadSizes, Attention):
+    """Grouped-query attention (Ainslie et al. 2023); kv_heads = 1 is multi-query attention (Shazeer 2019).
+
+        head_h = softmax((x W_Q^h + b_Q^h)(y W_K^g + b_K^g)^T * scale)(y W_V^g + b_V^g),   g = g(h)
+
+    A fresh layer reads g(h) = h * kv_heads // num_heads. Removing heads may leave groups of unequal size, so the map is
+    then written out; a key and value head that no query head reads any more is removed with the last of them.
+
+    Attributes:
+        kv_heads: number of key and value heads; divides num_heads unless kv_index says who reads what.
+        head_dim: size of each query and key.
+        value_dim: size of each value; None is head_dim.
+        scale: multiplies the logits; None is 1 / sqrt(head_dim).
+        kv_index: the key and value head that each query head reads; None is equal consecutive groups.
+        projection_bias: whether queries, keys and values have biases.
+        output_bias: whether the output has one.
+        rotary: turns queries and keys by their positions, or None. The memory holds turned keys.
+        query_norm, key_norm: normalise each head's query and key before they turn (Qwen3), one weight for all heads.
+    """
+
+    kv_heads: Size
+    head_dim: Size
+    value_dim: Size | None = None
+    scale: Positive | None = None
+    kv_index: tuple[int, ...] | None = None
+    projection_bias: bool = False
+    output_bias: bool = False
+    rotary: Rotary | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+
+    def validate(self) -> None:
+        if self.rotary is not None:
+            self.rotary.check("head_dim", self.head_dim)
+        heads, groups, index = self.num_heads, self.kv_heads, self.kv_index
+        if index is None:
+            require(heads % groups == 0, "kv_heads", f"{groups} does not divide the num_heads of {heads}")
+            return
+        require(len(index) == heads, "kv_index", f"maps {len(index)} heads, but num_heads is {heads}")
+        require(
+            set(index) == set(range(groups)),
+            "kv_index",
+            f"must name each of the {groups} kv_heads from 0, got {sorted(set(index))}",
+        )
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The key and value head that each query head reads."""
+        return equal_groups(self.num_heads, self.kv_heads) if self.kv_index is None else self.kv_index
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        bias = self.projection_bias
+        tensors = {
+            **declare_into_heads("query", width, self.num_heads, self.head_dim, bias=bias),
+            **declare_into_heads("key", memory_width, self.kv_heads, self.head_dim, bias=bias, axis="kv_heads"),
+            **declare_into_heads("value", memory_width, self.kv_heads, self.values, bias=bias, axis="kv_heads"),
+            **declare_output(self.num_heads, self.values, width, bias=self.output_bias),
+        }
+        if self.query_norm is not None:
+            tensors["query_norm"] = declare_small(self.query_norm, self.head_dim)
+        if self.key_norm is not None:
+            tensors["key_norm"] = declare_small(self.key_norm, self.head_dim)
+        return tensors
+
+    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+        key = into_heads(inputs, params["key"], params.get("key_bias"))
+        if self.key_norm is not None:
+            key = self.key_norm(params["key_norm"], key)
+        if self.rotary is not None:
+            key = self.rotary(key, positions_or_count(positions, key.shape[1]))
+        return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
+
+    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+        query = into_heads(inputs, params["query"], params.get("query_bias"))
+        if self.query_norm is not None:
+            query = self.query_norm(params["query_norm"], query)
+        if self.rotary is not None:
+            query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
+        key, value = memory["key"], memory["value"]
+        if self.kv_index is not None:
+            # Kernels know only equal groups, so unequal ones are read out: one key and value head per query head.
+            index = jnp.asarray(self.kv_index)
+            key, value = jnp.take(key, index, axis=2), jnp.take(value, index, axis=2)
+        return call.attend(query, key, value, scale=self.logit_scale)
+
+    def combine(self, params: Params, context: jax.Array) -> jax.Array:
+        return out_of_heads(context, params["output"], params.get("output_bias"))
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        queries = query_length * width * self.num_heads * self.head_dim
+        memory = key_length * memory_width * self.kv_heads * (self.head_dim + self.values)
+        pairs = query_length * key_length * self.num_heads * (self.head_dim + self.values)
+        outputs = query_length * self.num_heads * self.values * width
+        return 2 * (queries + memory + pairs + outputs)
+
+    def keep_heads(
+        self, params: Params, heads: Sequence[int], width: int, memory_width: int
+    ) -> tuple[Attention, Params]:
+        config, kept = super().keep_heads(params, heads, width, memory_width)
+        if not isinstance(config, Grouped):
+            return config, kept
+        read = jnp.asarray(self._read_by(heads))
+        taken = {name: jnp.take(kept[name], read, axis=axis) for name, axis in _KV_TENSORS.items() if name in kept}
+        return config, kept | taken
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        read = self._read_by(heads)
+        index: tuple[int, ...] | None = tuple(read.index(self.groups[head]) for head in heads)
+        if len(heads) % len(read) == 0 and index == equal_groups(len(heads), len(read)):
+            index = None
+        ids = tuple(self.ids[head] for head in heads)
+        return dataclasses.replace(self, num_heads=len(heads), head_ids=ids, kv_heads=len(read), kv_index=index)
+
+    def _read_by(self, heads: Sequence[int]) -> list[int]:
+        return sorted({self.groups[head] for head in heads})
+
+
+def equal_groups(num_heads: int, kv_heads: int) -> tuple[int, ...]:
+    """H * kv_heads // num_heads for every head h."""
+    return tuple(head * kv_heads // num_heads for head in range(num_heads))

@@ -1,4 +1,4 @@
-"""Dense maps between the residual stream and heads: declared here, computed on two-dimensional token matrices."""
+"""Dense maps between the residual stream and heads, and the sizes of heads."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 
 import jax
 
+from headjax.attention.attend import default_scale
 from headjax.core.tensors import Tensor, Tensors, Zeros
 
 
 def declare_into_heads(
     name: str, inputs: int, heads: int, size: int, *, bias: bool, input_axis: str | None = "embed", axis: str = "heads"
 ) -> Tensors:
-    """Declares `<name> [inputs, heads, size]` and, with a bias, `<name>_bias [heads, size]`.
+    """Declare `<name> [inputs, heads, size]` and, with a bias, `<name>_bias [heads, size]`.
 
-    Heads on the axis `heads` are the formulation's own, which surgery takes; any other axis name (`kv_heads`) counts
-    something else and is left whole.
+    Heads on the axis `heads` are those that surgery removes; heads on any other axis (`kv_heads`) stay whole.
     """
     removable = axis == "heads"
     weight = Tensor((inputs, heads, size), (input_axis, axis, "head_dim"), head_axis=1 if removable else None)
@@ -30,7 +30,7 @@ def declare_into_heads(
 
 
 def declare_output(heads: int, size: int, width: int, *, bias: bool) -> Tensors:
-    """Declares `output [heads, size, width]` and, with a bias, `output_bias [width]`."""
+    """Declare `output [heads, size, width]` and, with a bias, `output_bias [width]`."""
     tensors = {"output": Tensor((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0)}
     if bias:
         tensors["output_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
@@ -38,7 +38,7 @@ def declare_output(heads: int, size: int, width: int, *, bias: bool) -> Tensors:
 
 
 def into_heads(inputs: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """X W + b: `[..., width]` by `[width, *features]` to `[..., *features]`."""
+    """Return X W + b: `[..., width]` by `[width, *features]` to `[..., *features]`."""
     tokens = inputs.reshape(-1, inputs.shape[-1])
     flat = tokens @ weight.reshape(weight.shape[0], -1)
     outputs = flat.reshape(*inputs.shape[:-1], *weight.shape[1:])
@@ -46,8 +46,32 @@ def into_heads(inputs: jax.Array, weight: jax.Array, bias: jax.Array | None = No
 
 
 def out_of_heads(context: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Sum over the features of context W + b: `[batch, query, heads, value_dim]` by `[heads, value_dim, width]`."""
+    """Return sum_h context_h W_h + b: `[batch, query, heads, value_dim]` by `[heads, value_dim, width]`."""
     features = math.prod(weight.shape[:-1])
     flat = context.reshape(-1, features) @ weight.reshape(features, weight.shape[-1])
     outputs = flat.reshape(*context.shape[:2], weight.shape[-1])
     return outputs if bias is None else outputs + bias.reshape(1, 1, -1)
+
+
+class HeadSizes:
+    """Sizes of formulations in which each head has queries, keys and values of its own size.
+
+    Attributes:
+        head_dim: size of each query and key.
+        value_dim: size of each value; None is `head_dim`.
+        scale: multiplies the dot products; None is 1 / sqrt(head_dim).
+    """
+
+    head_dim: int
+    value_dim: int | None
+    scale: float | None
+
+    @property
+    def values(self) -> int:
+        """Size of each value."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def logit_scale(self) -> float:
+        """Factor of the dot products."""
+        return default_scale(self.head_dim) if self.scale is None else self.scale

@@ -9,7 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.mask import Mask
+from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Positive, Size
 from headjax.core.serialize import kind
@@ -20,7 +20,7 @@ class FrequencyScaling(Checked, abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, rates: jax.Array) -> jax.Array:
-        """The scaled rates, `[pairs]` radians per position."""
+        """Return the scaled rates, `[pairs]` radians per position."""
 
 
 @kind("linear_scaling")
@@ -74,7 +74,7 @@ class Rotary(Checked, abc.ABC):
     Attributes:
         base: sets the slowest rate, about 1 / base radians per position.
         dim: number of dimensions that turn; None is all.
-        scaling: changes the rates, or None.
+        scaling: change of the rates, or None.
     """
 
     base: float = 10000.0
@@ -88,14 +88,14 @@ class Rotary(Checked, abc.ABC):
             require(self.dim % 2 == 0, "dim", f"rotary dimensions come in pairs, got {self.dim}")
 
     def check(self, field: str, size: int) -> None:
-        """Raises `ConfigError` unless heads of this size can turn; `field` names the size in its owner."""
+        """Raise `ConfigError` unless heads of this size can turn; `field` is the name of the size in its config."""
         if self.dim is None:
             require(size % 2 == 0, field, f"rotary turns pairs of dimensions and needs an even {field}, got {size}")
         else:
             require(self.dim <= size, field, f"{field} is {size}, fewer than the rotary.dim of {self.dim}")
 
     def angles(self, positions: jax.Array, size: int) -> jax.Array:
-        """`[batch or 1, length]` positions to `[batch or 1, length, dim / 2]` angles in radians, float32."""
+        """Convert `[batch or 1, length]` positions to `[batch or 1, length, dim / 2]` angles in radians, float32."""
         dim = size if self.dim is None else self.dim
         rates = jnp.exp(jnp.arange(0, dim, 2, dtype=jnp.float32) * (-math.log(self.base) / dim))
         if self.scaling is not None:
@@ -103,7 +103,7 @@ class Rotary(Checked, abc.ABC):
         return positions.astype(jnp.float32)[..., None] * rates[None, None]
 
     def __call__(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
-        """Turns `[batch, length, heads, size]` vectors at `[batch or 1, length]` positions."""
+        """Turn `[batch, length, heads, size]` vectors at `[batch or 1, length]` positions."""
         angles = self.angles(positions, vectors.shape[-1])[:, :, None]
         dim = 2 * angles.shape[-1]
         turning, still = vectors[..., :dim].astype(jnp.float32), vectors[..., dim:]
@@ -114,7 +114,7 @@ class Rotary(Checked, abc.ABC):
 
     @abc.abstractmethod
     def split(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The first and the second dimension of every pair, `[..., dim / 2]` each."""
+        """Return the first and the second dimension of every pair, `[..., dim / 2]` each."""
 
     @abc.abstractmethod
     def join(self, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -147,7 +147,7 @@ class RotaryInterleaved(Rotary):
 
 
 def positions_or_count(positions: jax.Array | None, length: int, mask: Mask | None = None) -> jax.Array:
-    """The positions, or when there are none 0, 1, ... from the mask's query offset: `[batch or 1, length]`."""
+    """Return the positions `[batch or 1, length]`; where None, they count up from the mask's query offset or from 0."""
     if positions is not None:
         return positions
     counted = jnp.arange(length)[None, :]

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from headjax.attention.attend import AcrossHeads, Attended
-from headjax.attention.base import Attention, Call, Memory
-from headjax.attention.head_sizes import HeadSizes
-from headjax.attention.mixing import NearIdentity
-from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
-from headjax.core.fields import Positive, Size
+from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention, Memory
+from headjax.attention.operands import AcrossHeads, Attended
+from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.core.fields import NotNegative, Positive, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors
+
+
+@kind("near_identity")
+@dataclasses.dataclass(frozen=True)
+class NearIdentity(Initializer):
+    """Identity matrix, cut or padded to shape, plus Gaussian noise: talking heads begin almost independent."""
+
+    stddev: NotNegative = 0.02
+
+    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+        rows, columns = tensor.shape[-2:]
+        identity = jnp.broadcast_to(jnp.eye(rows, columns, dtype=dtype), tensor.shape)
+        return identity + self.stddev * jax.random.normal(key, tensor.shape, dtype)
 
 
 @kind("talking")
@@ -25,13 +39,13 @@ class Talking(HeadSizes, Attention):
         A_j = softmax(sum_i L_i P_ij)                               j of softmax_heads
         head_h = (sum_j A_j R_jh)(y W_V^h + b_V^h)                  h of num_heads
 
-    The paper has three numbers of heads. A head in the sense of gates, scores and removal is one of the last kind, the
-    one with a value and an output: removing head h removes column h of R, W_V^h, b_V^h and W_O^h and nothing else,
+    The paper has three numbers of heads. Gates, scores and removal refer to heads of the last kind, which have
+    a value and an output: removing head h removes column h of R, W_V^h, b_V^h and W_O^h and nothing else,
     because every logit and every softmax still serves the heads that stay. So removal is exact.
 
-    The einsum kernel alone can compute it: the others never hold the weights of two heads at once. A bias added to the
-    logits, as relative positions are, is one per softmax head, or one for all. The probabilities reported of head h are
-    its mixed weights, which need not sum to one.
+    Only the einsum kernel computes it: the other kernels never hold the weights of two heads at once. A bias of the
+    logits (relative positions) has one entry per softmax head, or one for all. The probabilities reported for head h
+    are its mixed weights, which need not sum to one.
 
     Attributes:
         head_dim: size of each query and key.

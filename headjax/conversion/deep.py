@@ -10,7 +10,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.base import Call
+from headjax.attention.attend import Call
 from headjax.conversion.target import LayerError, Restructuring, find_layers
 from headjax.core.errors import require
 from headjax.core.fields import Size

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from threadpoolctl import threadpool_limits
 
 from headjax.attention import Attention, Collaborative, Gated, Grouped, Latent, MultiHead, Tucker
-from headjax.attention.shared_key import SharedKey
+from headjax.attention.collaborative import SharedKey
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params

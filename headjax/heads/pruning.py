@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.core import history
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Collaborative, Tucker
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.core.tensors import Params
 
 

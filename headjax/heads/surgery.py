@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.core.tensors import Params
 from headjax.heads.head_id import require_stack
 from headjax.models.base import SLOTS, Model

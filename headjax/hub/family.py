@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import MultiHead
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, under

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from headjax.attention.base import Attention
-from headjax.attention.grouped import Grouped
-from headjax.attention.multi_head import MultiHead
-from headjax.attention.no_heads import NoHeads
+from headjax.attention.formulation import Attention, NoHeads
+from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params

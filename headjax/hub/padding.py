@@ -5,9 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.base import Attention
-from headjax.attention.grouped import Grouped
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.formulation import Attention
+from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.tensors import Params, flatten
 from headjax.heads.surgery import attention_layers, map_attention
 from headjax.hub.family import Family

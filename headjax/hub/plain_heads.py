@@ -8,15 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headjax.attention.base import Attention
-from headjax.attention.collaborative import Collaborative
-from headjax.attention.grouped import Grouped
+from headjax.attention.collaborative import Collaborative, SharedKey, Tucker
+from headjax.attention.formulation import Attention, NoHeads
 from headjax.attention.latent import Latent
-from headjax.attention.multi_head import MultiHead
-from headjax.attention.no_heads import NoHeads
+from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import Rotary
-from headjax.attention.shared_key import SharedKey
-from headjax.attention.tucker import Tucker
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params

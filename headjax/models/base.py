@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.core import tensors as declared
 from headjax.core.arguments import checked
 from headjax.core.errors import DataError

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.base import Memory
+from headjax.attention.formulation import Memory
 
 
 class LayerCache(NamedTuple):

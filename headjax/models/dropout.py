@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 
-from headjax.attention.attend import Dropout
+from headjax.attention.operands import Dropout
 from headjax.mesh.random_bits import dropped
 
 

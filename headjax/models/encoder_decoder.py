@@ -7,8 +7,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.base import Call
-from headjax.attention.mask import Mask
+from headjax.attention.attend import Call
+from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.fields import Count, Rate
 from headjax.core.serialize import kind

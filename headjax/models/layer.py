@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax.attention.attend import Attended
-from headjax.attention.base import Attention, Call, Memory, structure
+from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention, Memory, structure
+from headjax.attention.operands import Attended
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, Rate
 from headjax.core.serialize import kind

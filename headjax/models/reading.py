@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax.attention.base import Call
-from headjax.attention.mask import Mask
+from headjax.attention.attend import Call
+from headjax.attention.operands import Mask
 from headjax.core.tensors import Params
 from headjax.models.base import Batch, Options
 from headjax.models.dropout import fold

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.base import Call
+from headjax.attention.attend import Call
 from headjax.core.tensors import Params, Tensors, stack_tensors
 from headjax.mesh.activations import by_example
 from headjax.models.cache import LayerCache

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.base import Attention
-from headjax.attention.mask import Mask
+from headjax.attention.formulation import Attention
+from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind

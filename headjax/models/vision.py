@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.base import Call
+from headjax.attention.attend import Call
 from headjax.core.errors import require
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors

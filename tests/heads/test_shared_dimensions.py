@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Collaborative, Tucker
-from headjax.attention.mixing import Concatenate
+from headjax.attention.collaborative import Concatenate
 from headjax.core import tensors
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId

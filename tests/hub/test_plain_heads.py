@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved, Talking, Tucker
-from headjax.attention.mixing import Concatenate
+from headjax.attention.collaborative import Concatenate
 from headjax.core.norms import RMSNorm
 from headjax.hub import to_huggingface
 from headjax.hub.checking import max_difference

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention.base import Call
+from headjax.attention.attend import Call
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal, initialize
 from headjax.models import Compute, Options

@@ -19,19 +19,20 @@ The online softmax and the recomputation are those of Dao et al. (2022, FlashAtt
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention.attended import AcrossHeads, Attended, Dropout
 from headjax.attention.kernels import collaborative_blocks as blocks
-from headjax.attention.kernels.shapes import BLOCK, pad_axis, round_up, segment_ids
-from headjax.attention.mask import Mask
+from headjax.attention.kernels.choose import BLOCK
+from headjax.attention.kernels.collaborative_blocks import Inputs, Segments
+from headjax.attention.kernels.stock import pad_axis, round_up, segment_ids
+from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask
 
 
-def attend(
+def collaborative_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -45,15 +46,15 @@ def attend(
     block: int | None = None,
     interpret: bool = False,
 ) -> Attended:
-    """Contexts of one shared query `[batch, query, 1, shared_dim]` mixed by `[heads, shared_dim]`.
+    """Compute the contexts of one shared query `[batch, query, 1, shared_dim]` mixed by `[heads, shared_dim]`.
 
-    A query that may see no key at all gets some average of values, not that of all keys as from the reference.
+    A query that may see no key gets an average of some values; the reference gives the average of all.
 
     Args:
         query, key, value, mixing, scale, mask, bias: as for `headjax.attention.attend`.
-        dropout, across_heads: never given, the capabilities exclude them.
-        block: side of the blocks; None takes 128, or 256 for long sequences.
-        interpret: whether to run the kernel's steps one by one instead of compiling it for a TPU.
+        dropout, across_heads: always None, since the capabilities exclude them.
+        block: side of the blocks; None is 128, or 256 for long sequences.
+        interpret: whether the kernel runs step by step instead of being compiled for a TPU.
     """
     batch, queries, _, _ = query.shape
     keys = key.shape[1]
@@ -78,31 +79,6 @@ def attend(
         Segments(pad_axis(of_queries, 1, long_queries)[:, None, :], of_keys[:, None, :]),
     )
     return Attended(jnp.swapaxes(context[:, :, :queries], 1, 2), None)
-
-
-class Inputs(NamedTuple):
-    """Differentiable inputs, lengths padded to whole blocks.
-
-    Attributes:
-        query: `[batch, query, shared_dim]`, shared by the heads.
-        key: `[batch, key, shared_dim]`.
-        value: `[batch, heads, key, value_dim]`.
-        mixing: `[heads, 1, shared_dim]` float32, the scale included.
-        bias: `[batch, heads, 1, key]` float32.
-    """
-
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
-    mixing: jax.Array
-    bias: jax.Array
-
-
-class Segments(NamedTuple):
-    """Who may attend to whom: equal numbers. `[batch, 1, query]` and `[batch, 1, key]`."""
-
-    query: jax.Array
-    key: jax.Array
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -7,15 +7,38 @@ In a block, rows are queries and columns are keys. What belongs to a query (log-
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-if TYPE_CHECKING:
-    from headjax.attention.kernels.collaborative import Inputs, Segments
+
+class Inputs(NamedTuple):
+    """Differentiable inputs, lengths padded to whole blocks.
+
+    Attributes:
+        query: `[batch, query, shared_dim]`, shared by the heads.
+        key: `[batch, key, shared_dim]`.
+        value: `[batch, heads, key, value_dim]`.
+        mixing: `[heads, 1, shared_dim]` float32, the scale included.
+        bias: `[batch, heads, 1, key]` float32.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    mixing: jax.Array
+    bias: jax.Array
+
+
+class Segments(NamedTuple):
+    """Who may attend to whom: equal numbers. `[batch, 1, query]` and `[batch, 1, key]`."""
+
+    query: jax.Array
+    key: jax.Array
+
 
 _MASKED = -1e30
 """Logit of a forbidden pair: finite, so that a row of nothing else has no NaN."""

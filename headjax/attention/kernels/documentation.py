@@ -1,23 +1,19 @@
-"""Writes docs/kernels.md: `python -m headjax.attention.kernels.documentation > docs/kernels.md`."""
+"""Write docs/kernels.md: `python -m headjax.attention.kernels.documentation > docs/kernels.md`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
 
-from headjax.attention.base import Attention
-from headjax.attention.collaborative import Collaborative
+from headjax.attention.collaborative import Collaborative, Tucker
 from headjax.attention.explain import explain
+from headjax.attention.formulation import Attention
 from headjax.attention.gated import Gated
-from headjax.attention.grouped import Grouped
-from headjax.attention.kernels.capabilities import ALL_MASKS, Capabilities
-from headjax.attention.kernels.choose import PREFERRED
-from headjax.attention.kernels.table import KERNELS
+from headjax.attention.kernels.choose import ALL_MASKS, KERNELS, PREFERRED, Capabilities
 from headjax.attention.latent import Latent
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import RotaryHalves
 from headjax.attention.talking import Talking
-from headjax.attention.tucker import Tucker
 from headjax.core.errors import KernelError
 
 EXAMPLES: dict[str, Attention] = {
@@ -35,7 +31,7 @@ EXAMPLES: dict[str, Attention] = {
     "`Talking`": Talking(num_heads=12, logit_heads=12, softmax_heads=12, head_dim=64),
     "`Gated`, `MultiHead` inside": Gated(inner=MultiHead(num_heads=12, head_dim=64)),
 }
-"""A layer of each formulation, in usual sizes."""
+"""A layer of each formulation, in common sizes."""
 
 LENGTH = 256
 
@@ -52,12 +48,12 @@ replaced.
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([HEAD, *_kernels(), *_preferences(), *_formulations()]) + "\n"
 
 
 def answer(attention: Attention, kernel: str) -> str:
-    """`yes`, or why a kernel cannot compute a formulation with a causal mask and padding, in a type that it knows."""
+    """Return `yes`, or the reason why a kernel cannot compute a formulation with causal mask and padding."""
     can = KERNELS[kernel].can
     try:
         explain(

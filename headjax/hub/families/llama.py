@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.attention.base import Attention
-from headjax.attention.grouped import Grouped
-from headjax.attention.multi_head import MultiHead
+from headjax.attention.formulation import Attention
+from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves
 from headjax.core.tensors import Normal
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import MultiHead
 from headjax.core.tensors import FanIn
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size

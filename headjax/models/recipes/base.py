@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.tensors import Params

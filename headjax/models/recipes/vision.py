@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from headjax.attention.base import Attention
+from headjax.attention.formulation import Attention
 from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Mask, attend
-from headjax.attention.kernels import collaborative
+from headjax.attention.kernels.collaborative import collaborative_attention
 from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -42,7 +42,7 @@ def reference(query, key, value, mixing, bias, mask):
 
 def ours(query, key, value, mixing, bias, mask):
     options = {"mixing": mixing, "scale": SCALE, "mask": mask, "bias": bias, "dropout": None, "across_heads": None}
-    return collaborative.attend(query, key, value, **options, block=8, interpret=True).context
+    return collaborative_attention(query, key, value, **options, block=8, interpret=True).context
 
 
 @functools.cache

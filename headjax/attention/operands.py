@@ -1,8 +1,9 @@
-"""Which keys a query may attend to, kept as structure until a kernel needs an array."""
+"""Operands of attention that are more than arrays (mask, dropout, maps across heads), and its result."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,10 @@ import jax.numpy as jnp
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """The conditions under which query i may attend to key j, all of which must hold.
+    """Conditions under which query i may attend to key j; all of them must hold.
 
-    Kernels read the fields they understand; `array` is the reference meaning.
+    The conditions stay separate until a kernel needs an array, because kernels make use of single ones; `array`
+    defines their meaning.
 
     Attributes:
         causal: j <= i + query_offset.
@@ -43,3 +45,35 @@ class Mask:
             same = (self.query_segments[:, :, None] == self.key_segments[:, None, :])[:, None]
             allowed = same if allowed is None else allowed & same
         return allowed
+
+
+class Dropout(NamedTuple):
+    """Dropout of attention probabilities: each is zeroed with probability `rate`, the rest scaled by 1 / (1 - rate)."""
+
+    rate: float
+    key: jax.Array
+
+
+class AcrossHeads(NamedTuple):
+    """Linear maps across heads on both sides of the softmax (Shazeer et al. 2020, Talking-Heads Attention).
+
+    Attributes:
+        logits: `[logit_heads, softmax_heads]`; the softmax takes sum_h logits_h P_hj, or None for the logits alone.
+        weights: `[softmax_heads, heads]`; sum_j A_j R_jh weights the values, or None for A alone.
+    """
+
+    logits: jax.Array | None = None
+    weights: jax.Array | None = None
+
+
+class Attended(NamedTuple):
+    """Result of attention.
+
+    Attributes:
+        context: `[batch, query, heads, value_dim]`, the gated sums of values.
+        probabilities: `[batch, heads, query, key]` before dropout and gates, or None where the kernel never holds them.
+            After a map across heads they are the weights of each value head and need not sum to one.
+    """
+
+    context: jax.Array
+    probabilities: jax.Array | None

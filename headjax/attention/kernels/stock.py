@@ -1,0 +1,205 @@
+"""The kernels that JAX provides (XLA, cuDNN, splash), and the exact changes that make a call fit a kernel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from headjax.attention.kernels.choose import BLOCK, Request
+from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask
+from headjax.mesh.mesh import BATCH_AXES, parts_along
+from headjax.mesh.rules import RULES
+
+
+def pad_axis(array: jax.Array, axis: int, size: int) -> jax.Array:
+    """Return the array with zeros appended along one axis up to a size."""
+    missing = size - array.shape[axis]
+    if missing == 0:
+        return array
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, missing)
+    return jnp.pad(array, widths)
+
+
+def round_up(size: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below the size."""
+    return -(-size // multiple) * multiple
+
+
+def equal_kv_heads(key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Repeat the heads of keys or of values, whichever are fewer, so that both have equally many.
+
+    Each repeated head serves consecutive heads of the other array.
+    """
+    heads = max(key.shape[2], value.shape[2])
+    return _repeat_heads(key, heads), _repeat_heads(value, heads)
+
+
+def _repeat_heads(array: jax.Array, heads: int) -> jax.Array:
+    return array if array.shape[2] == heads else jnp.repeat(array, heads // array.shape[2], axis=2)
+
+
+def segment_ids(mask: Mask, batch: int, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
+    """Return integers `[batch, query]` and `[batch, key]`, equal exactly where padding and packing allow attention.
+
+    Padding keys get -1, which no query has.
+    """
+    if mask.query_segments is None or mask.key_segments is None:
+        of_queries, of_keys = jnp.zeros((batch, queries), jnp.int32), jnp.zeros((batch, keys), jnp.int32)
+    else:
+        of_queries, of_keys = mask.query_segments.astype(jnp.int32), mask.key_segments.astype(jnp.int32)
+    if mask.keys is not None:
+        of_keys = jnp.where(mask.keys.astype(bool), of_keys, -1)
+    return of_queries, of_keys
+
+
+def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Callable[..., Attended]:
+    """Return the kernel as a function of whole arrays, of which every device of the mesh computes its part.
+
+    This is for kernels that XLA cannot partition; batch and heads are independent. Examples are spread over the mesh's
+    batch axes, heads over the axis that shards heads, each where the numbers divide. Otherwise every device computes
+    all of them.
+    """
+    head_axis = RULES["heads"]
+    counts = {asked.heads, *({asked.key_heads, asked.value_heads} - {1})}
+    divides = head_axis in mesh.shape and all(count % mesh.shape[head_axis] == 0 for count in counts)
+    axes = tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
+
+    def spec(array: jax.Array, head_dimension: int | None, batch_dimension: int | None = 0) -> PartitionSpec:
+        parts: list[Any] = [None] * array.ndim
+        if batch_dimension is not None and array.shape[batch_dimension] % parts_along(mesh, axes) == 0:
+            parts[batch_dimension] = axes
+        if head_dimension is not None and divides and array.shape[head_dimension] > 1:
+            parts[head_dimension] = head_axis
+        return PartitionSpec(*parts)
+
+    def computed(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> Attended:
+        arrays = {name: options.pop(name, None) for name in ("mask", "bias", "mixing")}
+        whole = {
+            "query": spec(query, 2),
+            "key": spec(key, 2),
+            "value": spec(value, 2),
+            "mask": jax.tree.map(lambda array: spec(array, None, 0 if array.ndim else None), arrays["mask"]),
+            "bias": None if arrays["bias"] is None else spec(arrays["bias"], 1),
+            "mixing": None if arrays["mixing"] is None else spec(arrays["mixing"], 0, None),
+        }
+
+        def part(inputs: dict[str, Any]) -> jax.Array:
+            given = {name: array for name, array in inputs.items() if array is not None or name in ("mask", "bias")}
+            return compute(**given, **options).context
+
+        contexts = PartitionSpec(spec(query, None)[0], None, head_axis if divides else None, None)
+        inputs = {"query": query, "key": key, "value": value, **arrays}
+        placed = jax.shard_map(part, mesh=mesh, in_specs=(whole,), out_specs=contexts, check_vma=False)
+        return Attended(placed(inputs), None)
+
+    return computed
+
+
+_DIM_MULTIPLE = {"xla": 1, "cudnn": 8}
+
+
+def _dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    scale: float,
+    mask: Mask | None,
+    bias: jax.Array | None,
+    dropout: Dropout | None,
+    across_heads: AcrossHeads | None,
+    implementation: Literal["xla", "cudnn"],
+) -> Attended:
+    """Compute attention by `jax.nn.dot_product_attention`.
+
+    Zeros appended to queries, keys and values give them one size and change no dot product; they are cut off after.
+    """
+    key, value = equal_kv_heads(key, value)
+    size = round_up(max(query.shape[-1], value.shape[-1]), _DIM_MULTIPLE[implementation])
+    # A causal mask alone is passed as such, so that the kernel may skip what it forbids.
+    causal = mask is not None and mask.causal and mask.keys is None and mask.query_segments is None
+    causal = causal and mask is not None and mask.query_offset is None
+    allowed = None if mask is None or causal else mask.array(query.shape[1], key.shape[1])
+    context = jax.nn.dot_product_attention(
+        pad_axis(query, -1, size),
+        pad_axis(key, -1, size),
+        pad_axis(value, -1, size),
+        bias=None if bias is None else bias.astype(query.dtype if implementation == "cudnn" else jnp.float32),
+        mask=allowed,
+        scale=scale,
+        is_causal=causal,
+        implementation=implementation,
+    )
+    return Attended(context[..., : value.shape[-1]], None)
+
+
+xla_attention = functools.partial(_dot_product_attention, implementation="xla")
+
+
+cudnn_attention = functools.partial(_dot_product_attention, implementation="cudnn")
+
+
+def splash_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    scale: float,
+    mask: Mask | None,
+    bias: jax.Array | None,
+    dropout: Dropout | None,
+    across_heads: AcrossHeads | None,
+    interpret: bool = False,
+) -> Attended:
+    """Compute attention by Pallas splash attention: flash attention for TPUs that skips masked blocks.
+
+    Padding is a segment of its own, to which no query belongs.
+
+    A query that may see no key gets an average of some values; the reference gives the average of all.
+    With `interpret` the kernel runs step by step instead of being compiled for a TPU.
+    """
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    key, value = equal_kv_heads(key, value)
+    batch, queries, heads, _ = query.shape
+    shape = (queries, key.shape[1])
+    visible = masks.CausalMask(shape) if mask is not None and mask.causal else masks.FullMask(shape)
+    kernel = splash.make_splash_mha_single_device(
+        masks.MultiHeadMask([visible] * heads), block_sizes=_block_sizes(splash, *shape), interpret=interpret
+    )
+    segments = _segments(splash, mask, batch, *shape)
+    by_head = [jnp.swapaxes(array, 1, 2) for array in (query * scale, key, value)]
+    context = jax.vmap(kernel, in_axes=(0, 0, 0, None if segments is None else 0))(*by_head, segments)
+    return Attended(jnp.swapaxes(context, 1, 2), None)
+
+
+def _block_sizes(splash: object, queries: int, keys: int) -> object:
+    q, k = _block(queries), _block(keys)
+    return splash.BlockSizes(  # type: ignore[attr-defined]
+        block_q=q,
+        block_kv=k,
+        block_kv_compute=k,
+        block_q_dkv=q,
+        block_kv_dkv=k,
+        block_kv_dkv_compute=k,
+        block_q_dq=q,
+        block_kv_dq=k,
+    )
+
+
+def _block(length: int) -> int:
+    return next(size for size in (512, 256, BLOCK) if length % size == 0)
+
+
+def _segments(splash: object, mask: Mask | None, batch: int, queries: int, keys: int) -> object | None:
+    if mask is None or (mask.keys is None and mask.query_segments is None):
+        return None
+    of_queries, of_keys = segment_ids(mask, batch, queries, keys)
+    return splash.SegmentIds(of_queries, of_keys)  # type: ignore[attr-defined]
