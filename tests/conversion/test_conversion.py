@@ -340,7 +340,7 @@ def test_conversions_are_deterministic(model) -> None:
         ("grouped:kv_heads=2,pooling=median", "to: grouped: pooling: unknown choice 'median'"),
         ("collaborative:shared_dim=17", "encoder/0: shared_dim: must be from 1 to num_heads . head_dim = 16, got 17"),
         ("latent:rank=17", "encoder/0: rank: must be from 1 to"),
-        ("tucker:rank=0", "encoder/0: rank: must be from 1 to"),
+        ("tucker:rank=0", "rank: must be an integer of at least 1, got 0"),
         ("grouped:kv_heads=3", "encoder/0: kv_heads: 3 does not divide the num_heads of 4"),
     ],
 )
