@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headjax.core.class_names import reorder, tell_nothing
+from headjax.core.class_names import find_class, reorder, tell_nothing
 from headjax.core.errors import DataError, require, require_positive
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, TextSimilarity
@@ -157,7 +157,14 @@ class Glue(DataConfig):
         return dataclasses.replace(self, classes=tuple(names))
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        return self.table().load(tokenizer)
+        task = GLUE[self.name]
+        data = self.table().load_measured(tokenizer, () if self.similarity else task.metrics)
+        if not self.classes or data.measured is None:
+            return data
+        # GLUE's F1 is that of its class 1, whatever number the model has for it.
+        positive = find_class(task.class_names[1], self.classes)
+        arguments = {**data.measured.arguments, "positive": positive}
+        return data._replace(measured=data.measured._replace(arguments=arguments))
 
     def table(self) -> LabelledText:
         """The task's files as a table.

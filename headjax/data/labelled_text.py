@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +13,13 @@ from headjax.core.class_names import MISSING, class_numbers, find_class, reorder
 from headjax.core.errors import DataError, require, require_positive
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.documents import text_hash
-from headjax.data.encoding import encode_packed, encode_sequences, padding_id
-from headjax.data.examples import Padded, sequences
-from headjax.data.forms.form import sequences_hash
-from headjax.data.stream import LengthBuckets
+from headjax.data.forms import Form, LabelledForm, SimilarityForm
+from headjax.data.forms.labelled import finite
+from headjax.data.loading import Reading, load_rows
+from headjax.data.rows import Split, TaskRow
 from headjax.data.tables import Row, read_table
 from headjax.data.task import DataConfig, TaskData
+from headjax.data.text_data import vocabulary_tokenizer
 from headjax.data.text_files import find_files
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -83,63 +83,55 @@ class LabelledText(DataConfig):
         return Tables(*([row for row, held in zip(train, out, strict=True) if held is side] for side in (False, True)))
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        tables = self.read()
-        tokenizer = self._tokenizer() if tokenizer is None else tokenizer
-        labels = self.targets(tables)
-        train, validation = (
-            sequences(self.encode(tokenizer, rows), {"labels": column}, padding_id(tokenizer), limit=self.limit)
-            for rows, column in zip(tables, labels, strict=True)
-        )
-        info = {
-            "text": self.path or self.validation,
-            "tokenizer": tokenizer.fingerprint,
-            "data": self._fingerprint(train),
-            "train": self.counts(train),
-            "validation": self.counts(validation),
-            **self.notes(tables),
-        }
-        return TaskData(tokenizer, LengthBuckets(train, self.buckets) if self.buckets else train, validation, info)
+        return self.load_measured(tokenizer)
 
-    @property
-    def limit(self) -> int:
-        """Most tokens of an example."""
-        return self.max_length
+    def load_measured(self, tokenizer: Tokenizer | None, metrics: Sequence[str] = ()) -> TaskData:
+        """Return the data with metrics of its own.
+
+        Args:
+            tokenizer: see `DataConfig.load`.
+            metrics: the headline first; empty takes those that are usual for such labels.
+        """
+        tables = self.read()
+        tokenizer = tokenizer or vocabulary_tokenizer(self.vocabulary)
+        rows = self.rows(tables)
+        reading = Reading(metrics, self.buckets)
+        data = load_rows(self.form(tables), rows, tokenizer, {"text": self.path or self.validation}, reading)
+        noted: dict[str, Any] = {split: {**data.info[split], **self.notes(found)} for split, found in rows.items()}
+        return data._replace(info={**data.info, **noted})
 
     @abc.abstractmethod
-    def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-        """Labels `[examples]` of both splits.
+    def form(self, tables: Tables) -> Form:
+        """Return how the rows become examples."""
+
+    def rows(self, tables: Tables) -> dict[Split, list[TaskRow]]:
+        """Return the rows with the fields of the form, labels as class numbers or numbers.
+
+        Raises:
+            DataError: a label that cannot be used; the message names file and line.
+        """
+        number = self.numbering(tables)
+        fields = ("text", "second") if self.second else ("text",)
+        named: dict[Split, list[Row]] = {"train": tables.train, "validation": tables.validation}
+        return {
+            split: [
+                TaskRow(row.place, {**dict(zip(fields, row.values[:-1], strict=True)), "label": number(row)})
+                for row in rows
+            ]
+            for split, rows in named.items()
+        }
+
+    @abc.abstractmethod
+    def numbering(self, tables: Tables) -> Callable[[Row], float]:
+        """Return what gives a row its label as a number.
 
         Raises:
             DataError: a label that cannot be used; the message names file and line.
         """
 
-    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> dict[str, list[np.ndarray]]:
-        """The columns of the rows' examples."""
-        first = [row.values[0] for row in rows]
-        second = [row.values[1] for row in rows] if self.second else None
-        encoded = encode_sequences(tokenizer, first, second, max_length=self.max_length)
-        return {"input_ids": encoded.ids, "token_type_ids": encoded.types}
-
-    def notes(self, tables: Tables) -> Mapping[str, Any]:
-        """What else to report of the data."""
+    def notes(self, rows: Sequence[TaskRow]) -> Mapping[str, Any]:
+        """Return what else to report of a split."""
         return {}
-
-    def counts(self, source: Padded) -> Mapping[str, Any]:
-        """What to report of a split."""
-        return {"examples": len(source), "tokens": int(source.lengths.sum())}
-
-    def _fingerprint(self, train: Padded) -> str:
-        records = [train.records[index] for index in range(len(train))]
-        names = [name for name in (records[0] if records else {"input_ids"}) if name != "labels"]
-        columns = {name: [record[name] for record in records] for name in names}
-        return sequences_hash(columns, {"labels": [record["labels"] for record in records]})
-
-    def _tokenizer(self) -> Tokenizer:
-        from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-
-        if not self.vocabulary:
-            raise DataError("vocabulary: the model brings no tokenizer; name a vocab.txt")
-        return wordpiece_tokenizer(self.vocabulary)
 
 
 @kind("text_classification")
@@ -173,15 +165,22 @@ class TextClassification(LabelledText):
             raise DataError(f"{where}: its classes are {', '.join(own)}; the model's are {', '.join(names)}")
         return dataclasses.replace(self, classes=tuple(self.classes[i] for i in places), names=tuple(names))
 
-    def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+    def form(self, tables: Tables) -> Form:
+        return LabelledForm(
+            length=self.max_length, pairs=bool(self.second), classes=tuple(self.names or self.labels(tables))
+        )
+
+    def numbering(self, tables: Tables) -> Callable[[Row], float]:
         classes = self.labels(tables)
         found: dict[str, int] = {}
-        for row in (row for rows in tables for row in rows):
+
+        def number(row: Row) -> float:
             label = row.values[-1]
             if label not in found:
                 found[label] = _class_number(row.place, label, classes)
-        train, validation = (np.asarray([found[row.values[-1]] for row in rows], np.int32) for rows in tables)
-        return train, validation
+            return found[label]
+
+        return number
 
     def labels(self, tables: Tables) -> tuple[str, ...]:
         """The labels as they stand in the files, in the order of the class numbers.
@@ -196,12 +195,8 @@ class TextClassification(LabelledText):
             _require_label(row.place, row.values[-1])
         return sorted_labels({row.values[-1] for row in rows})
 
-    def notes(self, tables: Tables) -> Mapping[str, Any]:
-        return {"labels": list(self.names or self.labels(tables))}
-
-    def counts(self, source: Padded) -> Mapping[str, Any]:
-        numbers = [int(source.records[index]["labels"][0]) for index in range(len(source))]
-        return {**super().counts(source), "classes": np.bincount(np.asarray(numbers, int)).tolist()}
+    def notes(self, rows: Sequence[TaskRow]) -> Mapping[str, Any]:
+        return {"classes": np.bincount(np.asarray([row.values["label"] for row in rows], int)).tolist()}
 
 
 @kind("text_regression")
@@ -215,18 +210,19 @@ class TextRegression(LabelledText):
 
     scale: float = 1.0
 
-    def targets(self, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-        train, validation = (np.asarray([number(row) / self.scale for row in rows], np.float32) for rows in tables)
-        return train, validation
+    def form(self, tables: Tables) -> Form:
+        return LabelledForm(length=self.max_length, pairs=bool(self.second))
+
+    def numbering(self, tables: Tables) -> Callable[[Row], float]:
+        return lambda row: finite(row.place, row.values[-1]) / self.scale
 
 
 @kind("text_similarity")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextSimilarity(TextRegression):
-    """Pairs of texts with their similarity, for models that embed each text by itself.
+    """Pairs of texts with their similarity, for models that embed each text by itself: see `SimilarityForm`.
 
-    Both texts of a pair stand in one row, kept apart by `segment_ids` (1 and 2, 0 at padding) and each counting its
-    `position_ids` from 0, so that a row is an example. `max_length` is that of one text.
+    `max_length` is that of one text.
 
     Attributes:
         scale: the label that means equal.
@@ -234,13 +230,8 @@ class TextSimilarity(TextRegression):
 
     second: str = "second"
 
-    @property
-    def limit(self) -> int:
-        return 2 * self.max_length
-
-    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> dict[str, list[np.ndarray]]:
-        first, second = ([row.values[i] for row in rows] for i in (0, 1))
-        return encode_packed(tokenizer, first, second, max_length=self.max_length)
+    def form(self, tables: Tables) -> Form:
+        return SimilarityForm(length=self.max_length)
 
 
 def sorted_labels(labels: set[str]) -> tuple[str, ...]:
@@ -267,18 +258,3 @@ def _class_number(place: str, label: str, classes: Sequence[str]) -> int:
 def _require_label(place: str, label: str) -> None:
     if label.strip().casefold() in MISSING:
         raise DataError(f"{place}: no label, found {label!r}")
-
-
-def number(row: Row) -> float:
-    """The row's label as a number.
-
-    Raises:
-        DataError: it is none, or not finite.
-    """
-    try:
-        value = float(row.values[-1])
-    except ValueError:
-        raise DataError(f"{row.place}: the label {row.values[-1]!r} is not a number") from None
-    if not math.isfinite(value):
-        raise DataError(f"{row.place}: the label {row.values[-1]!r} is not finite")
-    return value

@@ -126,7 +126,7 @@ def _text(asked: Request) -> Task:
 
 def _whole_text(asked: Request) -> Task:
     data = whole_text_data(asked.path, asked.length(), asked.tokenizer())
-    return _task(asked.path, LanguageConfig(), data)
+    return _task(asked.path, data)
 
 
 def _glue(name: str) -> Callable[[Request], Task]:
@@ -191,7 +191,7 @@ def _translation(asked: Request) -> Task:
 def _prepared(asked: Request) -> Task:
     config = PreparedData(path=asked.path, length=asked.asked_length)
     data = config.load(asked.model.tokenizer)
-    return _task(str(data.info["task"]), config, data)
+    return _task(str(data.info["task"]), data)
 
 
 def _mnist(asked: Request) -> Task:
@@ -204,11 +204,11 @@ def _images(asked: Request) -> Task:
 
 
 def _measured(name: str, config: DataConfig, tokenizer: Tokenizer | None) -> Task:
-    return _task(name, config, config.load(tokenizer))
+    return _task(name, config.load(tokenizer))
 
 
-def _task(name: str, config: DataConfig, data: TaskData) -> Task:
-    measure = measure_of(config, data)
+def _task(name: str, data: TaskData) -> Task:
+    measure = measure_of(data)
     if measure is None:
         raise HeadjaxError(f"{name}: nothing is measured on this data")
     return Task(name, data, measure)

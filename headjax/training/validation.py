@@ -37,7 +37,7 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
             put_whole_batch(check_batch(model, batch), mesh) for batch in validation_batches(data, config.batch_size)
         )
 
-    measure = measure_of(config.data, data)
+    measure = measure_of(data)
     if measure is None:
         step = evaluation_step(model, mesh, compute=config.compute)
         return lambda params: evaluate_batches(step, params, batches())

@@ -108,7 +108,7 @@ def test_numbers_are_class_numbers_where_there_are_no_names(tmp_path):
     model = imported(tmp_path, labels=7)
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "good\t1", "bad\t5", "fun\tLABEL_6")
     task = load_task(str(path), model)
-    assert task.data.validation.targets["labels"].tolist() == [1, 5, 6]
+    assert task.data.validation.values("labels").tolist() == [1, 5, 6]
     assert evaluate_task(model, task)["accuracy"] <= 1.0
 
 
@@ -123,8 +123,8 @@ def test_glue_is_numbered_as_the_model_is(tmp_path):
     """MNLI and others are published with their classes in several orders."""
     path = glue(tmp_path, "RTE", "sentence1\tsentence2\tlabel", "good\tbad\tentailment", "good\tbad\tnot_entailment")
     task = load_task(f"rte:{path}", imported(tmp_path, ("NOT_ENTAILMENT", "ENTAILMENT")))
-    assert task.data.validation.targets["labels"].tolist() == [1, 0]
-    assert load_task(f"rte:{path}", imported(tmp_path)).data.validation.targets["labels"].tolist() == [0, 1]
+    assert task.data.validation.values("labels").tolist() == [1, 0]
+    assert load_task(f"rte:{path}", imported(tmp_path)).data.validation.values("labels").tolist() == [0, 1]
     with pytest.raises(DataError, match=r"^rte: its classes are entailment, not_entailment; the model's are yes, no$"):
         load_task(f"rte:{path}", imported(tmp_path, ("yes", "no")))
 

@@ -31,7 +31,7 @@ def task(tmp_path_factory):
     prepare("bert_pretraining", PretrainingForm(length=24), splits, tokenizer, folder / "out")
     config = PreparedData(path=str(folder / "out"))
     data = config.load()
-    return Task("pretraining", data, measure_of(config, data))
+    return Task("pretraining", data, measure_of(data))
 
 
 def test_both_accuracies_count_what_is_right(task):

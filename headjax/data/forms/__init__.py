@@ -2,7 +2,7 @@
 
 from headjax.data.forms.form import Encoded, Form, SequenceForm
 from headjax.data.forms.images import ImageForm
-from headjax.data.forms.labelled import LabelledForm
+from headjax.data.forms.labelled import LabelledForm, SimilarityForm
 from headjax.data.forms.language import LanguageForm
 from headjax.data.forms.pretraining import PretrainingForm
 from headjax.data.forms.questions import QuestionForm
@@ -17,5 +17,6 @@ __all__ = [
     "PretrainingForm",
     "QuestionForm",
     "SequenceForm",
+    "SimilarityForm",
     "TranslationForm",
 ]

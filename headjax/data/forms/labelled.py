@@ -11,7 +11,7 @@ import numpy as np
 
 from headjax.core.errors import DataError, require_positive
 from headjax.core.serialize import kind, unknown_name
-from headjax.data.encoding import encode_sequences
+from headjax.data.encoding import encode_packed, encode_sequences
 from headjax.data.examples import Record, Source
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, text, text_counts, tokenizer_of
 from headjax.data.rows import Split, TaskRow
@@ -88,6 +88,46 @@ class LabelledForm(SequenceForm):
             chosen = tuple(metrics) or CLASS_METRICS
             return Measured("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
         return Measured("numbers", {"headline": metrics[0], "chosen": tuple(metrics)} if metrics else {})
+
+
+@kind("similarities")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimilarityForm(SequenceForm):
+    """`text`, `second` and `label`, their similarity, for models that embed each text by itself.
+
+    Both texts of a pair stand in one row, kept apart by `segment_ids` (1 and 2, 0 at padding) and each counting its
+    `position_ids` from 0, so that a row is an example.
+
+    Attributes:
+        length: most tokens of one text; what is longer is cut.
+    """
+
+    fields: ClassVar = {"text": "text", "second": "text", "label": "number"}
+    columns: ClassVar = ("input_ids", "segment_ids", "position_ids")
+
+    length: int = 128
+
+    def __post_init__(self) -> None:
+        require_positive(self, "length")
+
+    @property
+    def limit(self) -> int:
+        return 2 * self.length
+
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+        first, second = ([text(row, name) for row in rows] for name in ("text", "second"))
+        columns = encode_packed(tokenizer_of(tokenizer), first, second, max_length=self.length)
+        labels = [np.asarray([finite(row.place, row.values["label"])], np.float32) for row in rows]
+        records: list[Record] = [
+            {**{name: column[number] for name, column in columns.items()}, "labels": labels[number]}
+            for number in range(len(rows))
+        ]
+        return Encoded(
+            records, text_counts([*first, *second], sum(map(self.tokens, records))), self.fingerprint(records)
+        )
+
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+        return Measured("similarities")
 
 
 def finite(place: str, value: Any) -> float:

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headjax.core.errors import DataError
-from headjax.core.serialize import unknown_name
 from headjax.data.forms.labelled import LabelledForm
 from headjax.data.glue import GLUE, Glue
-from headjax.data.labelled_text import TextClassification, number
-from headjax.data.rows import Rows, RowSource, Split, TaskRow
-from headjax.data.tables import Row, header
+from headjax.data.rows import Rows, RowSource, Split
+from headjax.data.tables import header
 from headjax.data.tasks.local import local_rows
 from headjax.data.tasks.spec import TaskSpec, TfdsSource
 from headjax.data.text_files import find_files
@@ -38,20 +36,7 @@ def local_glue(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
         return local_rows(spec, paths)
     if {*spec.form.wanted} <= {*header(find_files(table.path)[0])}:
         return local_rows(spec, paths)
-    train, validation = table.read()
-    classes = table.classes if isinstance(table, TextClassification) else ()
-    return {
-        "train": RowSource.of([_row(row, classes) for row in train]),
-        "validation": RowSource.of([_row(row, classes) for row in validation]),
-    }
-
-
-def _row(row: Row, classes: Sequence[str]) -> TaskRow:
-    *texts, label = row.values
-    if classes and label not in classes:
-        raise DataError(f"{row.place}: {unknown_name('label', label, classes)}")
-    value = classes.index(label) if classes else number(row)
-    return TaskRow(row.place, {**dict(zip(("text", "second"), texts, strict=False)), "label": value})
+    return {split: RowSource.of(rows) for split, rows in table.rows(table.read()).items()}
 
 
 def _spec(name: str, mismatched: bool = False) -> TaskSpec:
