@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.tensors import Params
+from headjax.mesh.mesh import current_mesh
 from headjax.models.base import Batch, Loss, ModelConfig, Options
 from headjax.models.compute import Compute
 from headjax.models.layer import Probe, ProbeFunction
@@ -61,6 +62,22 @@ def gate_gradient(
     }
     (_, (loss, probes)), gradient = jax.value_and_grad(summed, has_aux=True)(per_query)
     return GateGradient(loss, gradient, probes)
+
+
+UNROLLED = 24
+"""Layers up to which scoring on CPUs computes a stack without a scan: compilation time grows with them."""
+
+
+def own_arrays(config: ModelConfig, params: Params, compute: Compute) -> Params:
+    """The parameters as one model's many batches are best differentiated with: split by layer on CPUs.
+
+    Measured with 6 layers of BERT-base's size and batches of 8 x 128: 8% less time a batch, 13% more to compile.
+    """
+    stacks = config.stacks()
+    layers = sum(len(stack.layers) for stack in stacks.values())
+    if jax.default_backend() != "cpu" or not compute.scan or layers > UNROLLED or current_mesh() is not None:
+        return params
+    return params | {name: stack.split(params[name]) for name, stack in stacks.items()}
 
 
 def query_shapes(config: ModelConfig, params: Params, batch: Batch, compute: Compute) -> dict[str, tuple[int, int]]:

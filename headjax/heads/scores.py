@@ -16,7 +16,7 @@ from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.gate_gradient import gate_gradient
+from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId
 from headjax.heads.normalization import hies
 from headjax.heads.statistics import STATISTICS, query_sums
@@ -127,8 +127,11 @@ def score_heads(
             raise HeadjaxError(f"statistics: {unknown_name('statistic', name, STATISTICS)}")
     started = time.perf_counter()
     at = head_gates.ones(model.config) if gates is None else dict(gates)
+    params = own_arrays(model.config, model.params, compute)
     total: _Sums | None = None
-    for number, sums in one_behind(enumerate(map(functools.partial(_step, model, at, statistics, compute), batches))):
+    for number, sums in one_behind(
+        enumerate(map(functools.partial(_step, model.config, params, at, statistics, compute), batches))
+    ):
         fetched = _fetch(sums, model.config, number)
         total = fetched if total is None else jax.tree.map(np.add, total, fetched)
         if progress is not None:
@@ -179,9 +182,11 @@ def batch_sums(
     return _Sums(loss.total.sum(), loss.weight.sum(), present.sum(), queries, heads)
 
 
-def _step(model: Model, gates: Gates, statistics: Sequence[str], compute: Compute, batch: Batch) -> _Sums:
-    arrays = device_batch(model.config, batch)
-    return batch_sums(model.config.for_evaluation(), model.params, arrays, gates, tuple(statistics), compute)
+def _step(
+    config: ModelConfig, params: Params, gates: Gates, statistics: Sequence[str], compute: Compute, batch: Batch
+) -> _Sums:
+    arrays = device_batch(config, batch)
+    return batch_sums(config.for_evaluation(), params, arrays, gates, tuple(statistics), compute)
 
 
 def _fetch(sums: _Sums, config: ModelConfig, batch: int) -> _Sums:

@@ -103,8 +103,22 @@ class Run:
         """The layers that share their parameters with this one, itself included."""
         return (layer,)
 
-    def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """The last layer's output, and per layer what it reports. One scan, unless `call.compute` says otherwise."""
+    def split(self, params: Params) -> Any:
+        """The parameters with arrays of its own for each layer, which a forward takes too; see `Stack.split`."""
+        return self.unstack(params)
+
+    def __call__(self, params: Any, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """The last layer's output, and what each layer reports.
+
+        The layers are one scan, unless `call.compute` says otherwise or the parameters are split.
+        """
+        if isinstance(params, list):
+            body, scanned = self._body({}, call), self._scanned({}, call)
+            reports = []
+            for i, weights in enumerate(params):
+                x, report = body(x, _slice(scanned, i)._replace(weights=weights))
+                reports.append(report)
+            return x, reports
         body, scanned = self._body(params, call), self._scanned(params, call)
         if call.compute.scan and self.count > 1:
             x, stacked = jax.lax.scan(body, x, scanned)
@@ -199,6 +213,10 @@ class SharedRun(Run):
 
     def unstack(self, params: Params) -> list[Params]:
         return [params] * self.count
+
+    def split(self, params: Params) -> Any:
+        """The parameters as they are: one layer's arrays already."""
+        return params
 
     def restack(self, layers: Sequence[Params]) -> Params:
         """The parameters of the first layer; those of the others are the same."""

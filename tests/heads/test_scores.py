@@ -11,13 +11,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from headjax.attention import NoHeads
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads import gates
-from headjax.heads.gate_gradient import gate_gradient
+from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.pruning import prune
 from headjax.heads.scores import SCORES, score_heads
 from headjax.models.base import Options
 from headjax.models.compute import Compute
+from headjax.models.stack import SharedStack
 from tests import tiny
+from tests.closeness import assert_close
 
 LENGTH = 8
 
@@ -153,6 +155,21 @@ def test_a_score_that_is_not_finite_names_its_head(model, batches):
     layer["value"] = layer["value"].at[0, :, 1].set(jnp.nan)
     with pytest.raises(HeadjaxError, match=r"score: \w+ of head decoder/\d/\d is nan in batch 0"):
         score_heads(model.replace(params=broken), batches)
+
+
+@pytest.mark.parametrize("layers", [4, 1], ids=["own", "shared"])
+def test_arrays_for_each_layer_give_the_scores_of_the_scan(monkeypatch, batches, layers):
+    shared = layers == 1
+    stack = {"decoder": SharedStack(layers=(tiny.layer(),) * 4)} if shared else {}
+    model = tiny.model(tiny.decoder_config(*(tiny.layer(),) * 4, **stack))
+    split = own_arrays(model.config, model.params, Compute())["decoder"]["layers_0_3"]
+    assert isinstance(split, dict if shared else list)
+    found = score_heads(model, batches).values
+    monkeypatch.setattr("headjax.heads.gate_gradient.UNROLLED", 0)
+    assert own_arrays(model.config, model.params, Compute()) is model.params
+    expected = score_heads(model, batches).values
+    for name, heads in expected.items():
+        assert_close(list(found[name].values()), list(heads.values()), sums=1_000, message=name)
 
 
 def test_no_examples_is_an_error(model):
