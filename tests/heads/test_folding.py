@@ -20,6 +20,7 @@ from headjax.models.norms import LayerNorm, RMSNorm
 from headjax.models.residual import PostNorm, ScaledPostNorm
 from headjax.models.stack import SharedStack, Stack
 from tests import tiny
+from tests.closeness import assert_close
 
 TEN_TIMES = 10.0
 
@@ -78,7 +79,7 @@ def test_an_encoder_of_every_kind_of_layer_computes_the_same(batch, tmp_path):
     assert not [path for path in flatten(folded.params) if path.endswith("shortcut")]
     hidden = model(batch).hidden
     assert float(jnp.abs(hidden).max()) > 1.0
-    np.testing.assert_allclose(folded(batch).hidden, hidden, atol=1e-6, rtol=1e-6)
+    assert_close(folded(batch).hidden, hidden, sums=tiny.SUMS)
     unscaled = model.replace(config=folded.config, params=without_shortcuts(model.params))
     assert float(jnp.abs(unscaled(batch).hidden - hidden).max()) > 0.1  # leaving omega out is another function
     assert folded.history[-1]["action"] == "fold shortcuts"
@@ -105,7 +106,7 @@ def test_an_encoder_decoder_keeps_what_the_decoder_reads(batch):
     model = with_shortcuts(config)
     folded = fold_shortcuts(model)
     given = batch | {"labels": batch["input_ids"]}
-    np.testing.assert_allclose(folded(given).logits, model(given).logits, atol=2e-5, rtol=1e-5)
+    assert_close(folded(given).logits, model(given).logits, sums=tiny.SUMS)
 
 
 def test_without_a_norm_before_it_the_first_omega_stays(batch):
@@ -119,7 +120,7 @@ def test_without_a_norm_before_it_the_first_omega_stays(batch):
     first = folded.params["decoder"]["layers_0_0"]
     assert np.ptp(first["attention_residual"]["shortcut"]) > 0.1
     np.testing.assert_array_equal(first["feed_forward_residual"]["shortcut"], np.ones((1, tiny.WIDTH)))
-    np.testing.assert_allclose(folded(batch).logits, model(batch).logits, atol=2e-5, rtol=1e-5)
+    assert_close(folded(batch).logits, model(batch).logits, sums=tiny.SUMS)
 
 
 def test_what_cannot_be_folded_is_refused():

@@ -34,6 +34,7 @@ from headjax.models.residual import PostNorm, ScaledNoNorm
 from headjax.models.stack import SharedStack, Stack
 from headjax.training.step import put_whole_batch
 from tests import tiny
+from tests.closeness import assert_close, close_to
 
 DEPTH = 3
 POST = tiny.layer(residual=PostNorm(), dropout=0.1)
@@ -92,7 +93,7 @@ def admin():
     ],
 )
 def test_the_closed_form_has_the_packages_numbers(sub_layers, omega):
-    assert constant_omega(sub_layers) == pytest.approx(omega, abs=6e-5)
+    assert constant_omega(sub_layers) == pytest.approx(omega, abs=6e-5)  # printed with four decimals
 
 
 def test_the_closed_form_counts_the_sub_layers_of_each_stack():
@@ -101,7 +102,7 @@ def test_the_closed_form_counts_the_sub_layers_of_each_stack():
     for stack, count in (("encoder", 6), ("decoder", 6)):
         shortcuts = [array for path, array in flatten(params[stack]).items() if path.endswith("shortcut")]
         assert shortcuts[0].shape[1] == tiny.WIDTH
-        np.testing.assert_allclose(np.concatenate(shortcuts), constant_omega(count), rtol=1e-6)
+        assert_close(np.concatenate(shortcuts), constant_omega(count), sums=1)
 
 
 def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
@@ -125,7 +126,7 @@ def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
         return jnp.stack(ratios[:-1])
 
     batch = setting(batch_of(translate=True)).batches[0]
-    np.testing.assert_allclose(found["encoder"], unrolled(params, batch), rtol=1e-5)
+    assert_close(found["encoder"], unrolled(params, batch), sums=tiny.SUMS)
 
 
 def test_admin_starts_each_stack_at_one_and_grows(admin):
@@ -154,8 +155,8 @@ def test_measuring_fills_the_shortcuts_and_tells_the_history(admin):
     run = measured["decoder"]["layers_0_1"]
     slots = ("attention_residual", "cross_attention_residual", "feed_forward_residual")
     filled = np.stack([run[slot]["shortcut"] for slot in slots], axis=1)
-    np.testing.assert_allclose(filled, np.broadcast_to(expected["decoder"].reshape(2, 3, 1), filled.shape), rtol=1e-6)
-    np.testing.assert_allclose(history["omega"]["encoder"], expected["encoder"], atol=1e-5)
+    assert_close(filled, np.broadcast_to(expected["decoder"].reshape(2, 3, 1), filled.shape), sums=1)
+    assert_close(history["omega"]["encoder"], expected["encoder"], sums=tiny.SUMS)
     assert measured["encoder"]["layers_0_2"]["attention"] is params["encoder"]["layers_0_2"]["attention"]
 
 
@@ -164,7 +165,7 @@ def test_eight_devices_profile_what_one_does(admin):
     where = setting(batch_of(translate=True), devices=8)
     spread = profile(config, params, where.batches[0], where)
     for name, values in found.items():
-        np.testing.assert_allclose(spread[name], values, rtol=1e-5)
+        assert_close(spread[name], values, sums=tiny.SUMS)
 
 
 def test_padding_can_be_left_out_of_the_variance():
@@ -177,7 +178,7 @@ def test_padding_can_be_left_out_of_the_variance():
     def omega(index, exclude):
         return profile(config, params, where.batches[index], where, exclude_padding=exclude)["decoder"]
 
-    np.testing.assert_allclose(omega(0, True), omega(1, True), rtol=1e-6)
+    assert_close(omega(0, True), omega(1, True), sums=tiny.SUMS)
     assert np.abs(omega(0, False) - omega(1, False)).max() > 1e-3
     assert np.abs(omega(0, True) - omega(0, False)).max() > 1e-3
 
@@ -215,7 +216,7 @@ def test_ds_init_scales_each_layer_by_its_depth():
     for path, array in flatten(before["decoder"]["layers_0_2"]).items():
         new = flatten(after["decoder"]["layers_0_2"])[path]
         factor = scale.reshape(-1, *(1,) * (array.ndim - 1)) if np.any(array) and "norm" not in path else 1.0
-        np.testing.assert_allclose(new, array * factor, rtol=1e-6, err_msg=path)
+        assert_close(new, array * factor, sums=1, message=path)
     np.testing.assert_array_equal(before["embeddings"]["token"], after["embeddings"]["token"])
 
 
@@ -234,10 +235,10 @@ def test_deep_norm_has_the_papers_scales():
     assert configured.decoder.layers[1].residual.alpha == pytest.approx(6**0.25)
     found = ratios(DeepNorm(), config)
     encoder, decoder = 0.87 * (3**4 * 2) ** (-1 / 16), 24**-0.25
-    assert found["encoder/layers_0_2/attention/value"] == pytest.approx(encoder, rel=1e-5)
-    assert found["encoder/layers_0_2/feed_forward/up"] == pytest.approx(encoder, rel=1e-5)
-    assert found["decoder/layers_0_1/cross_attention/output"] == pytest.approx(decoder, rel=1e-5)
-    assert found["decoder/layers_0_1/attention/query"] == pytest.approx(1.0)
+    assert found["encoder/layers_0_2/attention/value"] == close_to(encoder, sums=4)
+    assert found["encoder/layers_0_2/feed_forward/up"] == close_to(encoder, sums=4)
+    assert found["decoder/layers_0_1/cross_attention/output"] == close_to(decoder, sums=4)
+    assert found["decoder/layers_0_1/attention/query"] == close_to(1.0, sums=4)
     alone = DeepNorm().configure(post_norm()).decoder.layers[0].residual
     assert alone.alpha == pytest.approx((2 * DEPTH) ** 0.25)
 
@@ -247,10 +248,10 @@ def test_t_fixup_has_the_papers_scales_and_no_norms():
     bare = dataclasses.replace(config, embeddings=dataclasses.replace(config.embeddings, norm=None))
     assert not [path for path in flatten(TFixup().configure(bare).tensors()) if "norm" in path]
     found = ratios(TFixup(), bare)
-    assert found["encoder/layers_0_2/attention/value"] == pytest.approx(0.67 * 3**-0.25, rel=1e-5)
-    assert found["decoder/layers_0_1/feed_forward/down"] == pytest.approx(18**-0.25, rel=1e-5)
-    assert found["embeddings/token"] == pytest.approx(18**-0.25, rel=1e-5)
-    assert found["decoder/layers_0_1/attention/key"] == pytest.approx(1.0)
+    assert found["encoder/layers_0_2/attention/value"] == close_to(0.67 * 3**-0.25, sums=4)
+    assert found["decoder/layers_0_1/feed_forward/down"] == close_to(18**-0.25, sums=4)
+    assert found["embeddings/token"] == close_to(18**-0.25, sums=4)
+    assert found["decoder/layers_0_1/attention/key"] == close_to(1.0, sums=4)
     with pytest.raises(ConfigError, match=r"^embeddings/norm/scale: is a normalisation"):
         TFixup().configure(config)
 
@@ -267,7 +268,7 @@ def test_a_fresh_rezero_stack_is_the_identity():
 def test_layer_scale_starts_by_depth(depth, scale):
     config = LayerScale().configure(tiny.decoder_config(*(tiny.layer(),) * depth))
     run = config.initialize(SEEDS)["decoder"][f"layers_0_{depth - 1}"]
-    np.testing.assert_allclose(run["feed_forward_residual"]["scale"], np.full((depth, tiny.WIDTH), scale), rtol=1e-6)
+    assert_close(run["feed_forward_residual"]["scale"], np.full((depth, tiny.WIDTH), scale), sums=1)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from headjax.models.residual import PostNorm
 from headjax.models.stack import Stack
 from headjax.training.step import put_whole_batch
 from tests import tiny
+from tests.closeness import assert_close
 
 pytestmark = pytest.mark.parity
 LAYERS = 4
@@ -50,7 +51,7 @@ def test_omega_is_what_torch_layers_give():
                 shortcut = omega * x
                 omega = float(np.sqrt(np.var(shortcut.numpy()) + np.var(output.numpy())))
                 x = norm(shortcut + output)
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert_close(found, expected, sums=tiny.SUMS)
 
 
 def _attention(torch, weights, mask):
