@@ -22,6 +22,7 @@ from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.recipes import T5, Albert, Bert, Directory, Translation
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
 
@@ -56,7 +57,7 @@ def test_attention_is_the_sum_of_its_heads(name):
     heads = [attention.with_heads([head]).structure() for head in range(attention.num_heads)]
     assert all(head.num_heads == 1 for head in heads)
     summed = sum(attention_output(head, part, inputs) for head, part in zip(heads, parts, strict=True))
-    np.testing.assert_allclose(summed, whole, atol=1e-6 * np.abs(whole).max(), rtol=0)
+    assert_close(summed, whole, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("feed_forward", [Dense(24, "relu"), GatedDense(24, "silu"), Dense(24, bias=False)])
@@ -68,7 +69,7 @@ def test_feed_forward_is_the_sum_of_its_slices(feed_forward):
     slice_config = dataclasses.replace(feed_forward, hidden=6)
     parts = split_feed_forward(feed_forward, params, 4, WIDTH)
     summed = sum(np.asarray(slice_config(part, inputs, off)) for part in parts)
-    np.testing.assert_allclose(summed, whole, atol=1e-6 * np.abs(whole).max(), rtol=0)
+    assert_close(summed, whole, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -104,7 +105,7 @@ def test_norms_between_the_parts_of_a_layer_pass_on_what_they_are_given(model):
     assert np.ptp(new[0]["scale"]) == 0
     np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.02)
     np.testing.assert_allclose(ours.std(), theirs.std(), rtol=0.05)
-    np.testing.assert_allclose(norm(new[1], ours), ours, atol=1e-5)
+    assert_close(norm(new[1], ours), ours, sums=2 * tiny.WIDTH)
 
 
 def test_one_layer_alone_and_a_pruned_one(model):

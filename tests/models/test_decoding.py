@@ -16,6 +16,7 @@ from headjax.models import Compute, Options
 from headjax.models.stack import SharedStack
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
+from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation
 
 TOKENS = tiny.tokens()["input_ids"]
@@ -43,13 +44,13 @@ def piecewise(model, batch, pieces, options=tiny.OPTIONS):
 def test_every_formulation_decodes_as_it_computes(name):
     model = decoder(FORMULATIONS[name], FORMULATIONS[name])
     whole = model({"input_ids": TOKENS}).logits
-    np.testing.assert_allclose(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, atol=1e-5)
+    assert_close(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, sums=tiny.SUMS)
 
 
 def test_runs_of_different_layers_and_layers_without_heads():
     model = decoder(tiny.multi_head(), tiny.collaborative(), NoHeads(), tiny.multi_head(2))
     whole = model({"input_ids": TOKENS}).logits
-    np.testing.assert_allclose(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, atol=1e-5)
+    assert_close(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, sums=tiny.SUMS)
 
 
 def test_shared_layers_keep_a_cache_each():
@@ -57,7 +58,7 @@ def test_shared_layers_keep_a_cache_each():
     config = dataclasses.replace(config, decoder=SharedStack(layers=config.decoder.layers))
     model = tiny.model(config)
     whole = model({"input_ids": TOKENS}).logits
-    np.testing.assert_allclose(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, atol=1e-5)
+    assert_close(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, sums=tiny.SUMS)
 
 
 def test_padding_on_either_side_of_a_prompt():
@@ -68,7 +69,7 @@ def test_padding_on_either_side_of_a_prompt():
         row = np.concatenate([TOKENS[1, :before], TOKENS[0, :6], TOKENS[1, :after]])[None]
         mask = np.array([[0] * before + [1] * 6 + [0] * after])
         logits = piecewise(model, {"input_ids": row, "attention_mask": mask}, (5, 5))
-        np.testing.assert_allclose(logits[0, before : before + 6], alone, atol=1e-5)
+        assert_close(logits[0, before : before + 6], alone, sums=tiny.SUMS)
 
 
 def test_gates():
@@ -76,7 +77,7 @@ def test_gates():
     gates = {"decoder": jnp.asarray([[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 2.0]])}
     whole = model({"input_ids": TOKENS}, gates).logits
     decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), Options(gates=gates))
-    np.testing.assert_allclose(decoded, whole, atol=1e-5)
+    assert_close(decoded, whole, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))
@@ -86,16 +87,14 @@ def test_encoder_decoders(name):
     if name == "t5":
         model = prune(model, ["decoder/0/1", "decoder/1/0", "decoder/1/3", "cross/0/2", "encoder/1/1"])
     batch = BATCH | {"decoder_input_ids": np.asarray(model.config.decoder_inputs(BATCH))}
-    np.testing.assert_allclose(
-        piecewise(model, batch, (1, 1, 6) if name == "t5" else (4, 4)), model(batch).logits, atol=2e-5
-    )
+    assert_close(piecewise(model, batch, (1, 1, 6) if name == "t5" else (4, 4)), model(batch).logits, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("cross", ["latent", "talking", "tucker", "gated"])
 def test_formulations_in_cross_attention(cross):
     model = tiny.model(translation(cross_attention=FORMULATIONS[cross], num_layers=1))
     batch = BATCH | {"decoder_input_ids": np.asarray(model.config.decoder_inputs(BATCH))}
-    np.testing.assert_allclose(piecewise(model, batch, (4, 4)), model(batch).logits, atol=2e-5)
+    assert_close(piecewise(model, batch, (4, 4)), model(batch).logits, sums=tiny.SUMS)
 
 
 def test_a_cache_in_bfloat16_is_half_the_size():

@@ -22,6 +22,7 @@ from headjax.models.recipes import Albert, Bert, DistilBert, Roberta
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
 from tests import tiny
+from tests.closeness import assert_close
 
 SIZES = {"vocab_size": tiny.VOCABULARY, "max_length": tiny.MAX_LENGTH, "width": tiny.WIDTH, "num_layers": 3}
 RECIPES = {"bert": Bert, "distilbert": DistilBert, "roberta": Roberta, "albert": Albert}
@@ -63,7 +64,7 @@ def test_the_config_survives_json(model):
 
 def test_scanned_is_unrolled(model):
     scanned, unrolled = (model(PADDED, compute=Compute(scan=scan)).logits for scan in (True, False))
-    np.testing.assert_allclose(scanned, unrolled, atol=1e-5)
+    assert_close(scanned, unrolled, sums=tiny.SUMS)
 
 
 def test_segments_matter_to_bert_and_not_to_distilbert():
@@ -79,7 +80,7 @@ def test_roberta_counts_only_tokens_that_are_present():
     left = {"input_ids": np.array([[0, 0, 5, 6, 7]]), "attention_mask": np.array([[0, 0, 1, 1, 1]])}
     right = {"input_ids": np.array([[5, 6, 7, 0, 0]]), "attention_mask": np.array([[1, 1, 1, 0, 0]])}
     roberta, bert = tiny.model(config("roberta")), tiny.model(config("bert"))
-    np.testing.assert_allclose(roberta(left).hidden[:, 2:], roberta(right).hidden[:, :3], atol=1e-5)
+    assert_close(roberta(left).hidden[:, 2:], roberta(right).hidden[:, :3], sums=tiny.SUMS)
     assert np.abs(bert(left).hidden[:, 2:] - bert(right).hidden[:, :3]).max() > 0.1
     # Hugging Face's table indices: padding 1, the first token 2.
     positions = LearnedPresent(5)
@@ -95,7 +96,7 @@ def test_albert_is_one_layer_at_every_depth():
     params = shared.params | {"encoder": plain.restack(stack.unstack(shared.params["encoder"]), {})}
     ordinary = shared.replace(config=shared.config.replace_stacks({"encoder": plain}), params=params)
     tensors.check(ordinary.config.tensors(), ordinary.params)
-    np.testing.assert_allclose(ordinary(PADDED).hidden, shared(PADDED).hidden, atol=1e-5)
+    assert_close(ordinary(PADDED).hidden, shared(PADDED).hidden, sums=tiny.SUMS)
     layer = tensors.count(stack.layers[0].tensors(tiny.WIDTH, tiny.WIDTH))
     assert ordinary.num_parameters - shared.num_parameters == 2 * layer
     assert ordinary.config.flops(10) == shared.config.flops(10)
@@ -120,7 +121,7 @@ def test_removing_a_head_of_shared_layers_removes_it_at_every_depth():
     assert [attention.ids for attention in pruned.config.attentions()["encoder"]] == [(0, 1, 3)] * 3
     assert pruned.history[-1]["removed"] == ["encoder/0/2", "encoder/1/2", "encoder/2/2"]
     gates = {"encoder": jnp.ones((3, 4)).at[:, 2].set(0.0)}
-    np.testing.assert_allclose(pruned(PADDED).hidden, shared(PADDED, gates).hidden, atol=1e-5)
+    assert_close(pruned(PADDED).hidden, shared(PADDED, gates).hidden, sums=tiny.SUMS)
 
 
 def test_sizes_that_albert_makes_smaller():
@@ -176,4 +177,4 @@ def test_the_pooled_vector_is_of_the_first_token():
     output = model(PADDED)
     pooler = model.params["pooler"]
     expected = np.maximum(output.hidden[:, 0] @ pooler["kernel"] + pooler["bias"][None], 0.0)
-    np.testing.assert_allclose(output.pooled, expected, atol=1e-5)
+    assert_close(output.pooled, expected, sums=tiny.WIDTH)

@@ -25,6 +25,7 @@ from headjax.models.position_bias import RelativeBuckets
 from headjax.models.recipes import T5, Translation
 from headjax.models.residual import PreNorm
 from tests import tiny
+from tests.closeness import assert_close
 
 GENERATOR = np.random.default_rng(1)
 LABELS = GENERATOR.integers(1, tiny.VOCABULARY, (2, 8))
@@ -87,7 +88,7 @@ def test_the_config_survives_json(model):
 
 def test_scanned_is_unrolled(model):
     scanned, unrolled = (model(BATCH, compute=Compute(scan=scan)).logits for scan in (True, False))
-    np.testing.assert_allclose(scanned, unrolled, atol=2e-5)
+    assert_close(scanned, unrolled, sums=tiny.SUMS)
 
 
 def test_decoder_inputs_are_the_labels_after_the_start_token():
@@ -113,9 +114,9 @@ def test_loss_is_the_smoothed_cross_entropy_of_the_labels():
     nll = -np.take_along_axis(log, np.maximum(labels, 0)[..., None], axis=-1)[..., 0]
     counted = labels != -100
     smoothed = 0.9 * nll - 0.1 * log.mean(axis=-1)
-    np.testing.assert_allclose(config.loss(output, batch).mean(), smoothed[counted].mean(), rtol=1e-5)
-    np.testing.assert_allclose(config.for_evaluation().loss(output, batch).mean(), nll[counted].mean(), rtol=1e-5)
-    np.testing.assert_allclose(evaluate(model, [batch])["loss"], nll[counted].mean(), rtol=1e-5)
+    assert_close(config.loss(output, batch).mean(), smoothed[counted].mean(), sums=tiny.SUMS)
+    assert_close(config.for_evaluation().loss(output, batch).mean(), nll[counted].mean(), sums=tiny.SUMS)
+    assert_close(evaluate(model, [batch])["loss"], nll[counted].mean(), sums=tiny.SUMS)
 
 
 def test_packed_pairs_do_not_see_each_other(model):
@@ -135,7 +136,7 @@ def test_packed_pairs_do_not_see_each_other(model):
         model({"input_ids": np.array([source]), "decoder_input_ids": np.array([target])}).logits[0]
         for source, target in zip(sources, targets, strict=True)
     ]
-    np.testing.assert_allclose(packed, np.concatenate(alone), atol=1e-5)
+    assert_close(packed, np.concatenate(alone), sums=tiny.SUMS)
 
 
 def test_dropout_is_drawn_from_its_key(model):
@@ -158,7 +159,7 @@ def test_head_stacks_and_their_gates(model):
         "decoder": (8, 8),
         "cross": (8, 10),
     }
-    np.testing.assert_allclose(model(BATCH, gates.ones(model.config)).logits, model(BATCH).logits, atol=1e-5)
+    assert_close(model(BATCH, gates.ones(model.config)).logits, model(BATCH).logits, sums=tiny.SUMS)
 
 
 def test_raggedly_removed_heads_are_masked_heads(model):
@@ -168,7 +169,7 @@ def test_raggedly_removed_heads_are_masked_heads(model):
     pruned = prune(model, removed)
     tensors.check(pruned.config.tensors(), pruned.params)
     expected = model(BATCH, gates.without(model.config, removed)).logits
-    np.testing.assert_allclose(pruned(BATCH).logits, expected, atol=2e-5)
+    assert_close(pruned(BATCH).logits, expected, sums=tiny.SUMS)
 
 
 def test_t5_buckets():
@@ -186,7 +187,7 @@ def test_relative_positions_are_relative():
     plain = {"input_ids": np.array([[5, 6, 7, 0, 0]]), "attention_mask": np.array([[1, 1, 1, 0, 0]])}
     moved = {"input_ids": np.array([[0, 0, 5, 6, 7]]), "attention_mask": np.array([[0, 0, 1, 1, 1]])}
     target = {"labels": LABELS[:1]}
-    np.testing.assert_allclose(model(plain | target).logits, model(moved | target).logits, atol=1e-5)
+    assert_close(model(plain | target).logits, model(moved | target).logits, sums=tiny.SUMS)
     swapped = plain | target | {"input_ids": np.array([[6, 5, 7, 0, 0]])}
     assert np.abs(model(plain | target).logits - model(swapped).logits).max() > 1e-3
 
@@ -204,7 +205,7 @@ def test_sinusoidal_positions(endpoint, steps):
     table = Sinusoidal(endpoint=endpoint)({}, jnp.arange(6)[None], 8)[0]
     rates = 10000.0 ** (-np.arange(4) / steps)
     angles = np.arange(6)[:, None] * rates[None]
-    np.testing.assert_allclose(table, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
+    assert_close(table, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), sums=1, scale=angles.max())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from headjax.models.feed_forward import Dense
 from headjax.models.recipes import Vit
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
+from tests.closeness import assert_close
 from tests.models.test_encoder import config as encoder_config
 from tests.models.test_encoder_decoder import translation
 from tests.models.test_vision import PATCHES
@@ -65,7 +66,7 @@ def hidden(config, batch):
     unrolled = np.asarray(forward(config, params, spread, None, Compute(scan=False)))
     assert np.isfinite(scanned).all()
     others = [row for row in range(8) if row != GATED]
-    np.testing.assert_allclose(unrolled[others], scanned[others], atol=2e-5)
+    assert_close(unrolled[others], scanned[others], sums=tiny.SUMS)
     np.testing.assert_array_equal(differs(scanned, unrolled[ORIGINAL], GATED), True)
     rough = np.asarray(forward(config, model.params, batch, None, Compute(dtype="bfloat16")), np.float32)
     difference = np.abs(rough - scanned)[ORIGINAL, :SEEN].max()

@@ -16,6 +16,7 @@ from headjax.models import Compute, Options
 from headjax.models.layer import LayerCall
 from headjax.models.residual import PreNorm
 from tests import tiny
+from tests.closeness import assert_close
 
 RATE, EXAMPLES = 0.4, 400
 PLAIN = tiny.layer(residual=PreNorm())
@@ -50,15 +51,15 @@ def test_what_is_kept_is_scaled_to_the_same_mean(params):
     whole, some = (output(layer, attention_alone, 2, jax.random.key(3)) for layer in (PLAIN, SKIPPING))
     kept = np.abs(some).max(axis=(1, 2)) > 0
     assert 0.5 < kept.mean() < 0.7
-    np.testing.assert_allclose(some[kept], whole[kept] / (1.0 - RATE), rtol=1e-4, atol=1e-6)
+    assert_close(some[kept], whole[kept] / (1.0 - RATE), sums=tiny.SUMS)
 
 
 def test_rates_grow_from_nothing_at_the_first_layer(params):
     whole = output(PLAIN, params, 0)
-    np.testing.assert_allclose(output(SKIPPING, params, 0, jax.random.key(2)), whole, rtol=1e-5)
+    assert_close(output(SKIPPING, params, 0, jax.random.key(2)), whole, sums=tiny.SUMS)
     middle = output(SKIPPING, params, 1, jax.random.key(2)).reshape(EXAMPLES, -1)
     assert abs((np.abs(middle).max(axis=1) == 0).mean() - (RATE / 2) ** 2) < 0.04
-    np.testing.assert_allclose(output(SKIPPING, params, 2), whole, rtol=1e-5, err_msg="outside training")
+    assert_close(output(SKIPPING, params, 2), whole, sums=tiny.SUMS, message="outside training")
 
 
 def test_a_scan_skips_what_single_layers_skip():
@@ -68,7 +69,7 @@ def test_a_scan_skips_what_single_layers_skip():
         config.apply(model.params, tiny.tokens(4), Options(key=jax.random.key(0), compute=Compute(scan=scan))).hidden
         for scan in (False, True)
     )
-    np.testing.assert_allclose(once, scanned, atol=1e-5)
+    assert_close(once, scanned, sums=tiny.SUMS)
     assert np.abs(once - model(tiny.tokens(4)).hidden).max() > 0.01
 
 

@@ -14,6 +14,7 @@ from headjax.models.recipes import Vit
 from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, DistilledClassification, Span
 from tests import tiny
+from tests.closeness import assert_close
 
 PATCHES = Patches(image_size=6, patch_size=2, channels=3, distillation_token=True)
 IMAGES = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
@@ -45,7 +46,7 @@ def test_patches_are_a_convolution():
     convolved = jax.lax.conv_general_dilated(
         IMAGES, kernel, (2, 2), "VALID", dimension_numbers=("NCHW", "IHWO", "NCHW")
     )
-    np.testing.assert_allclose(cut, convolved.reshape(2, 7, 9).transpose(0, 2, 1), atol=1e-5)
+    assert_close(cut, convolved.reshape(2, 7, 9).transpose(0, 2, 1), sums=3 * 2 * 2)
 
 
 def test_lengths_and_outputs(model):
@@ -54,7 +55,7 @@ def test_lengths_and_outputs(model):
     assert output.attention["encoder"][0].shape == (2, 4, 11, 11)
     assert output.logits.shape == (2, 5)
     extra = output.extra_logits
-    np.testing.assert_allclose(output.logits, (extra["cls_logits"] + extra["distillation_logits"]) / 2, atol=1e-6)
+    assert_close(output.logits, (extra["cls_logits"] + extra["distillation_logits"]) / 2, sums=2)
     np.testing.assert_array_equal(output.pooled, output.hidden[:, 0])
     assert summarize(model.config, 1).length == 11
     assert summarize(model.config, 1).layers[0].flops == model.config.encoder.layers[0].attention.flops(16, 16, 11, 11)
@@ -67,7 +68,7 @@ def test_distillation_loss_is_half_label_half_teacher(model):
         -np.asarray(jax.nn.log_softmax(output.extra_logits[f"{name}_logits"]))[[0, 1], labels]
         for name, labels in (("cls", [1, 3]), ("distillation", [0, 3]))
     )
-    np.testing.assert_allclose(model.config.loss(output, taught).total, (first + second) / 2, rtol=1e-5)
+    assert_close(model.config.loss(output, taught).total, (first + second) / 2, sums=5)
     assert model.config.loss(output, BATCH).total[0] != model.config.loss(output, taught).total[0]
 
 
@@ -77,8 +78,8 @@ def test_evaluation_reports_the_loss_without_smoothing():
     log = np.asarray(jax.nn.log_softmax(output.logits))
     nll = -log[[0, 1], [1, 3]]
     smoothed = 0.8 * nll - 0.2 * log.mean(axis=1)
-    np.testing.assert_allclose(model.config.loss(output, BATCH).total, smoothed, rtol=1e-5)
-    np.testing.assert_allclose(model.config.for_evaluation().loss(output, BATCH).total, nll, rtol=1e-5)
+    assert_close(model.config.loss(output, BATCH).total, smoothed, sums=5)
+    assert_close(model.config.for_evaluation().loss(output, BATCH).total, nll, sums=5)
 
 
 def test_shares_of_classes_are_weighted_labels(model):
@@ -92,16 +93,16 @@ def test_shares_of_classes_are_weighted_labels(model):
             one.config.loss(output, BATCH | {"labels": np.asarray(labels)}).total for labels in ([1, 3], [4, 0])
         )
         mixed = one.config.loss(output, BATCH | {"labels": shares})
-        np.testing.assert_allclose(mixed.total, 0.7 * first + 0.3 * second, rtol=1e-5)
+        assert_close(mixed.total, 0.7 * first + 0.3 * second, sums=5)
         np.testing.assert_array_equal(mixed.weight, [1.0, 1.0])
         padded = one.config.loss(output, BATCH | {"labels": np.where([[True], [False]], shares, np.float32(np.nan))})
-        np.testing.assert_allclose(padded.total, [mixed.total[0], 0.0], rtol=1e-6)
+        assert_close(padded.total, [mixed.total[0], 0.0], sums=5)
         np.testing.assert_array_equal(padded.weight, [1.0, 0.0])
 
 
 def test_scanned_is_unrolled_and_json(model):
     scanned, unrolled = (model(BATCH, compute=Compute(scan=scan)).logits for scan in (True, False))
-    np.testing.assert_allclose(scanned, unrolled, atol=1e-5)
+    assert_close(scanned, unrolled, sums=tiny.SUMS)
     assert from_data(ModelConfig, to_data(model.config)) == model.config
 
 

@@ -10,6 +10,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.models.generation import beam_search, generate
 from tests import tiny
+from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import translation
 
 VOCABULARY, LONGEST, END = 4, 3, 1
@@ -47,7 +48,7 @@ def test_wide_beams_find_the_best_hypotheses_of_all(model, penalty):
     found = beam_search(model, SOURCES, beams=20, max_new_tokens=LONGEST, end_token=END, length_penalty=penalty)
     for row in range(2):
         order = np.argsort(-scores[row])[:5]
-        np.testing.assert_allclose(found.scores[row, :5], scores[row][order], atol=1e-4)
+        assert_close(found.scores[row, :5], scores[row][order], sums=tiny.SUMS)
         np.testing.assert_array_equal(found.tokens[row, :5], sequences[order])
 
 
@@ -56,7 +57,7 @@ def test_one_beam_is_greedy(model):
     greedy = generate(model, SOURCES, max_new_tokens=5)
     found = beam_search(model, SOURCES, beams=1, max_new_tokens=5, end_token=VOCABULARY)
     np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)
-    np.testing.assert_allclose(found.scores[:, 0] * 5, greedy.log_probability, rtol=1e-4)
+    assert_close(found.scores[:, 0] * 5, greedy.log_probability, sums=tiny.SUMS)
 
 
 def test_scores_are_in_order_and_of_their_tokens(model):
@@ -69,7 +70,7 @@ def test_scores_are_in_order_and_of_their_tokens(model):
         log = np.asarray(jax.nn.log_softmax(model(SOURCES | {"decoder_input_ids": inputs}).logits, axis=-1))
         chosen = np.take_along_axis(log, tokens[..., None], axis=-1)[..., 0]
         sums = [chosen[row, : lengths[row]].sum() for row in range(2)]
-        np.testing.assert_allclose(scores[:, beam], sums / lengths, atol=1e-4)
+        assert_close(scores[:, beam], sums / lengths, sums=tiny.SUMS)
 
 
 def test_bad_requests_are_errors(model):
