@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -137,6 +138,18 @@ def test_rows_of_tfds_are_rows_of_the_form(mocked):
         assert rows[1].place.endswith("example 1")
     with pytest.raises(DataError, match="multi30k: TensorFlow Datasets has no data set of it; name local files"):
         tfds_rows(find_task("multi30k"))
+
+
+def test_the_number_of_rows_is_known_or_said_not_to_be(mocked):
+    """Data that is there but cannot be counted is an error, not an unknown number."""
+    from headjax.data.tasks.seqio_tasks import tfds_rows
+
+    spec = find_task("mrpc")
+    with mocked(2):
+        assert tfds_rows(spec)["train"].count == 10_000
+        source = dataclasses.replace(spec.sources[0], splits={"validation": "nowhere"})
+        with pytest.raises(DataError, match=r"^glue/mrpc:2.0.0: nowhere: cannot be read from TFDS"):
+            tfds_rows(dataclasses.replace(spec, sources=(source,)))
 
 
 def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
