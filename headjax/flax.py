@@ -36,9 +36,10 @@ from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.serialize import class_of_kind, kinds_of, unknown_name
 from headjax.core.tensors import Initializer, Normal, Params, Tensor, Tensors
 from headjax.mesh.rules import RULES
-from headjax.models.base import Batch, Gates, Model, ModelConfig, Options, Output
 from headjax.models.cache import write
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
+from headjax.models.model import Model
 
 Rules = Mapping[str, str | None]
 """Mesh axis of every logical axis, as in `headjax.mesh.rules.RULES`."""

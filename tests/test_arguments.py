@@ -16,7 +16,7 @@ from headjax.core.arguments import checked
 from headjax.core.errors import ArgumentError, HeadjaxError
 from headjax.data.forms.translation import Translations
 from headjax.evaluation.task import Task
-from headjax.models.generation.sampling import Greedy
+from headjax.models.generation import Greedy
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training.config import TrainConfig

@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Collaborative, MultiHead
+from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Constant, Normal, Tensor, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
-from headjax.models.norms import LayerNorm
-from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, PreNorm
 
 WIDTH = 16
 VOCABULARY = 50

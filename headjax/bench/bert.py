@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headjax.attention.multi_head import MultiHead
-from headjax.models.base import ModelConfig
-from headjax.models.feed_forward import Dense
-from headjax.models.pooler import Pooler
-from headjax.models.recipes import Bert
+from headjax.models.config import ModelConfig
+from headjax.models.encoder import Bert
+from headjax.models.outputs import Pooler
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
 
 

@@ -21,8 +21,8 @@ from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.deepen import deep_config
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.config import ModelConfig
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, LinearDecay

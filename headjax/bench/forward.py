@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 
 from headjax.core.timing import Timing, time_in_turns
-from headjax.models.base import Batch, Model
-from headjax.models.forward import forward
+from headjax.models.config import Batch
+from headjax.models.model import Model, forward
 
 
 def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:

@@ -21,9 +21,9 @@ from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.base import Batch, Model
 from headjax.models.compute import Compute
-from headjax.models.forward import forward
+from headjax.models.config import Batch
+from headjax.models.model import Model, forward
 from headjax.models.tasks import Classification
 from headjax.report import numbers
 from headjax.report.tables import Column, Table

@@ -32,7 +32,7 @@ def run(progress: Progress = silent) -> BenchResult:
         HeadjaxError: a process failed.
     """
     from headjax.hub import to_huggingface
-    from headjax.models.base import Model
+    from headjax.models.model import Model
 
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in READERS}
     with tempfile.TemporaryDirectory() as folder, progress("reading", REPEATS * len(READERS), "runs") as bar:

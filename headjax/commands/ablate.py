@@ -16,7 +16,7 @@ from headjax.report.tables import Column, Table
 if TYPE_CHECKING:
     from headjax.evaluation.head_effects import HeadEffects
     from headjax.evaluation.task import Task
-    from headjax.models.base import Model
+    from headjax.models.model import Model
 
 MODES = ("each", "all-but-one")
 SHOWN = 5

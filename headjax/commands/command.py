@@ -12,7 +12,7 @@ from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
-    from headjax.models.base import Model
+    from headjax.models.model import Model
 
 
 class Result(NamedTuple):
@@ -54,7 +54,7 @@ def open_model_and_task(options: argparse.Namespace) -> tuple[Model, Task]:
     A command that writes a model keeps this one; `task.fit(model)` may have another output.
     """
     from headjax.evaluation.specs import load_task
-    from headjax.models.directory import load
+    from headjax.models.model import load
 
     model = load(options.model)
     task = load_task(options.task, model, options.length)

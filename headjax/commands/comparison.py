@@ -12,7 +12,7 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
-    from headjax.models.base import Model
+    from headjax.models.model import Model
 
 
 class Metrics(NamedTuple):

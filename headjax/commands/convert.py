@@ -19,7 +19,8 @@ from headjax.report.tables import Column, Table
 if TYPE_CHECKING:
     from headjax.conversion import Conversion
     from headjax.evaluation.task import Task
-    from headjax.models.base import Batch, Model
+    from headjax.models.config import Batch
+    from headjax.models.model import Model
 
 COMPARED_BATCHES = 4
 """Batches of the task that outputs before and after are compared on."""

@@ -12,7 +12,8 @@ from headjax.core.errors import HeadjaxError
 if TYPE_CHECKING:
     from headjax.evaluation.selection import Parts
     from headjax.evaluation.task import Task
-    from headjax.models.base import Batch, Model
+    from headjax.models.config import Batch
+    from headjax.models.model import Model
 
 
 def add_examples_arguments(
@@ -125,7 +126,7 @@ def open_model_and_examples_if_any(options: argparse.Namespace) -> tuple[Model, 
     Raises:
         HeadjaxError: as `open_model_and_examples`, or there are examples to choose on and no task.
     """
-    from headjax.models.directory import load
+    from headjax.models.model import load
 
     if options.task:
         return open_model_and_examples(options)

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     from headjax.hub import to_huggingface
     from headjax.hub.checking import max_difference
     from headjax.hub.onnx import to_onnx
-    from headjax.models.directory import load
+    from headjax.models.model import load
 
     model = load(options.model)
     if options.layout == "onnx":

@@ -10,7 +10,7 @@ from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
-    from headjax.models.base import Model
+    from headjax.models.model import Model
     from headjax.training.distillation import Distillation
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from headjax.commands.command import Command, Result
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.summary import LayerSummary, ModelSummary, summarize
 from headjax.report import numbers as format_numbers
 from headjax.report.tables import Column, Table
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
 
 def _from_directory(path: str) -> ModelConfig:
-    from headjax.models.directory import load_config
+    from headjax.models.model import load_config
 
     return load_config(Path(path))
 
@@ -46,7 +46,7 @@ def _from_directory(path: str) -> ModelConfig:
 def _from_file(options: argparse.Namespace) -> ModelConfig:
     from headjax.core.serialize import from_data
     from headjax.initialization import Initialization, architecture
-    from headjax.models.recipes import Recipe
+    from headjax.models.recipe import Recipe
     from headjax.training.config import load_config
 
     config = load_config(options.config, options.overrides).to_dict()

@@ -15,7 +15,7 @@ from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.heads.ordering import Order
-    from headjax.models.base import Model
+    from headjax.models.model import Model
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

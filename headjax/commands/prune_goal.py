@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from headjax.commands.examples import Examples
     from headjax.evaluation.task import Task
     from headjax.heads.ordering import Order
-    from headjax.models.base import Batch, Model
+    from headjax.models.config import Batch
+    from headjax.models.model import Model
 
 
 class Goal(NamedTuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headjax.conversion.analysis import Captured
     from headjax.conversion.target import HeadLayer
     from headjax.evaluation.task import Task
-    from headjax.models.base import Model
+    from headjax.models.model import Model
 
 SHARES = (0.9, 0.95, 0.99)
 """Shares of the variance that ranks are given for."""

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
         initialize(options.distributed)
 
-    from headjax.models.tasks.class_names import class_names
+    from headjax.models.tasks.classification import class_names
     from headjax.training.config import load_config, train_config
     from headjax.training.loop import train
 

@@ -29,8 +29,9 @@ from headjax.core import history, tensors
 from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
-from headjax.models.base import Batch, Model
+from headjax.models.config import Batch
 from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 
 

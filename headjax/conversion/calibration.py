@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.models.base import SLOTS, Batch, Model
+from headjax.models.config import HEAD_STACKS, Batch
 from headjax.models.layer import Probe
+from headjax.models.model import Model
 
 
 class Moments(NamedTuple):
@@ -114,7 +115,7 @@ def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
 
 
 def _tied(model: Model, head_stack: str, layer: int) -> tuple[int, ...]:
-    return tuple(model.config.stacks()[SLOTS[head_stack][0]].tied_layers(layer))
+    return tuple(model.config.stacks()[HEAD_STACKS[head_stack][0]].tied_layers(layer))
 
 
 def _moments(sums: list[dict[str, jax.Array]]) -> Moments:

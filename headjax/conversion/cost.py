@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headjax.attention import Attention, Collaborative, Gated
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 _LONGEST = 1 << 24
 

@@ -16,8 +16,9 @@ from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
 from headjax.heads.deepen import after_norm, deepen, part_counts
-from headjax.models.base import SLOTS, Model
+from headjax.models.config import HEAD_STACKS
 from headjax.models.layer import Layer, LayerCall
+from headjax.models.model import Model
 
 EXAMPLES, LENGTH = 4, 32
 """Number of sequences that a layer's error is measured on, and their length."""
@@ -98,8 +99,9 @@ def _whole_layers(
     if stacks is None and layers is None:
         return None
     found = find_layers(model, stacks, layers)
-    chosen = {(SLOTS[head_stack][0], layer) for head_stack, layer in found}
-    every = {head_stack for head_stack in model.config.attentions() if SLOTS[head_stack][0] in {s for s, _ in chosen}}
-    together = " and ".join(sorted(head_stack for head_stack in every if SLOTS[head_stack][0] == "decoder"))
+    chosen = {(HEAD_STACKS[head_stack][0], layer) for head_stack, layer in found}
+    changed = {stack for stack, _ in chosen}
+    every = {name for name in model.config.attentions() if HEAD_STACKS[name][0] in changed}
+    together = " and ".join(sorted(name for name in every if HEAD_STACKS[name][0] == "decoder"))
     require(stacks is None or every <= set(stacks), "stacks", f"{together} split together, name both or none")
     return chosen

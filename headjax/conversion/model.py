@@ -39,7 +39,8 @@ from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
-from headjax.models.base import Batch, Model
+from headjax.models.config import Batch
+from headjax.models.model import Model
 
 
 class Conversion(NamedTuple):

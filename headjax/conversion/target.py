@@ -17,7 +17,8 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
-from headjax.models.base import SLOTS, Model
+from headjax.models.config import HEAD_STACKS
+from headjax.models.model import Model
 
 
 class LayerError(NamedTuple):
@@ -199,7 +200,7 @@ def find_layers(
             raise ConfigError(f"layers: there is no layer {number}; they are numbered 0 to {most - 1}")
     places = {}
     for name, formulations in chosen_stacks.items():
-        home = model.config.stacks()[SLOTS[name][0]]
+        home = model.config.stacks()[HEAD_STACKS[name][0]]
         for layer, attention in enumerate(formulations):
             tied = home.tied_layers(layer)
             chosen = layers is None or not set(layers).isdisjoint(tied)
@@ -214,7 +215,7 @@ def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, t
     attentions = model.config.attentions()
     found = {}
     for name, layer in places:
-        home, slot = SLOTS[name]
+        home, slot = HEAD_STACKS[name]
         params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), unstacked[home][layer][slot])
         found[name, layer] = attentions[name][layer], params
     return found

@@ -6,8 +6,10 @@ import contextlib
 import gzip
 import json
 import os
+import shutil
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
@@ -125,3 +127,35 @@ def check_sizes(folder: Path) -> None:
             raise CheckpointError(f"{path}: missing")
         if path.stat().st_size != size:
             raise CheckpointError(f"{path}: has {path.stat().st_size} bytes instead of {size}; truncated?")
+
+
+def write_directory(path: Path, write: Callable[[Path], None], marker: str) -> None:
+    """Write a directory beside its place and move it there when complete.
+
+    Args:
+        path: the directory; an older one that holds `marker` is replaced.
+        write: function that fills the folder it is given.
+        marker: name of a file that every such directory holds.
+
+    Raises:
+        CheckpointError: the path holds something else.
+    """
+    if path.exists() and not (path / marker).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise CheckpointError(f"{path}: exists and holds something else (no {marker})")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        staging.chmod(0o755)
+        write(staging)
+        if path.exists():
+            shutil.rmtree(path)
+        staging.rename(path)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's error, cut to 200 characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]

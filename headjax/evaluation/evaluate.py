@@ -12,9 +12,10 @@ import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.tensors import Params, require_finite
-from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
 from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 
 def evaluate(

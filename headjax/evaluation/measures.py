@@ -22,7 +22,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.data.examples import Source
 from headjax.evaluation import metrics as formulas
-from headjax.models.base import Batch, ModelConfig, Output
+from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.encoder import EncoderModel
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import (
@@ -33,7 +33,7 @@ from headjax.models.tasks import (
     SentenceSimilarity,
     TaskOutput,
 )
-from headjax.models.tasks.similarity import cosines
+from headjax.models.tasks.text import cosines
 
 Outcomes = Mapping[str, np.ndarray]
 """By name `[examples]`: those of `Measure.outcomes`, `loss` (an example's summed loss, nats) and `targets`."""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
-from headjax.models.base import Batch, ModelConfig, Output
+from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import Pretraining
 

@@ -15,7 +15,7 @@ from headjax.data.examples import Source
 from headjax.data.forms.questions import Windows
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, misfit
 from headjax.evaluation.squad import answer_f1, squad_metrics
-from headjax.models.base import Batch, ModelConfig, Output
+from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import Span
 

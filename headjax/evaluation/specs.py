@@ -21,9 +21,9 @@ from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnsweri
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task
-from headjax.models.base import Model
+from headjax.models.model import Model
 from headjax.models.tasks import Regression
-from headjax.models.tasks.class_names import names_or_numbers
+from headjax.models.tasks.classification import names_or_numbers
 from headjax.tokenizers.tokenizer import Tokenizer
 
 LENGTH = 512

@@ -18,9 +18,10 @@ from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_bat
 from headjax.data.task import TaskData
 from headjax.evaluation.evaluate import require_finite_losses
 from headjax.evaluation.measures import Measure, Outcomes
-from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
 from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 if TYPE_CHECKING:
     import grain

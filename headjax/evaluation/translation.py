@@ -10,9 +10,10 @@ from headjax.core.progress import Update
 from headjax.data.forms.translation import Translations
 from headjax.data.stream import evaluation_batches
 from headjax.evaluation.bleu import Bleu, corpus_bleu
-from headjax.models.base import Gates, Model
+from headjax.models.beam import beam_search
 from headjax.models.compute import Compute
-from headjax.models.generation.beam import beam_search
+from headjax.models.config import Gates
+from headjax.models.model import Model
 from headjax.tokenizers.tokenizer import Tokenizer
 
 

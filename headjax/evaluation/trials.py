@@ -18,8 +18,9 @@ from headjax.data.stream import LengthBuckets
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Evaluation, Task, measure_task
-from headjax.models.base import Batch, Model, ModelConfig, Output
-from headjax.models.tasks.similarity import sentence_embeddings
+from headjax.models.config import Batch, ModelConfig, Output
+from headjax.models.model import Model
+from headjax.models.tasks.text import sentence_embeddings
 from headjax.training.distillation import Distillation, distill
 
 BUCKETS = (32, 64)

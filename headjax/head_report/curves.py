@@ -18,7 +18,8 @@ from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
 from headjax.heads.ordering import Order
 from headjax.heads.rescaling import rescale
 from headjax.heads.steps import percent_steps
-from headjax.models.base import Batch, Model
+from headjax.models.config import Batch
+from headjax.models.model import Model
 
 RESCALED = 2
 """Batches that gates are rescaled on: a layer has few unknowns, and takes a pass over them each."""

@@ -14,7 +14,7 @@ from headjax.head_report.study import HeadStudy, SecondTask, Snapshot
 from headjax.heads.gates import from_values
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.roles import ROLES
-from headjax.models.base import Model
+from headjax.models.model import Model
 from headjax.report import numbers
 from headjax.report.curves import pruning_curves
 from headjax.report.maps import attention_patterns, head_map

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.heads.head_id import HeadId, position
-from headjax.models.base import Batch, Model
 from headjax.models.compute import Compute
+from headjax.models.config import Batch
+from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 
 MOST_TOKENS = 24

@@ -24,7 +24,8 @@ from headjax.heads.ordering import by_scores
 from headjax.heads.roles import Role, head_roles
 from headjax.heads.scores import Scores, score_heads
 from headjax.heads.transfer import Transfer, transfer
-from headjax.models.base import Batch, Model
+from headjax.models.config import Batch
+from headjax.models.model import Model
 from headjax.training.snapshots import snapshots
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")

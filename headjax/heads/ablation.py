@@ -21,9 +21,10 @@ from headjax.heads.prefix import record, resume
 from headjax.heads.significance import Comparison, t_test
 from headjax.heads.streams import one_behind
 from headjax.mesh.distributed import fetch
-from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
+from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options, Output
 from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 Metric = Callable[[Output, Batch], jax.Array]
 """A model's output and the batch to one value per example, `[batch]`, traceable by JAX. Higher is better."""
@@ -254,7 +255,7 @@ def _suffix(
     def one(row: jax.Array) -> _Measured:
         gates = {**at, head_stack: at[head_stack].at[layer].set(row)}
         options = Options(gates=gates, compute=compute)
-        output = resume(config, params, batch, options, streams, SLOTS[head_stack][0], layer)
+        output = resume(config, params, batch, options, streams, HEAD_STACKS[head_stack][0], layer)
         return _measure(config, output, batch, measures)
 
     return jax.vmap(one)(rows)

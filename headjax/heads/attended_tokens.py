@@ -14,10 +14,11 @@ from headjax.core.errors import DataError, require
 from headjax.core.tensors import Params
 from headjax.heads.statistics import counted_queries, probabilities
 from headjax.heads.streams import one_behind
-from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
+from headjax.models.model import Model
 
 
 class AttendedTokens(NamedTuple):

@@ -10,7 +10,7 @@ import jax
 from headjax.core.progress import Update
 from headjax.heads import gates as head_gates
 from headjax.heads.ordering import Order
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 Evaluate = Callable[[dict[str, jax.Array]], Mapping[str, float]]
 """From gates to metrics by name."""

@@ -23,12 +23,12 @@ from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, Tensor, map_tensors
-from headjax.models.base import Model, ModelConfig
-from headjax.models.feed_forward import FeedForward
+from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer
-from headjax.models.recipes import Recipe, Start
-from headjax.models.residual import PreNorm, Residual
+from headjax.models.model import Model
+from headjax.models.recipe import Recipe, Start
 from headjax.models.stack import SharedStack, Stack
+from headjax.models.sublayers import FeedForward, PreNorm, Residual
 
 C = TypeVar("C", bound=ModelConfig)
 

@@ -17,9 +17,10 @@ from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, by_score, keep_minimum
 from headjax.heads.streams import one_behind
-from headjax.models.base import Batch, Gates, Model, ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, ModelConfig
 from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 Blocks = Mapping[str, np.ndarray]
 """By head stack, `[layers, max_heads, max_heads]`."""

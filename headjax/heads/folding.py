@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from headjax.core import history
 from headjax.core.errors import ConfigError, require
 from headjax.core.tensors import Params, Tensors, flatten
-from headjax.models.base import Model, ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer
-from headjax.models.residual import PostNorm, ScaledPostNorm
+from headjax.models.model import Model
 from headjax.models.stack import SharedStack
+from headjax.models.sublayers import PostNorm, ScaledPostNorm
 
 
 def fold_shortcuts(model: Model) -> Model:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import current_mesh
-from headjax.models.base import Batch, Loss, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Loss, ModelConfig, Options
 from headjax.models.layer import Probe, ProbeFunction
 
 

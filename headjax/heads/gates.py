@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.heads.head_id import HeadId, position
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 Values = Mapping[HeadId, float]
 """One number per head."""

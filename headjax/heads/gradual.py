@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headjax.core.errors import HeadjaxError
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import prune
-from headjax.models.base import Model
+from headjax.models.model import Model
 
 
 class Gradual(NamedTuple):

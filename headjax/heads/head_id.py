@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from headjax.core.errors import HeadjaxError
-from headjax.models.base import SLOTS, ModelConfig
+from headjax.models.config import HEAD_STACKS, ModelConfig
 
 _PATTERN = re.compile(r"([a-z]+)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)")
 
@@ -39,8 +39,8 @@ class HeadId:
         match = _PATTERN.fullmatch(text)
         if match is None:
             raise HeadjaxError(f"head {text!r}: expected stack/layer/head, such as encoder/3/7")
-        if match[1] not in SLOTS:
-            raise HeadjaxError(f"head {text!r}: unknown head stack {match[1]!r}; known: {', '.join(SLOTS)}")
+        if match[1] not in HEAD_STACKS:
+            raise HeadjaxError(f"head {text!r}: unknown head stack {match[1]!r}; known: {', '.join(HEAD_STACKS)}")
         return cls(match[1], int(match[2]), int(match[3]))
 
 
@@ -90,7 +90,7 @@ def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
         HeadjaxError: the model has no such head stack.
     """
     require_stack(config, head.stack, f"head {head}")
-    stack = config.stacks()[SLOTS[head.stack][0]]
+    stack = config.stacks()[HEAD_STACKS[head.stack][0]]
     return tuple(HeadId(head.stack, layer, head.head) for layer in stack.tied_layers(head.layer))
 
 

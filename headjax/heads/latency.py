@@ -12,7 +12,8 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import prune
-from headjax.models.base import Batch, Model, ModelConfig
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.model import Model
 
 POINTS = 4
 """Intervals between no heads and all of them whose ends are measured; in between the table is linear."""

@@ -21,9 +21,10 @@ from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, by_score
-from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 Logits = dict[str, jax.Array]
 """What is learned: `[layers, max_heads]` by head stack, high for heads worth keeping; -inf where there is none."""

@@ -19,7 +19,8 @@ from headjax.heads.normalization import normalize_layers
 from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, in_stacks, random_order
 from headjax.heads.scores import SCORES, score_heads
 from headjax.heads.subset_gates import Subset
-from headjax.models.base import Batch, Gates, Model
+from headjax.models.config import Batch, Gates
+from headjax.models.model import Model
 
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "what removing each head alone costs: the oracle of Michel et al. 2019, section 4",

@@ -14,7 +14,7 @@ from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId, all_heads, require_stack
 from headjax.heads.scores import SCORES, Scores
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
 """Heads in the order of their removal."""

@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.tensors import Params
-from headjax.models.base import Batch, ModelConfig, Options, Output
+from headjax.models.config import Batch, ModelConfig, Options, Output
 from headjax.models.layer import Layer, LayerCall
-from headjax.models.run import StackCall
-from headjax.models.stack import Stack
-from headjax.models.variant import LayerForward, StackForward, variant
+from headjax.models.observe import LayerForward, StackForward, variant
+from headjax.models.stack import Stack, StackCall
 
 
 class Recorded(NamedTuple):

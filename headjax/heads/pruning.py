@@ -10,7 +10,7 @@ from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.shared_dimensions import drop_unused
 from headjax.heads.surgery import map_attention
-from headjax.models.base import Model
+from headjax.models.model import Model
 
 
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:

@@ -19,10 +19,11 @@ from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import counted_queries, output_matrices
 from headjax.heads.surgery import map_attention
-from headjax.models.base import SLOTS, Batch, Gates, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
 from headjax.models.inputs import check_batch
 from headjax.models.layer import Probe
+from headjax.models.model import Model
 
 LIMIT = 10.0
 """Largest size of a gate. Larger ones are differences of nearly equal heads, which other examples do not repeat."""
@@ -124,7 +125,7 @@ def fold_gates(model: Model, gates: Gates) -> Model:
     def fold(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         if not attention.num_heads:
             return attention, params
-        tied = np.asarray(gates[stack])[list(stacks[SLOTS[stack][0]].tied_layers(layer))]
+        tied = np.asarray(gates[stack])[list(stacks[HEAD_STACKS[stack][0]].tied_layers(layer))]
         if (tied != tied[:1]).any():
             raise HeadjaxError(f"{stack} layer {layer}: shares its parameters with layers that have other gates")
         return attention, _scale_outputs(attention, params, gates[stack][layer, : attention.num_heads], width)
@@ -155,10 +156,10 @@ def _affected(config: ModelConfig, removed: set[HeadId]) -> list[tuple[str, int]
     """Return (head stack, layer) of the layers with both removed and kept heads, in the order of computation."""
     affected = []
     for name, stack in config.stacks().items():
-        own = [head_stack for head_stack, (home, _) in SLOTS.items() if home == name]
+        own = [head_stack for head_stack, (home, _) in HEAD_STACKS.items() if home == name]
         for layer in range(len(stack.layers)):
             for head_stack in own:
-                attention = getattr(stack.layers[layer], SLOTS[head_stack][1])
+                attention = getattr(stack.layers[layer], HEAD_STACKS[head_stack][1])
                 heads = set() if attention is None else {HeadId(head_stack, layer, head) for head in attention.ids}
                 if heads & removed and heads - removed:
                     affected.append((head_stack, layer))

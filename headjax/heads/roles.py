@@ -15,10 +15,11 @@ from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import counted_queries, offsets, probabilities, visible_keys
 from headjax.heads.streams import one_behind
-from headjax.models.base import Batch, Model, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
+from headjax.models.model import Model
 
 ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
 """Where a query looks: the key at this position relative to its own, or (None) the first key."""

@@ -22,9 +22,10 @@ from headjax.heads.normalization import hies
 from headjax.heads.statistics import STATISTICS, query_sums
 from headjax.heads.streams import one_behind
 from headjax.mesh.distributed import fetch
-from headjax.models.base import Batch, Gates, Model, ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, ModelConfig
 from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 
 class ScoreInfo(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.ordering import Order
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 
 def explicit_heads(config: ModelConfig, request: str) -> Order | None:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from headjax.attention.formulation import Attention
 from headjax.core.tensors import Params
 from headjax.heads.head_id import require_stack
-from headjax.models.base import SLOTS, Model
+from headjax.models.config import HEAD_STACKS
+from headjax.models.model import Model
 
 Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
 """(head stack, layer, formulation, its parameters) to the formulation and parameters that take their place."""
@@ -39,7 +40,7 @@ def attention_layers(model: Model) -> Iterator[AttentionLayer]:
     for name, stack in model.config.stacks().items():
         weights = stack.unstack(model.params[name])
         for head_stack, attentions in model.config.attentions().items():
-            home, slot = SLOTS[head_stack]
+            home, slot = HEAD_STACKS[head_stack]
             if home != name:
                 continue
             for i, attention in enumerate(attentions):
@@ -73,7 +74,7 @@ def map_attention(
     for name, stack in config.stacks().items():
         new_layers, weights = list(stack.layers), stack.unstack(model.params[name])
         for head_stack, attentions in config.attentions().items():
-            home, slot = SLOTS[head_stack]
+            home, slot = HEAD_STACKS[head_stack]
             if home != name or (stacks is not None and head_stack not in stacks):
                 continue
             for i, attention in enumerate(attentions):

@@ -9,8 +9,8 @@ import numpy as np
 
 from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
-from headjax.models.base import Model
 from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.model import Model
 from headjax.models.vision import VisionModel
 
 LENGTH = 16

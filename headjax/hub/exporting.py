@@ -13,6 +13,7 @@ import numpy as np
 from headjax.core import tensors as declared
 from headjax.core.class_names import tell_nothing
 from headjax.core.errors import HeadjaxError
+from headjax.core.files import write_directory
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
@@ -26,8 +27,7 @@ from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
-from headjax.models.base import Model
-from headjax.models.directory import write_directory
+from headjax.models.model import Model
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.tokenizers.files import write_tokenizer
 

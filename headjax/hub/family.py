@@ -12,7 +12,7 @@ from headjax.attention.multi_head import MultiHead
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, under
 from headjax.hub.table import Entry, InexpressibleError, Record
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 Copies = tuple[tuple[str, str], ...]
 """Pairs (copy, original) of tensors that some files hold twice."""

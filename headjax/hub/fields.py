@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headjax.core.errors import CheckpointError, ConfigError
-from headjax.models.feed_forward import ActivationName
+from headjax.models.sublayers import ActivationName
 
 T = TypeVar("T")
 

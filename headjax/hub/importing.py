@@ -25,7 +25,8 @@ from headjax.hub.rules import Bound, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, shorten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
-from headjax.models.base import SLOTS, Model, ModelConfig
+from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.model import Model
 from headjax.tokenizers.files import read_tokenizer
 
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -162,7 +163,7 @@ def _without_heads(
     """Return the architecture without the heads that `pruned_heads` lists by layer."""
     if family.prunable is None:
         raise fields.error("pruned_heads", f"transformers removes no heads of {family.model_type}")
-    name, slot = SLOTS[family.prunable]
+    name, slot = HEAD_STACKS[family.prunable]
     stack = config.stacks()[name]
     layers = list(stack.layers)
     for number, heads in pruned.items():

@@ -20,7 +20,8 @@ from headjax.hub.importing import read_config
 from headjax.hub.padding import pad_heads
 from headjax.hub.rules import bind
 from headjax.hub.table import InexpressibleError
-from headjax.models.base import SLOTS, Model, ModelConfig
+from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.model import Model
 
 TRAINING_ONLY = {
     "initializer",
@@ -63,7 +64,7 @@ def pruned_heads(model: Model, family: Family) -> Written:
     """Write the smaller shapes, and `pruned_heads` in the config, which transformers 4 reads and 5 does not."""
     if family.prunable is None:
         raise InexpressibleError(f"transformers 4 removed no heads of {family.model_type}")
-    name, slot = SLOTS[family.prunable]
+    name, slot = HEAD_STACKS[family.prunable]
     stack = model.config.stacks()[name]
     whole, gone = [], {}
     for number, layer in enumerate(stack.layers):

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.files import write_directory
 from headjax.core.serialize import kind_of
 from headjax.hub.checking import Exported, example_batch, longest
-from headjax.models.base import Model, Options
 from headjax.models.compute import Compute
-from headjax.models.directory import write_directory
+from headjax.models.config import Options
+from headjax.models.model import Model
 from headjax.tokenizers.files import write_tokenizer
 
 FILE = "model.onnx"

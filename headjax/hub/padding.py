@@ -12,7 +12,8 @@ from headjax.heads.surgery import attention_layers, map_attention
 from headjax.hub.family import Family
 from headjax.hub.plain_heads import PlainHeads, plain_heads
 from headjax.hub.table import InexpressibleError
-from headjax.models.base import SLOTS, Model
+from headjax.models.config import HEAD_STACKS
+from headjax.models.model import Model
 
 
 def pad_heads(model: Model, family: Family) -> Model:
@@ -140,7 +141,7 @@ def _agrees(plain: PlainHeads, num_heads: int, count: int) -> bool:
 
 def _bias_heads(model: Model, head_stack: str) -> int:
     """Return the number of heads that the position bias of a head stack's self-attention has."""
-    name, slot = SLOTS[head_stack]
+    name, slot = HEAD_STACKS[head_stack]
     stack = model.config.stacks().get(name)
     if stack is None or slot != "attention" or stack.position_bias is None:
         return 0

@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.errors import ParameterError
 from headjax.core.tensors import Tensor, flatten
 from headjax.hub.safetensors_files import shorten
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 _RUN = re.compile(r"((?:encoder|decoder)/)layers_([0-9]+)_([0-9]+)(/.*)")
 

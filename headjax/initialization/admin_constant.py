@@ -18,8 +18,8 @@ from headjax.initialization.layers import (
     set_shortcuts,
     with_residuals,
 )
-from headjax.models.base import ModelConfig
-from headjax.models.residual import PostNorm, ScaledPostNorm
+from headjax.models.config import ModelConfig
+from headjax.models.sublayers import PostNorm, ScaledPostNorm
 
 
 def constant_omega(sub_layers: int) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headjax.heads.deepen import Deep
 from headjax.initialization.base import Initialization
-from headjax.models.base import ModelConfig
-from headjax.models.recipes import Recipe
+from headjax.models.config import ModelConfig
+from headjax.models.recipe import Recipe
 
 __all__ = ["Deep", "architecture"]  # a config names `deep` among the recipes, so every run has to know it
 

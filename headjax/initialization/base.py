@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 
 from headjax.core.fields import Checked
 from headjax.core.tensors import Params
-from headjax.models.base import Batch, ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, ModelConfig
 
 
 class Setting(NamedTuple):

@@ -11,8 +11,8 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_own_layers, require_residual, scale_weights, with_residuals
-from headjax.models.base import ModelConfig
-from headjax.models.residual import ConstantPostNorm, PostNorm
+from headjax.models.config import ModelConfig
+from headjax.models.sublayers import ConstantPostNorm, PostNorm
 
 
 class Scales(NamedTuple):

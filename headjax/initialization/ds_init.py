@@ -11,7 +11,7 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_own_layers, scale_weights
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 
 @kind("ds_init")

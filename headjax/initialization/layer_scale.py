@@ -8,8 +8,8 @@ from headjax.core.fields import Positive
 from headjax.core.serialize import kind
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_residual, with_residuals
-from headjax.models.base import ModelConfig
-from headjax.models.residual import PreNorm, ScaledPreNorm
+from headjax.models.config import ModelConfig
+from headjax.models.sublayers import PreNorm, ScaledPreNorm
 
 
 def layer_scale(depth: int) -> float:

@@ -14,10 +14,9 @@ import numpy as np
 from headjax.core.errors import require
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
-from headjax.models.base import ModelConfig
-from headjax.models.residual import Residual
-from headjax.models.run import Run
-from headjax.models.stack import SharedStack, Stack
+from headjax.models.config import ModelConfig
+from headjax.models.stack import Run, SharedStack, Stack
+from headjax.models.sublayers import Residual
 
 
 def require_residual(config: ModelConfig, accepted: type[Residual], why: str) -> None:

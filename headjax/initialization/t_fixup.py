@@ -17,8 +17,8 @@ from headjax.initialization.layers import (
     with_residuals,
     without_final_norms,
 )
-from headjax.models.base import ModelConfig
-from headjax.models.residual import NoNorm
+from headjax.models.config import ModelConfig
+from headjax.models.sublayers import NoNorm
 
 
 @kind("t_fixup")

@@ -1,23 +1,35 @@
-"""Architectures built of declared parts, and the model as a value: (config, params)."""
+"""Architectures built of declared parts, their recipes, and the model as a value: (config, params)."""
 
-from headjax.models.base import Batch, Gates, Loss, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
-from headjax.models.decoder import DecoderModel
-from headjax.models.encoder import EncoderModel
-from headjax.models.encoder_decoder import EncoderDecoderModel
-from headjax.models.vision import VisionModel
+from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options, Output
+from headjax.models.decoder import DecoderModel, LanguageModel
+from headjax.models.encoder import Albert, Bert, DistilBert, EncoderModel, Roberta
+from headjax.models.encoder_decoder import T5, EncoderDecoderModel, Translation
+from headjax.models.model import Model
+from headjax.models.recipe import Directory, Recipe
+from headjax.models.vision import VisionModel, Vit
 
 __all__ = [
+    "T5",
+    "Albert",
     "Batch",
+    "Bert",
     "Compute",
     "DecoderModel",
+    "Directory",
+    "DistilBert",
     "EncoderDecoderModel",
     "EncoderModel",
     "Gates",
+    "LanguageModel",
     "Loss",
     "Model",
     "ModelConfig",
     "Options",
     "Output",
+    "Recipe",
+    "Roberta",
+    "Translation",
     "VisionModel",
+    "Vit",
 ]

@@ -1,4 +1,4 @@
-"""The decoder language model."""
+"""The decoder language model and its recipe."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention
 from headjax.core.errors import require
+from headjax.core.fields import Rate, Size
+from headjax.core.norms import Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
-from headjax.models.base import Batch, Loss, Options, Output, by_head_stack
-from headjax.models.decoding import DecodingState, GenerativeModel, Prompt
-from headjax.models.embeddings import Embeddings
-from headjax.models.inputs import abstract_integers, batch_present, batch_tokens
+from headjax.core.tensors import Initializer, Normal, Params, Tensors
+from headjax.models.config import Batch, DecodingState, GenerativeModel, Loss, Options, Output, Prompt, by_head_stack
+from headjax.models.embeddings import Embeddings, Learned, Positions
+from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, read
+from headjax.models.layer import Layer
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
-from headjax.models.reading import read
+from headjax.models.recipe import Recipe, equal_stack
 from headjax.models.stack import Stack, StackCall
+from headjax.models.sublayers import FeedForward, PreNorm, Residual
 
 
 @kind("decoder")
@@ -99,3 +103,60 @@ class DecoderModel(GenerativeModel):
         embedded = self.embeddings.flops(self.width, length)
         logits = 2 * length * self.width * self.embeddings.vocab_size
         return embedded + self.decoder.flops(self.width, length) + logits
+
+
+@kind("language_model")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModel(Recipe):
+    """A decoder language model of equal layers.
+
+    Attributes:
+        vocab_size: number of tokens.
+        max_length: longest sequence, in tokens.
+        width: size of the residual stream.
+        num_layers: number of layers.
+        attention: formulation of every layer.
+        feed_forward: feed-forward sub-layer of every layer.
+        residual: how sub-layers join the stream; `pre_norm` adds a final norm.
+        positions: how positions enter; None is one learned vector each.
+        embedding_norm: normalisation of the embeddings, or None; post-norm stacks need it to begin at variance one.
+        output: how hidden states become logits.
+        dropout: rate on embeddings and sub-layer outputs.
+        attention_dropout: rate on attention probabilities.
+        attention_by_layer: formulations that differ from layer to layer, instead of `attention` for all.
+        initializer: of weights.
+    """
+
+    vocab_size: Size
+    max_length: Size
+    width: Size
+    num_layers: Size
+    attention: Attention
+    feed_forward: FeedForward
+    residual: Residual = PreNorm()
+    positions: Positions | None = None
+    embedding_norm: Norm | None = None
+    output: TokenLogits = Tied()
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    attention_by_layer: tuple[Attention, ...] = ()
+    initializer: Initializer = Normal(0.02)
+
+    def build(self) -> DecoderModel:
+        layer = Layer(
+            attention=self.attention,
+            feed_forward=self.feed_forward,
+            residual=self.residual,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+        )
+        positions = Learned(self.max_length) if self.positions is None else self.positions
+        return DecoderModel(
+            width=self.width,
+            embeddings=Embeddings(
+                vocab_size=self.vocab_size, positions=positions, norm=self.embedding_norm, dropout=self.dropout
+            ),
+            decoder=equal_stack(layer, self.num_layers, self.attention_by_layer),
+            output=self.output,
+            initializer=self.initializer,
+        )

@@ -16,9 +16,7 @@ from headjax.core.fields import Checked, Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.cache import LayerCache, write
-from headjax.models.dropout import Dropper, Skipper, fold
-from headjax.models.feed_forward import FeedForward
-from headjax.models.residual import PostNorm, Residual
+from headjax.models.sublayers import Dropper, FeedForward, PostNorm, Residual, Skipper, fold
 
 
 class Probe(NamedTuple):

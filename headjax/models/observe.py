@@ -1,22 +1,59 @@
-"""Watching every sub-layer of a forward pass: what goes in, what comes out, and a state handed down the stack."""
+"""Stacks with another forward pass for one trace, and the observation of every sub-layer by them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
+from headjax.core.norms import Norm
 from headjax.core.tensors import Params, Tensors
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, LayerCall
-from headjax.models.norms import Norm
-from headjax.models.residual import Residual, SubLayer
-from headjax.models.run import StackCall
-from headjax.models.stack import Stack
-from headjax.models.variant import LayerForward, StackForward, variant
+from headjax.models.stack import Run, Stack, StackCall
+from headjax.models.sublayers import Residual, SubLayer
+
+LayerForward = Callable[[Params, jax.Array, LayerCall], tuple[jax.Array, dict[str, Any]]]
+
+
+StackForward = Callable[[Params, jax.Array, StackCall], tuple[jax.Array, list[dict[str, Any]]]]
+
+
+def variant(
+    base: Stack, layer_forward: Callable[[Layer], LayerForward], stack_forward: Callable[[Stack], StackForward]
+) -> Stack:
+    """The same stack with another forward of its layers and of itself, for the trace of one forward pass only."""
+
+    class Variant(type(base)):  # type: ignore[misc]
+        @property
+        def runs(self) -> tuple[Run, ...]:
+            return tuple(
+                dataclasses.replace(run, layer=_Forward(run.layer, layer_forward(run.layer))) for run in super().runs
+            )
+
+        def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+            return stack_forward(self)(params, x, call)
+
+    fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
+    return cast(Stack, Variant(**fields))
+
+
+class _Forward:
+    """A layer with another forward."""
+
+    def __init__(self, layer: Layer, forward: LayerForward) -> None:
+        self._layer = layer
+        self._forward = forward
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+    def __call__(self, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
+        return self._forward(params, x, call)
+
 
 _OBSERVED = "observed"
 """Key under which an observed layer reports, besides what was probed."""
@@ -42,6 +79,7 @@ class Joining(NamedTuple):
 
 Observer = Callable[[Joining, Any], tuple[jax.Array, Any, Any]]
 """(sub-layer, state) to the stream after it, the state for the next sub-layer, and what to record of it."""
+
 
 Observed = dict[str, list[Any]]
 """By stack, what was recorded of every sub-layer, in the order they are computed."""

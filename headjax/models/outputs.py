@@ -1,4 +1,4 @@
-"""Task outputs: what turns hidden states into logits."""
+"""Maps from hidden states to logits or to one pooled vector, and the cross-entropy of labels."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import optax
 
 from headjax.attention.projections import into_heads
-from headjax.core.fields import Checked
+from headjax.core.fields import Checked, Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
+from headjax.models.sublayers import ACTIVATIONS, ActivationName, Dropper
 
 IGNORED = -100
 """The label of positions that carry no loss."""
@@ -87,3 +88,43 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
         even = jax.nn.logsumexp(logits, axis=-1) - logits.mean(axis=-1)
         losses = (1.0 - smoothing) * losses + smoothing * even
     return jnp.where(counted, losses, 0.0), counted.astype(jnp.float32)
+
+
+def linear_tensors(width: int, size: int) -> Tensors:
+    """Declares `kernel [width, size]` and `bias [size]`."""
+    return {"kernel": Tensor((width, size), ("embed", None)), "bias": Tensor((size,), (None,), Zeros(), decay=False)}
+
+
+def linear(params: Params, inputs: jax.Array) -> jax.Array:
+    """X W + b in float32: `[..., width]` to `[..., size]`."""
+    return into_heads(inputs, params["kernel"], params["bias"]).astype(jnp.float32)
+
+
+@kind("pooler")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pooler(Checked):
+    """phi(dropout(h_0) W + b), h_0 the first token's hidden state.
+
+    BERT pools with tanh in every model; the first layer of RoBERTa's classification output is the same map with a
+    dropout before it, and that of DistilBERT's has ReLU for phi.
+
+    Attributes:
+        activation: phi.
+        dropout: rate on the first token's hidden state.
+    """
+
+    activation: ActivationName = "tanh"
+    dropout: Rate = 0.0
+
+    def tensors(self, width: int) -> Tensors:
+        """The declared parameters."""
+        return linear_tensors(width, width)
+
+    def __call__(self, params: Params, hidden: jax.Array, key: jax.Array | None) -> jax.Array:
+        """`[batch, length, width]` to `[batch, width]`."""
+        first = Dropper(self.dropout, key)(hidden[:, 0])
+        return ACTIVATIONS[self.activation](into_heads(first, params["kernel"], params["bias"]))
+
+    def flops(self, width: int) -> int:
+        """Floating-point operations for one example."""
+        return 2 * width * width

@@ -1,29 +1,266 @@
-"""A stack of layers, computed run by run: consecutive layers of equal structure are one scan."""
+"""Stacks of layers, computed run by run: consecutive layers of equal structure are one scan."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
 from headjax.attention.operands import Mask
 from headjax.core.errors import require
 from headjax.core.fields import Checked
+from headjax.core.norms import Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
-from headjax.models.cache import Cache
-from headjax.models.layer import Layer
-from headjax.models.norms import Norm
-from headjax.models.position_bias import PositionBias
-from headjax.models.run import Run, SharedRun, StackCall
+from headjax.core.tensors import Params, Tensors, stack_tensors
+from headjax.mesh.activations import by_example
+from headjax.models.cache import Cache, LayerCache
+from headjax.models.compute import Compute
+from headjax.models.embeddings import PositionBias
+from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
 
-__all__ = ["Run", "SharedRun", "SharedStack", "Stack", "StackCall"]
+
+class StackCall(NamedTuple):
+    """Everything about one stack call that is neither parameter nor input.
+
+    Attributes:
+        attention: self-attention call; its gates are `[layers, ..., max_heads]`, see `headjax.heads.gates`.
+        cross_attention: cross-attention call, with gates likewise.
+        memory: `[batch, key, memory_width]` encoder output, for cross-attention.
+        query_mask: `[batch, length]` bool, False at padding.
+        key: PRNG key of dropout, None outside training.
+        probe: statistics to take from each attention call.
+        compute: how to compute.
+        columns: `[layers, max_heads]` which heads of the self-attention's bias belong to each layer's heads; None where
+            every layer has all.
+        used: filled slots of the cache, when decoding.
+        depth: number of layers of the stack.
+    """
+
+    attention: Call
+    cross_attention: Call = Call()
+    memory: jax.Array | None = None
+    query_mask: jax.Array | None = None
+    key: jax.Array | None = None
+    probe: ProbeFunction | None = None
+    compute: Compute = Compute()
+    columns: jax.Array | None = None
+    used: jax.Array | int = 0
+    depth: int = 1
+
+
+class Scanned(NamedTuple):
+    """What differs from layer to layer of a run, along a leading axis.
+
+    Attributes:
+        weights: parameters; empty where layers share them.
+        gates, cross_gates: gates of the self- and cross-attention.
+        columns: the layer's heads among those of the self-attention's bias.
+        cache: the layer's cache.
+        number: the layer's number in the stack.
+    """
+
+    weights: Params
+    gates: jax.Array | None
+    cross_gates: jax.Array | None
+    columns: jax.Array | None
+    cache: LayerCache | None
+    number: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Layers `start` to `stop` (not included), all of the same structure, each with parameters of its own.
+
+    Their parameters are stacked along a leading axis and stored under `name`.
+    """
+
+    start: int
+    stop: int
+    layer: Layer
+
+    @property
+    def name(self) -> str:
+        """Key of the run's parameters."""
+        return f"layers_{self.start}_{self.stop - 1}"
+
+    @property
+    def count(self) -> int:
+        """Number of layers."""
+        return self.stop - self.start
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        """The declared parameters."""
+        return stack_tensors(self.layer.tensors(width, memory_width), self.count)
+
+    def unstack(self, params: Params) -> list[Params]:
+        """The parameters of each layer."""
+        on_device = jax.tree.map(jnp.asarray, params)
+        return [_layer(on_device, i) for i in range(self.count)]
+
+    def restack(self, layers: Sequence[Params]) -> Params:
+        """The inverse of `unstack`."""
+        return _stacked(list(layers))
+
+    def tied(self, layer: int) -> tuple[int, ...]:
+        """The layers that share their parameters with this one, itself included."""
+        return (layer,)
+
+    def split(self, params: Params) -> Any:
+        """The parameters with arrays of its own for each layer, which a forward takes too; see `Stack.split`."""
+        return self.unstack(params)
+
+    def __call__(self, params: Any, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """The last layer's output, and what each layer reports.
+
+        The layers are one scan, unless `call.compute` says otherwise or the parameters are split.
+        """
+        if isinstance(params, list):
+            body, scanned = self._body({}, call), self._scanned({}, call)
+            reports = []
+            for i, weights in enumerate(params):
+                x, report = body(x, _slice(scanned, i)._replace(weights=weights))
+                reports.append(report)
+            return x, reports
+        body, scanned = self._body(params, call), self._scanned(params, call)
+        if call.compute.scan and self.count > 1:
+            x, stacked = jax.lax.scan(body, x, scanned)
+            return x, [_slice(stacked, i) for i in range(self.count)]
+        reports = []
+        for i in range(self.count):
+            x, report = body(x, _slice(scanned, i))
+            reports.append(report)
+        return x, reports
+
+    def decode(self, params: Params, x: jax.Array, call: StackCall, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
+        """The last layer's output for new tokens, and the cache that has seen them too."""
+        scanned = self._scanned(params, call)._replace(cache=cache)
+        x, stacked = jax.lax.scan(self._body(params, call), x, scanned)
+        return x, cache._replace(attention=stacked[CACHE])
+
+    def empty_cache(self, params: Params, example: jax.Array, slots: int, memory: jax.Array | None) -> LayerCache:
+        """A cache of this many empty slots, with the cross-attention's memory of an encoder output in it.
+
+        Args:
+            params: the run's parameters.
+            example: `[batch, 1, width]`, of the type that hidden states have.
+            slots: number of slots.
+            memory: `[batch, key, memory_width]` encoder output, or None.
+        """
+
+        def of_layer(_: None, varying: Params) -> tuple[None, LayerCache]:
+            weights = self._weights(params, varying)
+            one = self.layer.attention.memory(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
+            empty = {name: jnp.zeros((a.shape[0], slots, *a.shape[2:]), a.dtype) for name, a in one.items()}
+            crossed = self.layer.cross_attention
+            if crossed is None or memory is None:
+                return None, LayerCache(empty)
+            return None, LayerCache(empty, crossed.memory(weights["cross_attention"], memory, None))
+
+        return jax.lax.scan(of_layer, None, self._varying(params), length=self.count)[1]
+
+    def _scanned(self, params: Params, call: StackCall) -> Scanned:
+        heads = self.layer.attention.num_heads
+        return Scanned(
+            weights=self._varying(params),
+            gates=self._gates(call.attention, "attention"),
+            cross_gates=self._gates(call.cross_attention, "cross_attention"),
+            columns=None if call.columns is None else call.columns[self.start : self.stop, :heads],
+            cache=None,
+            number=jnp.arange(self.start, self.stop),
+        )
+
+    def _body(self, params: Params, call: StackCall) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
+        implementation = call.compute.attention
+
+        def body(x: jax.Array, layer: Scanned) -> tuple[jax.Array, dict[str, Any]]:
+            attention = call.attention._replace(gates=layer.gates, implementation=implementation)
+            if layer.columns is not None and attention.bias is not None:
+                attention = attention._replace(bias=jnp.take(attention.bias, layer.columns, axis=1))
+            layer_call = LayerCall(
+                attention=attention,
+                cross_attention=call.cross_attention._replace(gates=layer.cross_gates, implementation=implementation),
+                memory=call.memory,
+                query_mask=call.query_mask,
+                key=None if call.key is None else jax.random.fold_in(call.key, layer.number),
+                probe=call.probe,
+                number=layer.number,
+                depth=call.depth,
+                cache=layer.cache,
+                used=call.used,
+            )
+            x, report = self.layer(self._weights(params, layer.weights), by_example(x), layer_call)
+            return by_example(x), report
+
+        return _rematerialised(body, call.compute.remat)
+
+    def _varying(self, params: Params) -> Params:
+        return params
+
+    def _weights(self, params: Params, varying: Params) -> Params:
+        return varying
+
+    def _gates(self, call: Call, slot: str) -> jax.Array | None:
+        attention = getattr(self.layer, slot)
+        if call.gates is None or attention is None:
+            return None
+        return call.gates[self.start : self.stop, ..., : attention.num_heads]
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedRun(Run):
+    """A run whose layers all use the same parameters, stored once (ALBERT)."""
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        return self.layer.tensors(width, memory_width)
+
+    def unstack(self, params: Params) -> list[Params]:
+        return [params] * self.count
+
+    def split(self, params: Params) -> Any:
+        """The parameters as they are: one layer's arrays already."""
+        return params
+
+    def restack(self, layers: Sequence[Params]) -> Params:
+        """The parameters of the first layer; those of the others are the same."""
+        return layers[0]
+
+    def tied(self, layer: int) -> tuple[int, ...]:
+        return tuple(range(self.start, self.stop))
+
+    def _varying(self, params: Params) -> Params:
+        return {}
+
+    def _weights(self, params: Params, varying: Params) -> Params:
+        return params
+
+
+@jax.jit
+def _layer(params: Params, index: int) -> Params:
+    """One layer of a run's parameters. The index is traced, so that one program takes them all apart."""
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params)
+
+
+@jax.jit
+def _stacked(layers: Sequence[Params]) -> Params:
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+
+
+def _slice(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda array: array[index], tree)
+
+
+def _rematerialised(body: Callable[..., Any], remat: str) -> Callable[..., Any]:
+    if remat == "none":
+        return body
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+    return jax.checkpoint(body, policy=policy)
 
 
 @kind("stack")

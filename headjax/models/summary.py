@@ -1,14 +1,18 @@
-"""What a model consists of and costs, from its config alone."""
+"""Parameters, operations and cache of a model, and the kernels that can compute it, from its config alone."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headjax.attention import Attention, explain
+from headjax.attention.kernels import KERNELS
 from headjax.core import tensors as declared
+from headjax.core.errors import ConfigError, KernelError
 from headjax.core.serialize import kind_of, to_data
-from headjax.models.base import SLOTS, ModelConfig
 from headjax.models.compute import Compute
+from headjax.models.config import HEAD_STACKS, ModelConfig
 
 
 class LayerSummary(NamedTuple):
@@ -86,7 +90,7 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
 
 
 def _summarize_layer(config: ModelConfig, head_stack: str, layer: int, length: int, compute: Compute) -> LayerSummary:
-    stack_name, slot = SLOTS[head_stack]
+    stack_name, slot = HEAD_STACKS[head_stack]
     stack, width = config.stacks()[stack_name], config.width
     attention = stack.attentions(slot)[layer]
     query, key = config.attention_lengths(head_stack, length)
@@ -112,3 +116,47 @@ def _sizes(data: Mapping[str, Any]) -> dict[str, int]:
         elif isinstance(entry, int) and not isinstance(entry, bool) and name != "num_heads":
             sizes[name] = entry
     return sizes
+
+
+ATTENTION_SLOTS = ("attention", "cross_attention")
+
+
+def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> None:
+    """Refuses a kernel asked for by name that some layer cannot use, whatever the machine and the lengths.
+
+    Args:
+        model: the architecture.
+        compute: its `attention` names the kernel; `auto` fits every model.
+        training: whether dropout is on.
+
+    Raises:
+        ConfigError: the message names the kernel, the layer and what does not fit.
+    """
+    if compute.attention == "auto":
+        return
+    for stack, layers in ((name, stack.layers) for name, stack in model.stacks().items()):
+        for index, layer in enumerate(layers):
+            for slot in ATTENTION_SLOTS:
+                attention = getattr(layer, slot)
+                if attention is None:
+                    continue
+                refused = _refusal(attention, compute, layer.attention_dropout if training else 0.0)
+                if refused is not None:
+                    at = f"{stack}.layers[{index}].{slot} ({kind_of(attention)})"
+                    raise ConfigError(f"compute.attention: {compute.attention} cannot compute {at}: {refused}")
+
+
+def _refusal(attention: Attention, compute: Compute, dropout: float) -> str | None:
+    can = KERNELS[compute.attention].can
+    try:
+        explain(
+            attention,
+            query_length=math.lcm(128, can.length_multiple),
+            dtype=compute.dtype,
+            dropout=dropout,
+            implementation=compute.attention,
+            platform=can.platforms[0],
+        )
+    except KernelError as error:
+        return error.reason
+    return None

@@ -1,4 +1,4 @@
-"""Vision Transformers: ViT and DeiT."""
+"""Vision Transformers (ViT and DeiT): images as sequences of patches, the model and its recipe."""
 
 from __future__ import annotations
 
@@ -8,18 +8,107 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call
-from headjax.core.errors import require
+from headjax.attention.formulation import Attention
+from headjax.attention.projections import into_heads
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Checked, Rate, Size
+from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
-from headjax.models.base import Batch, Loss, ModelConfig, Options, Output
-from headjax.models.dropout import fold
+from headjax.core.tensors import Initializer, Params, Tensor, Tensors, TruncatedNormal, Zeros
+from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import batch_array
-from headjax.models.patches import Patches
-from headjax.models.pooler import Pooler
+from headjax.models.layer import Layer
+from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
+from headjax.models.recipe import Recipe, equal_stack
 from headjax.models.stack import Stack, StackCall
+from headjax.models.sublayers import Dropper, FeedForward, PreNorm, Residual, fold
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.answer import answer
+from headjax.models.tasks.task_output import answer
+
+
+@kind("patches")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Patches(Checked):
+    """dropout([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions).
+
+    The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1). The distillation token (Touvron et
+    al. 2021) is optional.
+
+    Attributes:
+        image_size: height and width of an image, in pixels.
+        patch_size: height and width of a patch, in pixels.
+        channels: values per pixel.
+        distillation_token: whether there is a distillation token.
+        dropout: rate on the result.
+    """
+
+    image_size: Size = 224
+    patch_size: Size = 16
+    channels: Size = 3
+    distillation_token: bool = False
+    dropout: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.image_size % self.patch_size == 0,
+            "patch_size",
+            f"{self.patch_size} does not divide the image_size {self.image_size}",
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of patches."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def length(self) -> int:
+        """Number of vectors: the patches and the tokens before them."""
+        return self.count + 1 + self.distillation_token
+
+    def tensors(self, width: int) -> Tensors:
+        """The declared parameters."""
+        square = (self.channels, self.patch_size, self.patch_size)
+        token = Tensor((width,), ("embed",))
+        tensors = {
+            "kernel": Tensor((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2)),
+            "bias": Tensor((width,), ("embed",), Zeros(), decay=False),
+            "class_token": token,
+            "position": Tensor((self.length, width), (None, "embed")),
+        }
+        return tensors | ({"distillation_token": token} if self.distillation_token else {})
+
+    def __call__(self, params: Params, images: jax.Array, key: jax.Array | None) -> jax.Array:
+        """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""
+        tokens = [params["class_token"]]
+        if self.distillation_token:
+            tokens.append(params["distillation_token"])
+        kernel = params["kernel"].reshape(-1, params["kernel"].shape[-1])
+        patches = into_heads(self.cut(images).astype(kernel.dtype), kernel, params["bias"])
+        first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), kernel.shape[-1]))
+        x = jnp.concatenate([first, patches], axis=1) + params["position"][None]
+        return Dropper(self.dropout, key)(x)
+
+    def cut(self, images: jax.Array) -> jax.Array:
+        """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`.
+
+        Raises:
+            DataError: the images have another shape.
+        """
+        expected = (self.channels, self.image_size, self.image_size)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise DataError(
+                f"pixel_values: expected [batch, {', '.join(map(str, expected))}], got {list(images.shape)}"
+            )
+        batch, side = images.shape[0], self.image_size // self.patch_size
+        grid = images.reshape(batch, self.channels, side, self.patch_size, side, self.patch_size)
+        return grid.transpose(0, 2, 4, 1, 3, 5).reshape(batch, self.count, -1)
+
+    def flops(self, width: int) -> int:
+        """Floating-point operations for one image."""
+        return 2 * self.count * self.channels * self.patch_size**2 * width
+
 
 NO_TOKENS = Vocabulary(0, 0)
 
@@ -106,3 +195,54 @@ class VisionModel(ModelConfig):
         if self.pooler is not None:
             total += self.pooler.flops(self.width)
         return total + self.output.flops(self.width, NO_TOKENS, length)
+
+
+@kind("vit")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vit(Recipe):
+    """ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021), which differ in training and in `patches`.
+
+    Attributes:
+        attention: formulation of every layer.
+        feed_forward: feed-forward sub-layer of every layer.
+        patches: how images become vectors.
+        width: size of the residual stream.
+        num_layers: number of layers.
+        residual: how sub-layers join the stream; `pre_norm` adds a final norm.
+        task: the task output.
+        dropout: rate on sub-layer outputs.
+        attention_dropout: rate on attention probabilities.
+        stochastic_depth: how often the last layer's sub-layers are skipped, see `Layer`.
+        attention_by_layer: formulations that differ from layer to layer, instead of `attention` for all.
+        initializer: of weights.
+    """
+
+    attention: Attention
+    feed_forward: FeedForward
+    patches: Patches = Patches()
+    width: Size = 768
+    num_layers: Size = 12
+    residual: Residual = PreNorm(LayerNorm(1e-6))
+    task: TaskOutput = NoTask()
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    stochastic_depth: Rate = 0.0
+    attention_by_layer: tuple[Attention, ...] = ()
+    initializer: Initializer = TruncatedNormal(0.02)
+
+    def build(self) -> VisionModel:
+        layer = Layer(
+            attention=self.attention,
+            feed_forward=self.feed_forward,
+            residual=self.residual,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            stochastic_depth=self.stochastic_depth,
+        )
+        return VisionModel(
+            width=self.width,
+            patches=self.patches,
+            encoder=equal_stack(layer, self.num_layers, self.attention_by_layer),
+            output=self.task,
+            initializer=self.initializer,
+        )

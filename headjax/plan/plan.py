@@ -19,10 +19,10 @@ from headjax.initialization import Initialization, architecture
 from headjax.mesh.mesh import MeshConfig, check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig, shardings
-from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
-from headjax.models.kernels import check_kernels
-from headjax.models.recipes import Recipe
+from headjax.models.config import ModelConfig
+from headjax.models.recipe import Recipe
+from headjax.models.summary import check_kernels
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.roofline import Roofline, roofline
 from headjax.plan.tpu import GIB, Slice

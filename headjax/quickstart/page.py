@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from headjax.heads.gates import from_values
-from headjax.models.base import Model
+from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.quickstart.study import Study, Variant
 from headjax.report import numbers

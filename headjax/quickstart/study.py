@@ -22,7 +22,8 @@ from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.scores import Scores, score_heads
-from headjax.models.base import Batch, Model
+from headjax.models.config import Batch
+from headjax.models.model import Model
 from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, training
 from headjax.training.config import train_config
 from headjax.training.loop import TrainResult, train

@@ -11,10 +11,9 @@ from typing import Any
 import jax
 
 from headjax.core.errors import CheckpointError, HeadjaxError
-from headjax.core.files import check_sizes, write_file, write_sizes
+from headjax.core.files import check_sizes, first_line, write_file, write_sizes
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import is_first, on_first
-from headjax.models.directory import first_line
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.state import TrainState
 

@@ -17,9 +17,9 @@ from headjax.initialization import Initialization, architecture
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig
-from headjax.models.base import ModelConfig
 from headjax.models.compute import Compute
-from headjax.models.recipes import Recipe, Start
+from headjax.models.config import ModelConfig
+from headjax.models.recipe import Recipe, Start
 from headjax.training.optimizer import Optimizer
 
 EXECUTION_FIELDS = frozenset(

@@ -15,10 +15,10 @@ from jax.sharding import Mesh
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import replicated
 from headjax.mesh.random_bits import Prng, step_key
-from headjax.models.base import Batch, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.observe import Joining, observe, variance
-from headjax.models.run import SharedRun
+from headjax.models.stack import SharedRun
 from headjax.training.metrics import read_metrics
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics

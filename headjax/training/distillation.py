@@ -23,13 +23,14 @@ from headjax.mesh.distributed import on_this_process
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.random_bits import step_key
 from headjax.mesh.rules import shardings
-from headjax.models.base import Batch, Loss, Model, ModelConfig, Options, Output
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.inputs import check_batch
+from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
-from headjax.models.tasks.similarity import cosines
+from headjax.models.tasks.text import cosines
 from headjax.training.gradient import gradient
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.state import TrainState, initial_state

@@ -12,7 +12,7 @@ from headjax.core.errors import DataError
 from headjax.data.stream import train_iterator
 from headjax.data.task import TaskData
 from headjax.mesh.distributed import process_share
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.training.config import TrainConfig
 from headjax.training.step import put_batch

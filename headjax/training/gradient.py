@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import BATCH_AXES
-from headjax.models.base import Batch, Loss
+from headjax.models.config import Batch, Loss
 
 
 class Gradient(NamedTuple):

@@ -17,10 +17,11 @@ from headjax.core.progress import Progress, silent
 from headjax.data.task import TaskData
 from headjax.mesh.distributed import Vote, is_first, on_this_process, wait_for_all
 from headjax.mesh.mesh import check_batch_size
-from headjax.models.base import Model, ModelConfig
-from headjax.models.kernels import check_kernels
-from headjax.models.recipes import Start
-from headjax.models.tasks.class_names import class_names, with_class_names
+from headjax.models.config import ModelConfig
+from headjax.models.model import Model
+from headjax.models.recipe import Start
+from headjax.models.summary import check_kernels
+from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed

@@ -9,7 +9,7 @@ from types import TracebackType
 import jax
 
 from headjax.core.errors import HeadjaxError
-from headjax.models.base import Batch
+from headjax.models.config import Batch
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
 

@@ -10,7 +10,7 @@ import jax
 
 from headjax.core.errors import CheckpointError
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.base import Model
+from headjax.models.model import Model
 from headjax.training.checkpoints import CONFIG, Checkpoints
 from headjax.training.config import train_config
 from headjax.training.state import abstract_state

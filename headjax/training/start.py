@@ -19,7 +19,7 @@ from headjax.data.stream import train_iterator
 from headjax.initialization import Setting
 from headjax.mesh.distributed import is_first, process_share
 from headjax.models.inputs import check_batch
-from headjax.models.recipes import Start
+from headjax.models.recipe import Start
 from headjax.training.config import TrainConfig
 from headjax.training.state import TrainState, initial_state, state_shardings
 from headjax.training.step import put_batch

@@ -14,7 +14,7 @@ from headjax.core.tensors import Params
 from headjax.mesh.distributed import place_copies
 from headjax.mesh.mesh import replicated
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
-from headjax.models.base import ModelConfig
+from headjax.models.config import ModelConfig
 
 
 class TrainState(NamedTuple):

@@ -15,8 +15,8 @@ from headjax.evaluation.measures import Measure
 from headjax.mesh.mesh import batch_sharding, replicated
 from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings
-from headjax.models.base import Batch, Loss, ModelConfig, Options
 from headjax.models.compute import Compute
+from headjax.models.config import Batch, Loss, ModelConfig, Options
 from headjax.training.gradient import Gradient, accumulated_gradient, gradient
 from headjax.training.state import TrainState, state_shardings
 

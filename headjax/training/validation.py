@@ -14,7 +14,7 @@ from headjax.data.task import TaskData
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.evaluate import evaluate_batches
 from headjax.evaluation.task import reduce_batches
-from headjax.models.base import Batch, ModelConfig
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.training.config import TrainConfig
 from headjax.training.step import evaluation_step, measuring_step, put_whole_batch

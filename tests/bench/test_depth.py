@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headjax.bench import depth
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert
+from headjax.models.encoder import Bert
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 

@@ -3,9 +3,9 @@
 import jax
 
 from headjax.attention import MultiHead
-from headjax.models.base import Model
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import LanguageModel
+from headjax.models.decoder import LanguageModel
+from headjax.models.model import Model
+from headjax.models.sublayers import Dense
 from headjax.tokenizers.learned import byte_tokenizer
 
 

@@ -10,7 +10,7 @@ from headjax.cli import main
 from headjax.evaluation.selection import RULE, split_task
 from headjax.evaluation.specs import load_task
 from headjax.heads.scores import score_heads
-from headjax.models.directory import load
+from headjax.models.model import load
 from tests.commands.language_folder import write_language_folder
 
 

@@ -9,7 +9,7 @@ from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.commands.ablate import parse_size
 from headjax.core.errors import HeadjaxError
-from headjax.models.directory import load
+from headjax.models.model import load
 from tests.commands.language_folder import write_language_folder
 
 HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]

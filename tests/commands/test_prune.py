@@ -6,8 +6,8 @@ import pytest
 
 from headjax.cli import main
 from headjax.heads import named_orders
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Translation
+from headjax.models.encoder_decoder import Translation
+from headjax.models.sublayers import Dense
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.commands.language_folder import write_language_folder

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from headjax.cli import main
-from headjax.models.directory import load
+from headjax.models.model import load
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.commands.language_folder import write_language_folder

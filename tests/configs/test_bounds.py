@@ -23,7 +23,7 @@ from headjax.heads.hard_concrete import HardConcrete
 from headjax.heads.named_orders import OrderConfig
 from headjax.heads.subset_gates import Subset
 from headjax.initialization import Admin, DSInit, LayerScale
-from headjax.models.generation.sampling import Sample
+from headjax.models.generation import Sample
 from headjax.training.config import load_config, train_config
 from headjax.training.distillation import Distillation
 from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam

@@ -10,8 +10,8 @@ from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.initialization import Admin, LayerScale
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.directory import save
-from headjax.models.recipes import Directory
+from headjax.models.model import save
+from headjax.models.recipe import Directory
 from headjax.models.tasks import Classification
 from headjax.training.config import load_config, train_config
 from headjax.training.optimizer import Cosine, LinearDecay, RAdam

@@ -12,7 +12,7 @@ from headjax.core.serialize import from_data
 from headjax.core.tensors import count
 from headjax.data import PreparedData, Rehearsal
 from headjax.data.tasks import TASKS
-from headjax.models.recipes import Recipe
+from headjax.models.recipe import Recipe
 from headjax.models.summary import summarize
 from headjax.training.config import train_config
 from headjax.training.optimizer import LinearDecay

@@ -27,9 +27,9 @@ from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal
 from headjax.heads.pruning import prune
-from headjax.models.feed_forward import Dense, GatedDense
-from headjax.models.recipes import T5, Albert, Bert, Translation
-from headjax.models.residual import PreNorm
+from headjax.models.encoder import Albert, Bert
+from headjax.models.encoder_decoder import T5, Translation
+from headjax.models.sublayers import Dense, GatedDense, PreNorm
 from tests import tiny
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])

@@ -14,10 +14,10 @@ from headjax.conversion.analysis import output_difference
 from headjax.conversion.deep import layer_gap
 from headjax.core.errors import ConfigError, DataError
 from headjax.heads.deepen import deepen
-from headjax.models.directory import load
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Translation
+from headjax.models.encoder_decoder import Translation
+from headjax.models.model import load
+from headjax.models.sublayers import Dense
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 

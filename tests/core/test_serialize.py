@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from headjax.attention import Attention, MultiHead, NoHeads
 from headjax.core.errors import ConfigError
+from headjax.core.norms import LayerNorm, RMSNorm
 from headjax.core.serialize import dumps, from_data, kind, kind_of, kinds_of, to_data, unknown_name
 from headjax.core.tensors import Constant, FanIn, Initializer, Normal, TruncatedNormal, Xavier, Zeros
 from headjax.models import DecoderModel, ModelConfig
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
-from headjax.models.feed_forward import Dense, GatedDense
 from headjax.models.layer import Layer
-from headjax.models.norms import LayerNorm, RMSNorm
 from headjax.models.outputs import Tied, Untied
-from headjax.models.residual import PostNorm, PreNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, GatedDense, PostNorm, PreNorm
 from tests import tiny
 
 

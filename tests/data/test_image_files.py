@@ -11,10 +11,9 @@ from headjax.data.stream import train_iterator
 from headjax.data.task import DataConfig
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
-from headjax.models.feed_forward import Dense
-from headjax.models.patches import Patches
-from headjax.models.recipes import Vit
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
+from headjax.models.vision import Patches, Vit
 from tests.closeness import assert_close
 from tests.data.test_image_rows import write_cifar
 from tests.tiny import model, multi_head

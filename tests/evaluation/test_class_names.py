@@ -13,11 +13,11 @@ from headjax.data.labelled_text import TextClassification
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.models import directory
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert, Directory
+from headjax.models import model as directory
+from headjax.models.encoder import Bert
+from headjax.models.recipe import Directory, with_task
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
-from headjax.models.tasks.replace import with_task
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train

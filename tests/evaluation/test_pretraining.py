@@ -11,8 +11,8 @@ from headjax.data.rows import RowSource, TaskRow
 from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.pretraining import MaskedAndNext
 from headjax.evaluation.task import Task, measure_task
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert
+from headjax.models.encoder import Bert
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import NoTask, Pretraining
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import TEXT, WORDS, write_vocabulary

@@ -8,9 +8,9 @@ from headjax.evaluation.spans import best_span
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.squad import answer_f1
 from headjax.evaluation.task import measure_task
-from headjax.models.base import Output
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert
+from headjax.models.config import Output
+from headjax.models.encoder import Bert
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import NoTask, Span
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.closeness import close_to

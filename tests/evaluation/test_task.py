@@ -14,12 +14,13 @@ from headjax.evaluation.task import Task, evaluate_task, measure_task
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
-from headjax.models.base import Model, Options
+from headjax.models.config import Options
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.feed_forward import Dense
-from headjax.models.patches import Patches
-from headjax.models.recipes import Bert, Vit
+from headjax.models.encoder import Bert
+from headjax.models.model import Model
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, Regression, TaskOutput
+from headjax.models.vision import Patches, Vit
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny

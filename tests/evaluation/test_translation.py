@@ -9,9 +9,9 @@ from headjax.data.text_data import ParallelText
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.evaluation.translation import translate
-from headjax.models.feed_forward import Dense
-from headjax.models.generation.beam import beam_search
-from headjax.models.recipes import Translation
+from headjax.models.beam import beam_search
+from headjax.models.encoder_decoder import Translation
+from headjax.models.sublayers import Dense
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.tiny import model, multi_head
 

@@ -17,9 +17,10 @@ from headjax.core.tensors import Normal, initialize
 from headjax.heads.deepen import Deep, deep_config, deepen, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.models.dropout import Dropper
-from headjax.models.feed_forward import Dense, GatedDense
-from headjax.models.recipes import T5, Albert, Bert, Directory, Translation
+from headjax.models.encoder import Albert, Bert
+from headjax.models.encoder_decoder import T5, Translation
+from headjax.models.recipe import Directory
+from headjax.models.sublayers import Dense, Dropper, GatedDense
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 from tests.closeness import assert_close

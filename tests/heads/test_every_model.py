@@ -19,8 +19,9 @@ from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.scores import SCORES, score_heads
 from headjax.models import Compute, Model
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import T5, Albert
+from headjax.models.encoder import Albert
+from headjax.models.encoder_decoder import T5
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 

@@ -10,15 +10,14 @@ import pytest
 
 from headjax.attention import Grouped, Latent
 from headjax.core.errors import ConfigError
+from headjax.core.norms import LayerNorm, RMSNorm
 from headjax.core.tensors import flatten
 from headjax.heads.folding import fold_shortcuts
 from headjax.models import EncoderDecoderModel, EncoderModel
-from headjax.models.directory import load
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
-from headjax.models.feed_forward import Dense, GatedDense
-from headjax.models.norms import LayerNorm, RMSNorm
-from headjax.models.residual import PostNorm, ScaledPostNorm
+from headjax.models.model import load
 from headjax.models.stack import SharedStack, Stack
+from headjax.models.sublayers import Dense, GatedDense, PostNorm, ScaledPostNorm
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -12,8 +12,8 @@ from headjax.heads.normalization import normalize_layers
 from headjax.heads.scores import Scores, batch_sums, score_heads
 from headjax.heads.selection import most_within, requested_count, select
 from headjax.heads.steps import fraction_steps, percent_steps, tenth_steps
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import T5
+from headjax.models.encoder_decoder import T5
+from headjax.models.sublayers import Dense
 from tests import tiny
 
 CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(2)))

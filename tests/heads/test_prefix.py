@@ -10,7 +10,7 @@ import pytest
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.prefix import record, resume
-from headjax.models.base import Options
+from headjax.models.config import Options
 from tests import tiny
 
 BATCH = tiny.tokens(2, 6) | {"attention_mask": np.array([[1] * 6, [1] * 4 + [0] * 2])}

@@ -15,8 +15,8 @@ from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.pruning import prune
 from headjax.heads.scores import SCORES, score_heads
-from headjax.models.base import Options
 from headjax.models.compute import Compute
+from headjax.models.config import Options
 from headjax.models.stack import SharedStack
 from tests import tiny
 from tests.closeness import assert_close

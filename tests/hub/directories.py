@@ -22,7 +22,7 @@ from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.table import InexpressibleError
-from headjax.models.base import Model
+from headjax.models.model import Model
 from tests import tiny
 from tests.closeness import tolerance
 

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 import headjax
 from headjax.attention import MultiHead
 from headjax.core.errors import ConfigError, ParameterError
+from headjax.core.norms import LayerNorm
 from headjax.heads.pruning import prune
 from headjax.hub.checking import max_difference
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size, dividing
@@ -32,12 +33,10 @@ from headjax.hub.table import (
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
-from headjax.models.norms import LayerNorm
 from headjax.models.outputs import Tied, Untied
-from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, PreNorm
 from tests.tiny import model as noisy
 
 WIDTH, HEADS = size("width"), size("heads")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
+from headjax.core.norms import LayerNorm
 from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import FanIn, Normal, SlicedXavier, Tensor, Xavier, flatten
 from headjax.initialization import (
@@ -28,10 +29,8 @@ from headjax.initialization.admin import profile
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, EncoderDecoderModel, Options
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
-from headjax.models.feed_forward import Dense
-from headjax.models.norms import LayerNorm
-from headjax.models.residual import PostNorm, ScaledNoNorm
 from headjax.models.stack import SharedStack, Stack
+from headjax.models.sublayers import Dense, PostNorm, ScaledNoNorm
 from headjax.training.step import put_whole_batch
 from tests import tiny
 from tests.closeness import assert_close, close_to

@@ -6,16 +6,15 @@ import jax
 import numpy as np
 import pytest
 
+from headjax.core.norms import LayerNorm
 from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, Setting
 from headjax.initialization.admin import profile
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import EncoderModel
 from headjax.models.embeddings import Embeddings, Sinusoidal
-from headjax.models.feed_forward import Dense
-from headjax.models.norms import LayerNorm
-from headjax.models.residual import PostNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, PostNorm
 from headjax.training.step import put_whole_batch
 from tests import tiny
 from tests.closeness import assert_close

@@ -18,7 +18,7 @@ from headjax.core.serialize import from_data
 from headjax.core.tensors import flatten
 from headjax.mesh.distributed import BatchShare, Vote, initialize, process_share
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.recipes import Recipe
+from headjax.models.recipe import Recipe
 from headjax.training.config import load_config, train_config
 from headjax.training.loop import train
 from headjax.training.metrics import read_metrics

@@ -14,7 +14,7 @@ from headjax.core.configuration import load_config
 from headjax.core.serialize import from_data
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin, DSInit, LayerScale, ReZero
-from headjax.models.recipes import Recipe
+from headjax.models.recipe import Recipe
 from headjax.training.optimizer import AdamW, ConstantRate, decayed
 from tests.attention.formulations import FORMULATIONS, WIDTH
 from tests.tiny import decoder_config, layer

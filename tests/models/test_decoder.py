@@ -17,7 +17,7 @@ from headjax.core.tensors import Normal, flatten
 from headjax.models import Compute, DecoderModel, Options
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
 from headjax.models.outputs import Tied, Untied
-from headjax.models.residual import PostNorm
+from headjax.models.sublayers import PostNorm
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, close_to
 

@@ -15,11 +15,11 @@ from headjax.core.serialize import from_data, to_data
 from headjax.heads.pruning import prune
 from headjax.models import Compute, EncoderModel, ModelConfig
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
 from headjax.models.layer import Layer
-from headjax.models.pooler import Pooler
-from headjax.models.recipes import Albert, Bert, DistilBert, Roberta
+from headjax.models.outputs import Pooler
 from headjax.models.stack import SharedStack, Stack
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
 from tests import tiny
 from tests.closeness import assert_close

@@ -19,11 +19,9 @@ from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.models import Compute, EncoderDecoderModel, ModelConfig, Options
-from headjax.models.embeddings import Learned, Sinusoidal
-from headjax.models.feed_forward import Dense, GatedDense
-from headjax.models.position_bias import RelativeBuckets
-from headjax.models.recipes import T5, Translation
-from headjax.models.residual import PreNorm
+from headjax.models.embeddings import Learned, RelativeBuckets, Sinusoidal
+from headjax.models.encoder_decoder import T5, Translation
+from headjax.models.sublayers import Dense, GatedDense, PreNorm
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -17,8 +17,8 @@ from headjax.heads import gates as gate_arrays
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
 from headjax.models import Compute, Options
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Vit
+from headjax.models.sublayers import Dense
+from headjax.models.vision import Vit
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close

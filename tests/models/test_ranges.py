@@ -13,9 +13,9 @@ from headjax.evaluation.evaluate import evaluate
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.feed_forward import Dense
+from headjax.models.encoder import Bert
 from headjax.models.generation import generate
-from headjax.models.recipes import Bert
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel, Regression, TokenClassification
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.training.loop import check_vocabulary

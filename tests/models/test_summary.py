@@ -1,12 +1,25 @@
+"""Summaries, operations against XLA's own count of the unscanned program, and kernels that a model cannot use."""
+
 from __future__ import annotations
 
 import json
 
-from headjax.attention import NoHeads
+import jax
+import pytest
+
+from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, NoHeads, RotaryHalves, Talking, Tucker
 from headjax.core import tensors
+from headjax.core.errors import ConfigError
+from headjax.core.tensors import abstract
 from headjax.heads.pruning import prune
-from headjax.models import Compute
-from headjax.models.summary import summarize
+from headjax.models import Compute, Options
+from headjax.models.decoder import LanguageModel
+from headjax.models.encoder import Albert, Bert
+from headjax.models.encoder_decoder import Translation
+from headjax.models.sublayers import Dense, GatedDense
+from headjax.models.summary import check_kernels, summarize
+from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
+from headjax.models.vision import Vit
 from tests import tiny
 from tests.models.test_encoder import config
 
@@ -47,3 +60,109 @@ def test_encoders_have_no_cache_and_shared_layers_say_so():
     assert summary.cache_bytes_per_token == 0
     assert [layer.tied_layers for layer in summary.layers] == [(0, 1, 2)] * 3
     assert summary.heads == 12
+
+
+@pytest.mark.parametrize(
+    "layer, attention, dtype, message",
+    [
+        (tiny.multi_head(1, 768), "cudnn", "bfloat16", r"\(multi_head\): qk_dim is 768, and its largest is 128"),
+        (tiny.multi_head(), "collaborative_pallas", "float32", r"\(multi_head\): it needs one shared query"),
+        (
+            Talking(num_heads=2, logit_heads=2, softmax_heads=2, head_dim=4),
+            "xla",
+            "float32",
+            r"\(talking\): talking heads mix the weights",
+        ),
+    ],
+    ids=["cudnn", "collaborative_pallas", "talking"],
+)
+def test_the_layer_that_does_not_fit_is_named(layer, attention, dtype, message):
+    # The first layer can use every kernel that runs here, the second cannot.
+    first = tiny.collaborative() if attention == "collaborative_pallas" else tiny.multi_head()
+    config = tiny.decoder_config(tiny.layer(first), tiny.layer(layer))
+    named = rf"^compute.attention: {attention} cannot compute decoder.layers\[1\].attention {message}"
+    with pytest.raises(ConfigError, match=named):
+        check_kernels(config, Compute(attention=attention, dtype=dtype), training=False)
+    check_kernels(config, Compute(), training=True)
+
+
+def test_dropout_counts_in_training_only():
+    config = tiny.decoder_config(tiny.layer(attention_dropout=0.1))
+    check_kernels(config, Compute(attention="xla"), training=False)
+    with pytest.raises(ConfigError, match=r"xla cannot compute decoder.layers\[0\].attention .* no dropout"):
+        check_kernels(config, Compute(attention="xla"), training=True)
+
+
+def test_names_and_types_are_checked_when_the_options_are_made():
+    with pytest.raises(ConfigError, match="attention: unknown attention kernel 'splas'; did you mean 'splash'"):
+        Compute(attention="splas")
+    with pytest.raises(ConfigError, match="attention: cudnn computes in bfloat16 and float16, and dtype is float32"):
+        Compute(attention="cudnn")
+
+
+LENGTH, BATCH = 128, 2
+
+
+MULTI = MultiHead(num_heads=12, head_dim=64)
+
+
+FORMULATIONS = {
+    "multi_head": MULTI,
+    "fixed_head_size": MultiHead(num_heads=8, head_dim=128, value_dim=96),
+    "rotary": MultiHead(num_heads=12, head_dim=64, rotary=RotaryHalves()),
+    "grouped": Grouped(num_heads=12, kv_heads=4, head_dim=64),
+    "collaborative": Collaborative(num_heads=12, shared_dim=384, value_dim=64, head_dim=64, content_bias=True),
+    "tucker": Tucker(num_heads=12, query_rank=256, key_rank=192, value_dim=64, head_dim=64),
+    "latent": Latent(num_heads=12, rank=256, head_dim=64),
+    "talking": Talking(num_heads=12, logit_heads=12, softmax_heads=12, head_dim=64),
+    "gated": Gated(inner=MULTI),
+    "no_heads": NoHeads(),
+}
+
+
+LAYERS = {"attention": MULTI, "feed_forward": Dense(3072), "num_layers": 2}
+
+
+TOKENS = {"input_ids": (BATCH, LENGTH)}
+
+
+STACKS = {
+    "pretraining": (Bert(task=Pretraining(), **LAYERS), TOKENS),
+    "albert": (Albert(task=MaskedLanguageModel(), **LAYERS), TOKENS),
+    "language_model": (LanguageModel(vocab_size=1000, max_length=LENGTH, width=768, **LAYERS), TOKENS),
+    "translation": (
+        Translation(vocab_size=1000, width=768, **LAYERS),
+        TOKENS | {"decoder_input_ids": (BATCH, LENGTH)},
+    ),
+    "vision": (Vit(task=Classification(classes=1000), **LAYERS), {"pixel_values": (BATCH, 3, 224, 224)}),
+}
+
+
+def counted_by_xla(config, shapes):
+    """Operations for one example, from the program before it is compiled: no array is made."""
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, "float32" if name == "pixel_values" else "int32")
+        for name, shape in shapes.items()
+    }
+    options = Options(compute=Compute(scan=False))
+    lowered = jax.jit(lambda params, batch: config.apply(params, batch, options)).lower(
+        abstract(config.tensors()), batch
+    )
+    return lowered.cost_analysis()["flops"] / BATCH
+
+
+@pytest.mark.parametrize("name", list(FORMULATIONS))
+def test_formulations(name):
+    attention, feed_forward = FORMULATIONS[name], GatedDense(2048, "silu")
+    recipe = LanguageModel(
+        vocab_size=1000, max_length=LENGTH, width=768, num_layers=2, attention=attention, feed_forward=feed_forward
+    )
+    config = recipe.build()
+    assert config.flops(LENGTH) == pytest.approx(counted_by_xla(config, TOKENS), rel=0.02)
+
+
+@pytest.mark.parametrize("name", list(STACKS))
+def test_stacks(name):
+    recipe, shapes = STACKS[name]
+    config = recipe.build()
+    assert config.flops(LENGTH) == pytest.approx(counted_by_xla(config, shapes), rel=0.02)

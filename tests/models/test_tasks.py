@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.models.base import Output
+from headjax.models.config import Output
 from headjax.models.tasks import (
     Classification,
     MaskedLanguageModel,

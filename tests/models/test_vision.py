@@ -8,11 +8,10 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import Normal
 from headjax.models import Compute, ModelConfig, VisionModel
-from headjax.models.feed_forward import Dense
-from headjax.models.patches import Patches
-from headjax.models.recipes import Vit
+from headjax.models.sublayers import Dense
 from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, DistilledClassification, Span
+from headjax.models.vision import Patches, Vit
 from tests import tiny
 from tests.closeness import assert_close
 

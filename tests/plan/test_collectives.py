@@ -4,12 +4,12 @@ import math
 
 import pytest
 
+from headjax.core.norms import LayerNorm
 from headjax.core.tensors import count, flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.models import Compute
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.norms import LayerNorm
 from headjax.models.outputs import Tied, Untied
 from headjax.plan.collectives import Collective, collectives
 from headjax.training.optimizer import AdamW, ConstantRate

@@ -14,7 +14,7 @@ import pytest
 from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import abstract, count
-from headjax.models.base import Options
+from headjax.models.config import Options
 from headjax.plan.collectives import Collective
 from headjax.plan.plan import Plan, _needed, check_plan, plan, plan_config
 from headjax.plan.roofline import Roofline, roofline

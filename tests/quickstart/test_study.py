@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headjax.cli import main
-from headjax.models.directory import load
+from headjax.models.model import load
 from headjax.quickstart.study import CONVERSIONS, FRACTIONS, RANDOM_ORDERS, REMOVED_FOR_REAL
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import optax
 
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.base import Options
 from headjax.models.compute import Compute
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Albert
+from headjax.models.config import Options
+from headjax.models.encoder import Albert
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.training.depth import depth_measurement
 from tests import tiny

@@ -10,9 +10,9 @@ from scipy.special import log_softmax
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.base import Output
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert
+from headjax.models.config import Output
+from headjax.models.encoder import Bert
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.distillation import Distillation, distill, distillation_loss
 from headjax.training.optimizer import AdamW, ConstantRate

@@ -8,8 +8,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert, Directory
+from headjax.models.encoder import Bert
+from headjax.models.recipe import Directory
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train
@@ -72,7 +73,7 @@ def test_a_task_that_does_not_fit_is_refused_before_training(folder, tmp_path):
 
 def test_sentence_embeddings_learn_similarities(folder, tmp_path):
     """From a directory, with the output that compares sentences; equal sentences are similar, others are not."""
-    from headjax.models.base import Model
+    from headjax.models.model import Model
 
     generator = np.random.default_rng(1)
     sentences = [" ".join(generator.choice(TEXT[:12], 5)) for _ in range(40)]

@@ -9,10 +9,11 @@ import pytest
 from headjax.core.tensors import Normal
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute
-from headjax.models.feed_forward import Dense
-from headjax.models.patches import Patches
-from headjax.models.recipes import Bert, Translation, Vit
+from headjax.models.encoder import Bert
+from headjax.models.encoder_decoder import Translation
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel
+from headjax.models.vision import Patches, Vit
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import initial_state
 from headjax.training.step import put_batch, train_step

@@ -15,7 +15,7 @@ from headjax.core.errors import CheckpointError, ConfigError, DataError, Headjax
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
-from headjax.models.directory import load
+from headjax.models.model import load
 from headjax.training.checkpoints import check_workdir
 from headjax.training.clock import StepClock
 from headjax.training.config import train_config

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from headjax.core.configuration import load_config
-from headjax.models.directory import load
+from headjax.models.model import load
 from headjax.training.config import train_config
 from headjax.training.loop import train
 

@@ -11,12 +11,11 @@ from headjax.core.tensors import count, flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
 from headjax.models import Compute
-from headjax.models.base import Loss
-from headjax.models.feed_forward import Dense
+from headjax.models.config import Loss
 from headjax.models.outputs import IGNORED, Untied
-from headjax.models.patches import Patches
-from headjax.models.recipes import Vit
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
+from headjax.models.vision import Patches, Vit
 from headjax.plan.collectives import collectives
 from headjax.training.gradient import accumulated_gradient
 from headjax.training.optimizer import AdamW, ConstantRate

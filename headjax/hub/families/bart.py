@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headjax.attention.multi_head import MultiHead
+from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Leading, Rules, given, norm, one, projection, under, unless
@@ -23,12 +24,10 @@ from headjax.hub.table import (
 )
 from headjax.models.embeddings import Embeddings, Learned, Sinusoidal
 from headjax.models.encoder_decoder import EncoderDecoderModel
-from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
-from headjax.models.norms import LayerNorm
 from headjax.models.outputs import Tied
-from headjax.models.residual import PostNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, PostNorm
 
 _WIDTH, _VOCABULARY, _PADDING = size("d_model"), size("vocab_size"), integer("pad_token_id", 1)
 _NORM = LayerNorm(1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headjax.attention.multi_head import MultiHead
+from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.labels import classifier, labelled
 from headjax.hub.family import Copies, Family, ModelClass
@@ -26,12 +27,10 @@ from headjax.hub.table import (
 )
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
 from headjax.models.encoder import EncoderModel
-from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
-from headjax.models.norms import LayerNorm
-from headjax.models.pooler import Pooler
-from headjax.models.residual import PostNorm
+from headjax.models.outputs import Pooler
 from headjax.models.stack import SharedStack, Stack
+from headjax.models.sublayers import Dense, PostNorm
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
 
 _WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from headjax.attention.multi_head import MultiHead
+from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.rules import Flat, Fused, Matrix, Rule, Rules, Transposed, norm, one, projection, under
 from headjax.hub.table import Choice, Layers, Training, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
-from headjax.models.norms import LayerNorm
 from headjax.models.outputs import Tied, Untied
-from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, PreNorm
 
 _WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))

@@ -8,6 +8,7 @@ from typing import Any
 from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves
+from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import Fields
@@ -30,12 +31,10 @@ from headjax.hub.table import (
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.feed_forward import GatedDense
 from headjax.models.layer import Layer
-from headjax.models.norms import RMSNorm
 from headjax.models.outputs import Tied, Untied
-from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import GatedDense, PreNorm
 
 _SCALING = Choice(
     text("rope_type", text("type", "default")),

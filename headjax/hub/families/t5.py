@@ -7,20 +7,18 @@ from typing import Any
 
 from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import MultiHead
+from headjax.core.norms import RMSNorm
 from headjax.core.tensors import FanIn
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import Rules, Transposed, given, one, projection, under, unless
 from headjax.hub.table import Custom, Field, InexpressibleError, Layers, flag, integer, number, record, size
-from headjax.models.embeddings import Embeddings, NoPositions
+from headjax.models.embeddings import Embeddings, NoPositions, RelativeBuckets
 from headjax.models.encoder_decoder import EncoderDecoderModel
-from headjax.models.feed_forward import Dense, FeedForward, GatedDense
 from headjax.models.layer import Layer
-from headjax.models.norms import RMSNorm
 from headjax.models.outputs import Tied, TokenLogits, Untied
-from headjax.models.position_bias import RelativeBuckets
-from headjax.models.residual import PreNorm
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, FeedForward, GatedDense, PreNorm
 
 _HIDDEN = size("d_ff")
 

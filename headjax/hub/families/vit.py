@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headjax.attention.multi_head import MultiHead
+from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.labels import classifier, labelled
 from headjax.hub.family import Family, ModelClass
@@ -24,15 +25,12 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
-from headjax.models.norms import LayerNorm
-from headjax.models.patches import Patches
-from headjax.models.pooler import Pooler
-from headjax.models.residual import PreNorm
+from headjax.models.outputs import Pooler
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense, PreNorm
 from headjax.models.tasks import DistilledClassification, NoTask
-from headjax.models.vision import VisionModel
+from headjax.models.vision import Patches, VisionModel
 
 
 def _read_side(fields: Fields, name: str, default: Any) -> int:

@@ -1,11 +1,8 @@
 """Task outputs of encoders: one small class per task, with its logits and its loss."""
 
-from headjax.models.tasks.base import Features, Logits, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.classification import Classification, Regression, TokenClassification
-from headjax.models.tasks.distilled import DistilledClassification
-from headjax.models.tasks.masked import MaskedLanguageModel, Pretraining
-from headjax.models.tasks.similarity import SentenceSimilarity
-from headjax.models.tasks.span import Span
+from headjax.models.tasks.classification import Classification, DistilledClassification, Regression, TokenClassification
+from headjax.models.tasks.task_output import Features, Logits, NoTask, TaskOutput, Vocabulary
+from headjax.models.tasks.text import MaskedLanguageModel, Pretraining, SentenceSimilarity, Span
 
 __all__ = [
     "Classification",

@@ -1,25 +1,26 @@
-"""Classification and regression of sequences, and classification of tokens."""
+"""Classification and regression of sequences, classification of tokens, and the names of classes."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from headjax.core.class_names import class_numbers, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
-from headjax.models.base import Batch, Loss, Output
-from headjax.models.dropout import Dropper
+from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import abstract_integers, batch_array
-from headjax.models.linear import linear, linear_tensors
-from headjax.models.outputs import IGNORED, cross_entropy
+from headjax.models.outputs import IGNORED, cross_entropy, linear, linear_tensors
 from headjax.models.ranges import Range
-from headjax.models.tasks.base import Features, Logits, TaskOutput, Vocabulary
+from headjax.models.sublayers import Dropper
+from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
 
 
 @kind("classification")
@@ -186,3 +187,93 @@ def integer_labels(batch: Batch, ndim: int) -> jax.Array:
         axes = "[batch]" if ndim == 1 else "[batch, length]"
         raise DataError(f"labels: expected integers {axes}, got {labels.dtype} {list(labels.shape)}")
     return labels
+
+
+@kind("distilled_classification")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistilledClassification(TaskOutput):
+    """(h_0 W + b + h_1 V + c) / 2: the mean of two classifiers (Touvron et al. 2021, section 4).
+
+    The first reads the class token and learns `labels`, as `Classification` has them; the second reads the distillation
+    token and learns `teacher_labels [batch]`, a teacher's answers; without those both learn the labels. Each carries
+    half the loss. Their logits come as `extra_logits["cls_logits"]` and `["distillation_logits"]`.
+
+    Attributes:
+        classes: number of classes.
+        label_smoothing: share of the label's target spread evenly over the classes.
+        names: the classes by name, in the order of their numbers; empty where they have numbers only.
+    """
+
+    classes: Size
+    label_smoothing: Rate = 0.0
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_names(self.names, self.classes)
+
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        return {"class": linear_tensors(width, self.classes), "distillation": linear_tensors(width, self.classes)}
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        first = linear(params["class"], features.hidden[:, 0])
+        second = linear(params["distillation"], features.hidden[:, 1])
+        return Logits((first + second) / 2.0, {"cls_logits": first, "distillation_logits": second})
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        learned, counted = class_losses(output.require_logits("cls_logits"), batch, self.label_smoothing)
+        taught = {"labels": batch.get("teacher_labels", batch_array(batch, "labels"))}
+        distilled, _ = class_losses(output.require_logits("distillation_logits"), taught, 0.0)
+        return Loss((learned + counted * distilled) / 2.0, counted)
+
+    def for_evaluation(self) -> DistilledClassification:
+        return dataclasses.replace(self, label_smoothing=0.0)
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        classes = Range(self.classes, "classes", ignored=IGNORED)
+        return {"labels": classes, "teacher_labels": classes}
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return 4 * width * self.classes
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size,), "labels", "teacher_labels")
+
+
+Classifier = Classification | DistilledClassification | TokenClassification
+
+
+def class_names(config: ModelConfig) -> tuple[str, ...]:
+    """The names of a classifier's classes in the order of their numbers; empty where it has none."""
+    output = getattr(config, "output", None)
+    return output.names if isinstance(output, Classifier) else ()
+
+
+def names_or_numbers(config: ModelConfig) -> tuple[str, ...]:
+    """The names of a classifier's classes, their numbers where it has no names; empty for models of other kinds."""
+    output = getattr(config, "output", None)
+    return (output.names or class_numbers(output.classes)) if isinstance(output, Classifier) else ()
+
+
+def with_class_names(config: Any, names: Sequence[str]) -> Any:
+    """The config of a classifier that names no classes yet with these names; any other config as it is.
+
+    Names that only repeat the numbers, or that are not as many as the classes, are not taken.
+    """
+    output: TaskOutput | None = getattr(config, "output", None)
+    if not isinstance(output, Classifier) or output.names or len(names) != output.classes or tell_nothing(names):
+        return config
+    return dataclasses.replace(config, output=dataclasses.replace(output, names=tuple(names)))
+
+
+def remembered_names(history: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The class names by a model's history, for directories that were written before configs held them."""
+    for entry in reversed(history):
+        if entry.get("action") == "task":
+            return ()
+        if entry.get("action") == "train" and (entry.get("data") or {}).get("labels"):
+            return tuple(map(str, entry["data"]["labels"]))
+        if entry.get("action") == "import":
+            named = (entry.get("config") or {}).get("id2label") or {}
+            return tuple(str(named.get(str(number), "")) for number in range(len(named)))
+    return ()

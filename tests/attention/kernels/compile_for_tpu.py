@@ -17,7 +17,7 @@ from headjax.core.tensors import map_tensors
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, Options
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.kernels import check_kernels
+from headjax.models.summary import check_kernels
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 

@@ -1,10 +1,11 @@
-"""What every task output of an encoder is: hidden states to logits, and logits and labels to losses."""
+"""The base of the task outputs of encoders: hidden states to logits, and logits and labels to losses."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 
@@ -12,8 +13,9 @@ from headjax.core.errors import ConfigError, DataError
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
-from headjax.models.base import Batch, Loss, Output
+from headjax.models.config import Batch, Loss, Options, Output, by_head_stack
 from headjax.models.ranges import Range
+from headjax.models.sublayers import fold
 
 
 class Vocabulary(NamedTuple):
@@ -122,3 +124,25 @@ class NoTask(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return {}
+
+
+def answer(
+    task: TaskOutput, params: Params, features: Features, reports: Sequence[Mapping[str, Any]], options: Options
+) -> Output:
+    """The output of an encoder with a task.
+
+    Args:
+        task: makes logits.
+        params: its parameters.
+        features: what it reads.
+        reports: per layer of the encoder what the probe made of it.
+        options: of the forward.
+    """
+    logits = task(params, features, fold(options.key, 3))
+    return Output(
+        hidden=features.hidden,
+        logits=logits.logits,
+        pooled=features.pooled,
+        probes=None if options.probe is None else by_head_stack("encoder", reports),
+        extra_logits=logits.extra,
+    )

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
-from headjax.models.base import Batch, Gates, Model, Options
 from headjax.models.compute import Compute
-from headjax.models.decoding import DecodingState, GenerativeModel
-from headjax.models.generation.generate import check_generative, start
+from headjax.models.config import Batch, DecodingState, Gates, GenerativeModel, Options
+from headjax.models.generation import check_generative, start
 from headjax.models.inputs import device_batch
+from headjax.models.model import Model
 
 NEVER = -1e30
 """Score of a hypothesis that does not exist."""

@@ -1,11 +1,10 @@
-"""What every architecture is, and the model as a value: (config, params)."""
+"""The base of the architectures, and the values that a forward pass takes and returns."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,11 +12,10 @@ import jax.numpy as jnp
 
 from headjax.attention.formulation import Attention
 from headjax.core import tensors as declared
-from headjax.core.arguments import checked
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, Size
-from headjax.core.serialize import kind_of
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
+from headjax.models.cache import Cache
 from headjax.models.compute import Compute
 from headjax.models.layer import ProbeFunction
 from headjax.models.ranges import Range
@@ -26,11 +24,13 @@ from headjax.models.stack import Stack
 Batch = Mapping[str, Any]
 """Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ..."""
 
+
 Gates = Mapping[str, jax.Array]
 """Head gates by head stack (`encoder`, `decoder`, `cross`): `[layers, max_heads]`, `[layers, batch, max_heads]` or
 `[layers, batch, query, max_heads]`."""
 
-SLOTS = {
+
+HEAD_STACKS = {
     "encoder": ("encoder", "attention"),
     "decoder": ("decoder", "attention"),
     "cross": ("decoder", "cross_attention"),
@@ -84,7 +84,7 @@ def by_head_stack(stack: str, probed: Sequence[Mapping[str, Any]]) -> dict[str, 
     """What a stack's layers were probed for, slot by slot, as lists by head stack."""
     return {
         name: [layer[slot] for layer in probed]
-        for name, (home, slot) in SLOTS.items()
+        for name, (home, slot) in HEAD_STACKS.items()
         if home == stack and slot in probed[0]
     }
 
@@ -200,7 +200,7 @@ class ModelConfig(Checked, abc.ABC):
         stacks = self.stacks()
         return {
             name: stacks[stack].attentions(slot)
-            for name, (stack, slot) in SLOTS.items()
+            for name, (stack, slot) in HEAD_STACKS.items()
             if stack in stacks and getattr(stacks[stack].layers[0], slot) is not None
         }
 
@@ -213,75 +213,64 @@ class ModelConfig(Checked, abc.ABC):
         return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Model:
-    """A model is (config, params): an immutable value. Whatever changes a model is a function from Model to Model.
+class DecodingState(NamedTuple):
+    """Everything a model remembers of one batch between tokens.
 
     Attributes:
-        config: the architecture.
-        params: nested dict of arrays, as `config.tensors()` declares them.
-        history: what was done to it, oldest first.
-        tokenizer: its tokenizer, if it has one.
+        cache: the decoder's cache.
+        source: `[batch, key]` bool, False at the source's padding; None without cross-attention or padding.
     """
 
-    config: ModelConfig
-    params: Params
-    history: tuple[Mapping[str, Any], ...] = ()
-    tokenizer: Any = None
+    cache: Cache
+    source: jax.Array | None = None
 
-    @checked
-    def __call__(
-        self,
-        batch: Batch,
-        gates: Gates | None = None,
-        *,
-        attention: bool = False,
-        probe: ProbeFunction | None = None,
-        compute: Compute = Compute(),
-    ) -> Output:
-        """The forward pass, jitted.
+    def take(self, rows: jax.Array) -> DecodingState:
+        """The state of these examples, in this order; one may be taken several times."""
+        return DecodingState(self.cache.take(rows), None if self.source is None else self.source[rows])
+
+    def reorder(self, rows: jax.Array) -> DecodingState:
+        """The state of these examples, each with the same source as the one whose row it takes."""
+        return self._replace(cache=self.cache.reorder(rows))
+
+
+class Prompt(NamedTuple):
+    """What generation continues.
+
+    Attributes:
+        tokens: `[batch, length]`.
+        present: `[batch, length]` bool, False at padding, on whichever side.
+        state: a state that has seen none of them.
+    """
+
+    tokens: jax.Array
+    present: jax.Array
+    state: DecodingState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerativeModel(ModelConfig):
+    """A model that predicts the next token from those before it."""
+
+    @abc.abstractmethod
+    def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
+        """What the batch asks to continue, with room in the cache for this many new tokens.
+
+        Raises:
+            DataError: prompt and new tokens together are more than the model's positions reach.
+        """
+
+    @abc.abstractmethod
+    def decode(
+        self, params: Params, tokens: jax.Array, present: jax.Array, state: DecodingState, options: Options
+    ) -> tuple[jax.Array, DecodingState]:
+        """Logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
+
+        They are those of one forward over all tokens seen so far.
 
         Args:
-            batch: arrays by Hugging Face's names.
-            gates: head gates; None is all ones.
-            attention: whether to return each layer's attention probabilities.
-            probe: a function of one attention call whose results are returned per layer.
-            compute: how to compute.
+            params: the parameters.
+            tokens: `[batch, new]` tokens that follow what the state has seen.
+            present: `[batch, new]` bool, False at padding.
+            state: what came before.
+            options: gates and how to compute.
         """
-        from headjax.models.forward import forward
-
-        return forward(self.config, self.params, batch, gates, attention=attention, probe=probe, compute=compute)
-
-    def __repr__(self) -> str:
-        """What the model is in at most five lines; its `config` and `params` print whole."""
-        types = sorted({str(array.dtype) for array in jax.tree.leaves(self.params)})
-        output: Any = getattr(self.config, "output", None)
-        stacks = [
-            f"{name} {sum(layer.num_heads for layer in layers)} in {len(layers)} layers"
-            for name, layers in self.config.attentions().items()
-        ]
-        made = ", ".join(str(entry.get("action", "?")) for entry in self.history[-5:])
-        lines = [
-            f"Model: {kind_of(self.config)}, width {self.config.width}"
-            + (f", output {kind_of(output)}" if hasattr(output, "_kind") else "")
-            + (f" of {output.classes} classes" if hasattr(output, "classes") else ""),
-            f"  heads: {', '.join(stacks)}",
-            f"  parameters: {self.num_parameters:,}" + (f" ({', '.join(types)})" if types else ", none loaded"),
-            f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}" + (f"; history: {made}" if made else ""),
-        ]
-        return "\n".join(lines)
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of parameters."""
-        return declared.count(self.config.tensors())
-
-    def replace(self, **changes: Any) -> Model:
-        """A copy with other fields."""
-        return dataclasses.replace(self, **changes)
-
-    def save(self, path: str | Path) -> None:
-        """Writes a model directory, see `headjax.models.directory`."""
-        from headjax.models.directory import save
-
-        save(self, path)

@@ -1,4 +1,6 @@
-"""Model directories: exact round trips, strict loading, nothing half-written."""
+"""The model as a value: exact round trips through strict model directories, and its short text."""
+
+from __future__ import annotations
 
 import json
 import shutil
@@ -9,15 +11,18 @@ import pytest
 
 from headjax.attention import Collaborative, MultiHead, NoHeads
 from headjax.core.errors import CheckpointError, ConfigError, ParameterError
+from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
+from headjax.heads.head_id import HeadId
+from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.base import Model
 from headjax.models.decoder import DecoderModel
-from headjax.models.directory import load, load_config
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.feed_forward import Dense
 from headjax.models.layer import Layer
+from headjax.models.model import Model, load, load_config
 from headjax.models.stack import Stack
+from headjax.models.sublayers import Dense
+from tests.hub.directories import BERT, LLAMA, T5, model_of
 
 
 def small_config(hidden=8):
@@ -155,3 +160,24 @@ def test_somebody_elses_config_is_not_replaced(saved, tmp_path):
     assert [file.name for file in (tmp_path / "theirs").iterdir()] == ["config.json"]
     saved[0].save(tmp_path / "ours")
     saved[0].save(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("fields", [BERT, LLAMA, T5])
+def test_a_model_prints_as_a_few_lines(fields):
+    model = model_of(fields)
+    text = repr(model)
+    assert str(model) == text
+    assert text.count("\n") <= 4
+    assert kind_of(model.config) in text
+    assert f"width {model.config.width}" in text
+    assert f"{model.num_parameters:,} (float32)" in text
+    assert "Array" not in text
+    assert ("decoder 8 in 2 layers" in text) is (fields is not BERT)
+
+
+def test_what_was_done_to_it_is_said():
+    text = repr(prune(model_of(BERT), [HeadId("encoder", 0, 1)]))
+    assert "encoder 7 in 2 layers" in text
+    assert "output classification of 3 classes" in text
+    assert text.endswith("history: prune")
+    assert "none loaded" in repr(Model(model_of(BERT).config, {}))

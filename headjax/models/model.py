@@ -1,11 +1,14 @@
-"""Model directories: `config.json`, `params/` (Orbax), `tokenizer/` and `history.json`."""
+"""A model as a value, (config, params): its forward pass and its directory.
+
+A model directory holds `config.json`, `params/` (Orbax), `tokenizer/` and `history.json`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
-import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,130 @@ import jax
 from jax.sharding import Mesh
 
 from headjax.core import tensors as declared
-from headjax.core.errors import CheckpointError
-from headjax.core.files import check_sizes, write_sizes
-from headjax.core.serialize import from_data, to_data
-from headjax.models.base import Model, ModelConfig
-from headjax.models.tasks.class_names import remembered_names, with_class_names
+from headjax.core.arguments import checked
+from headjax.core.errors import CheckpointError, DataError
+from headjax.core.files import check_sizes, first_line, write_directory, write_sizes
+from headjax.core.serialize import from_data, kind_of, to_data
+from headjax.core.tensors import Params
+from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import shardings
+from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
+from headjax.models.inputs import device_batch
+from headjax.models.layer import Probe, ProbeFunction
+from headjax.models.tasks.classification import remembered_names, with_class_names
+from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Model:
+    """A model is (config, params): an immutable value. Whatever changes a model is a function from Model to Model.
+
+    Attributes:
+        config: the architecture.
+        params: nested dict of arrays, as `config.tensors()` declares them.
+        history: what was done to it, oldest first.
+        tokenizer: its tokenizer, if it has one.
+    """
+
+    config: ModelConfig
+    params: Params
+    history: tuple[Mapping[str, Any], ...] = ()
+    tokenizer: Any = None
+
+    @checked
+    def __call__(
+        self,
+        batch: Batch,
+        gates: Gates | None = None,
+        *,
+        attention: bool = False,
+        probe: ProbeFunction | None = None,
+        compute: Compute = Compute(),
+    ) -> Output:
+        """The forward pass, jitted.
+
+        Args:
+            batch: arrays by Hugging Face's names.
+            gates: head gates; None is all ones.
+            attention: whether to return each layer's attention probabilities.
+            probe: a function of one attention call whose results are returned per layer.
+            compute: how to compute.
+        """
+        return forward(self.config, self.params, batch, gates, attention=attention, probe=probe, compute=compute)
+
+    def __repr__(self) -> str:
+        """What the model is in at most five lines; its `config` and `params` print whole."""
+        types = sorted({str(array.dtype) for array in jax.tree.leaves(self.params)})
+        output: Any = getattr(self.config, "output", None)
+        stacks = [
+            f"{name} {sum(layer.num_heads for layer in layers)} in {len(layers)} layers"
+            for name, layers in self.config.attentions().items()
+        ]
+        made = ", ".join(str(entry.get("action", "?")) for entry in self.history[-5:])
+        lines = [
+            f"Model: {kind_of(self.config)}, width {self.config.width}"
+            + (f", output {kind_of(output)}" if hasattr(output, "_kind") else "")
+            + (f" of {output.classes} classes" if hasattr(output, "classes") else ""),
+            f"  heads: {', '.join(stacks)}",
+            f"  parameters: {self.num_parameters:,}" + (f" ({', '.join(types)})" if types else ", none loaded"),
+            f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}" + (f"; history: {made}" if made else ""),
+        ]
+        return "\n".join(lines)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters."""
+        return declared.count(self.config.tensors())
+
+    def replace(self, **changes: Any) -> Model:
+        """A copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a model directory, see `headjax.models.model`."""
+        save(self, path)
+
+
+def forward(
+    config: ModelConfig,
+    params: Params,
+    batch: Batch,
+    gates: Gates | None = None,
+    *,
+    attention: bool = False,
+    probe: ProbeFunction | None = None,
+    compute: Compute = Compute(),
+) -> Output:
+    """The forward pass outside training, jitted once per (config, shapes, probe, compute).
+
+    Args:
+        config, params: the model.
+        batch: arrays by Hugging Face's names, NumPy or JAX.
+        gates: head gates; any values reuse one compilation.
+        attention: whether to return attention probabilities.
+        probe: statistics to take from each attention call.
+        compute: how to compute.
+    """
+    if attention and probe is not None:
+        raise DataError("attention: ask for attention probabilities or for a probe, not for both")
+    arrays = device_batch(config, batch)
+    output = _forward(config, params, arrays, gates, probabilities if attention else probe, compute)
+    return output._replace(attention=output.probes, probes=None) if attention else output
+
+
+def probabilities(probe: Probe) -> jax.Array | None:
+    """The probe that returns a layer's attention probabilities `[batch, heads, query, key]`."""
+    return probe.attended.probabilities
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def _forward(
+    config: ModelConfig, params: Params, batch: Any, gates: Any, probe: ProbeFunction | None, compute: Compute
+) -> Output:
+    return config.apply(params, batch, Options(gates=gates, probe=probe, compute=compute))
+
 
 FORMAT = 1
 """Version of the layout below; a reader refuses a newer one."""
@@ -76,8 +197,6 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
     config = with_class_names(config, remembered_names(history))
     tokenizer = None
     if (folder / "tokenizer").is_dir():
-        from headjax.tokenizers.tokenizer import Tokenizer
-
         tokenizer = Tokenizer.load(folder / "tokenizer")
     return Model(config, _load_params(config, folder / "params", mesh), tuple(history), tokenizer)
 
@@ -101,29 +220,6 @@ def load_config(path: str | Path) -> ModelConfig:
     return from_data(ModelConfig, data["model"], str(folder / "config.json"))  # type: ignore[type-abstract]
 
 
-def write_directory(path: Path, write: Callable[[Path], None], marker: str) -> None:
-    """Writes a directory beside its place and moves it there when complete.
-
-    Args:
-        path: where it goes; an older one that holds `marker` is replaced.
-        write: fills the folder it is given.
-        marker: a file that every such directory holds.
-    """
-    if path.exists() and not (path / marker).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise CheckpointError(f"{path}: exists and holds something else (no {marker})")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        staging.chmod(0o755)
-        write(staging)
-        if path.exists():
-            shutil.rmtree(path)
-        staging.rename(path)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-
-
 def _this_process_alone() -> Any:
     """Orbax's options for a process that waits for no other."""
     import orbax.checkpoint as ocp
@@ -136,9 +232,6 @@ def _this_process_alone() -> Any:
 
 def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str, Any]:
     import orbax.checkpoint as ocp
-
-    from headjax.mesh.mesh import MeshConfig
-    from headjax.mesh.rules import shardings
 
     if not path.is_dir():
         raise CheckpointError(f"{path}: missing")
@@ -161,12 +254,6 @@ def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str
             return checkpointer.restore(path.absolute(), targets)
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of another library's error, cut to a readable length."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
 
 
 def _read_json(path: Path) -> Any:

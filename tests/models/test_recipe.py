@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError
-from headjax.models import directory
-from headjax.models.feed_forward import Dense
-from headjax.models.recipes import Bert, Directory
+from headjax.models import model as directory
+from headjax.models.encoder import Bert
+from headjax.models.recipe import Directory, with_task
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel, NoTask
-from headjax.models.tasks.replace import with_task
 from tests.tiny import VOCABULARY, decoder_config, model, multi_head, tokens
 
 FIELDS = {"vocab_size": VOCABULARY, "max_length": 12, "width": 16, "num_layers": 1}

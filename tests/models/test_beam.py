@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.models.generation import beam_search, generate
+from headjax.models.beam import beam_search
+from headjax.models.generation import generate
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import translation

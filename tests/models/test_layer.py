@@ -14,7 +14,7 @@ from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal, initialize
 from headjax.models import Compute, Options
 from headjax.models.layer import LayerCall
-from headjax.models.residual import PreNorm
+from headjax.models.sublayers import PreNorm
 from tests import tiny
 from tests.closeness import assert_close
 

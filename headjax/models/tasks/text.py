@@ -1,0 +1,209 @@
+"""Tasks about tokens: masked language modelling, spans that answer questions, and sentence similarity."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.projections import into_heads
+from headjax.core.errors import DataError
+from headjax.core.fields import Rate
+from headjax.core.norms import LayerNorm, Norm
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors, Zeros
+from headjax.models.config import Batch, Loss, Output
+from headjax.models.inputs import abstract_integers, batch_array
+from headjax.models.outputs import IGNORED, Tied, cross_entropy, linear, linear_tensors
+from headjax.models.ranges import Range
+from headjax.models.sublayers import ACTIVATIONS, ActivationName, Dropper
+from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
+
+
+@kind("masked_language_model")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLanguageModel(TaskOutput):
+    """norm(phi(h W + b)) E^T + c, with E the token embeddings (Devlin et al. 2019).
+
+    W maps to the size of the token embeddings, which ALBERT makes smaller than the width. `labels [batch, length]` are
+    token ids, -100 where no loss is wanted.
+
+    Attributes:
+        activation: phi.
+        norm: the normalisation.
+    """
+
+    needs_tokens: ClassVar[bool] = True
+
+    activation: ActivationName = "gelu"
+    norm: Norm = LayerNorm(1e-12)
+
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        size = vocabulary.size
+        return {
+            "transform": Tensor((width, size), ("embed", None)),
+            "transform_bias": Tensor((size,), (None,), Zeros(), decay=False),
+            "norm": self.norm.tensors(size),
+            **Tied(bias=True).tensors(width, vocabulary.tokens),
+        }
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        inner = ACTIVATIONS[self.activation](into_heads(features.hidden, params["transform"], params["transform_bias"]))
+        return Logits(Tied(bias=True)(params, self.norm(params["norm"], inner), features.require_embedding()))
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        losses, counted = cross_entropy(output.require_logits(), batch_array(batch, "labels"))
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        return {"labels": Range(vocabulary.tokens, "tokens", ignored=IGNORED)}
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return 2 * length * vocabulary.size * (width + vocabulary.tokens)
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size, length), "labels")
+
+
+@kind("pretraining")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretraining(TaskOutput):
+    """BERT's two tasks: masked tokens, and whether the second segment follows the first (pooled W + b).
+
+    `labels` are those of the masked language model, `next_sentence_label [batch]` is 0 where the second segment
+    follows, 1 where it does not. The two logits come as `extra_logits["seq_relationship_logits"]`.
+
+    Attributes:
+        masked: the masked language model.
+    """
+
+    needs_pooler: ClassVar[bool] = True
+    needs_tokens: ClassVar[bool] = True
+
+    masked: MaskedLanguageModel = MaskedLanguageModel()
+
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        return {"masked": self.masked.tensors(width, vocabulary), "next_sentence": linear_tensors(width, 2)}
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        tokens = self.masked(params["masked"], features, key)
+        return tokens._replace(
+            extra={"seq_relationship_logits": linear(params["next_sentence"], features.require_pooled())}
+        )
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        """The mean over the batch is the sum of both tasks' means.
+
+        To that end every example's next-sentence loss is multiplied by the batch's masked tokens per example.
+        """
+        tokens = self.masked.loss(output, batch)
+        logits = output.require_logits("seq_relationship_logits")
+        losses, counted = cross_entropy(logits, batch_array(batch, "next_sentence_label"))
+        rate = jnp.maximum(tokens.weight.sum(), 1.0) / jnp.maximum(counted.sum(), 1.0)
+        return Loss(tokens.total + rate * losses, tokens.weight)
+
+    def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
+        follows = Range(2, "answers", ignored=IGNORED)
+        return self.masked.ranges(vocabulary) | {"next_sentence_label": follows}
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return self.masked.flops(width, vocabulary, length) + 2 * width * 2
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        sentences = abstract_integers((batch_size,), "next_sentence_label")
+        return self.masked.example_labels(batch_size, length) | sentences
+
+
+@kind("span")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span(TaskOutput):
+    """p(start = t) = softmax_t(h_t w_s + b_s), p(end = t) = softmax_t(h_t w_e + b_e) (Devlin et al. 2019, section 4.2).
+
+    `start_positions` and `end_positions [batch]` are the labels; one outside the sequence carries no loss. `logits` are
+    `[batch, length, 2]`, start before end, and also come as `extra_logits["start_logits"]` and `["end_logits"]`.
+
+    Attributes:
+        dropout: rate on the hidden states (DistilBERT has one here, BERT none).
+    """
+
+    needs_tokens: ClassVar[bool] = True
+
+    dropout: Rate = 0.0
+
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        return linear_tensors(width, 2)
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        logits = linear(params, Dropper(self.dropout, key)(features.hidden))
+        return Logits(logits, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        """Both ends are targets, so that the mean is the mean of the two cross-entropies."""
+        positions = jnp.stack([batch_array(batch, f"{end}_positions") for end in ("start", "end")], axis=1)
+        logits = output.require_logits()
+        inside = (positions >= 0) & (positions < logits.shape[1])
+        losses, counted = cross_entropy(jnp.swapaxes(logits, 1, 2), jnp.where(inside, positions, IGNORED))
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return 2 * length * width * 2
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return abstract_integers((batch_size,), "start_positions", "end_positions")
+
+
+EPSILON = 1e-9
+"""Keeps the length of an embedding from being 0."""
+
+
+@kind("sentence_similarity")
+@dataclasses.dataclass(frozen=True)
+class SentenceSimilarity(TaskOutput):
+    """cos(e_1, e_2) of two sentences, e_s = mean of the hidden states of sentence s (Reimers and Gurevych 2019).
+
+    A row holds both sentences of a pair, which `segment_ids` (1, 2, 0 at padding) keep from seeing each other. The loss
+    is the squared difference from `labels [batch]`, similarities up to 1; a `nan` carries no loss. There are no
+    parameters.
+    """
+
+    needs_tokens: ClassVar[bool] = True
+
+    def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
+        return {}
+
+    def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
+        return Logits(None)
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        labels = batch_array(batch, "labels").astype(jnp.float32)
+        if labels.ndim != 1:
+            raise DataError(f"labels: expected one number a pair [batch], got {list(labels.shape)}")
+        counted = ~jnp.isnan(labels)
+        squares = jnp.square(cosines(output, batch) - jnp.where(counted, labels, 0.0))
+        return Loss(jnp.where(counted, squares, 0.0), counted.astype(jnp.float32))
+
+    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
+        return 2 * length * width
+
+    def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        similarities = {"labels": jax.ShapeDtypeStruct((batch_size,), jnp.float32)}
+        return abstract_integers((batch_size, length), "segment_ids") | similarities
+
+
+def sentence_embeddings(output: Output, batch: Batch) -> jax.Array:
+    """`[batch, 2, width]` float32: the mean of each sentence's hidden states; 0 for a sentence without tokens."""
+    segments = batch_array(batch, "segment_ids")
+    members = (segments[:, None, :] == jnp.array([1, 2], segments.dtype)[None, :, None]).astype(jnp.float32)
+    sums = jnp.einsum("bst,btd->bsd", members, output.hidden.astype(jnp.float32))
+    return sums / jnp.maximum(members.sum(axis=2, keepdims=True), 1.0)
+
+
+def cosines(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` cosines of the two sentences of every row."""
+    embeddings = sentence_embeddings(output, batch)
+    squares = jnp.square(embeddings).sum(axis=2, keepdims=True)
+    # The norm's gradient at 0 (padding rows) is infinite, that of the clipped square is not.
+    unit = embeddings * jax.lax.rsqrt(jnp.maximum(squares, EPSILON**2))
+    return (unit[:, 0] * unit[:, 1]).sum(axis=1)
