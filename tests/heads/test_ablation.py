@@ -13,6 +13,7 @@ from headjax.heads.ablation import ablate
 from headjax.heads.chunks import split
 from headjax.heads.head_id import HeadId, all_heads
 from tests import tiny
+from tests.closeness import assert_close, close_to
 
 LENGTH = 6
 
@@ -62,14 +63,14 @@ def test_reusing_the_prefix_equals_plain_ablation(model, batches, each):
     assert each.baseline["loss"].shape == (5,)
     for i, head in enumerate(each.heads):
         expected = plainly(model, batches, gates.without(model.config, [head]))
-        np.testing.assert_allclose(each.ablated["loss"][i], expected[0], rtol=1e-5)
-        np.testing.assert_allclose(each.ablated["confident"][i], expected[1], rtol=1e-5)
+        assert_close(each.ablated["loss"][i], expected[0], sums=tiny.SUMS)
+        assert_close(each.ablated["confident"][i], expected[1], sums=tiny.SUMS)
     own = plainly(model, batches, gates.ones(model.config))
     targets = 5 + 3 + 5 + 5 + 4
-    assert each.mean() == pytest.approx(own[0].sum() / targets, rel=1e-5)
+    assert each.mean() == close_to(own[0].sum() / targets, sums=tiny.SUMS)
     effect = plainly(model, batches, gates.without(model.config, [each.heads[4]])) - own
-    assert each.effects()[each.heads[4]] == pytest.approx(effect[0].sum() / targets, abs=1e-5)
-    assert each.effects("confident")[each.heads[4]] == pytest.approx(effect[1].mean(), abs=1e-6)
+    assert_close(each.effects()[each.heads[4]], effect[0].sum() / targets, sums=tiny.SUMS, scale=each.mean())
+    assert_close(each.effects("confident")[each.heads[4]], effect[1].mean(), sums=tiny.SUMS, scale=1.0)
 
 
 def test_all_but_one_leaves_the_layer_a_single_head(model, batches):
@@ -77,7 +78,7 @@ def test_all_but_one_leaves_the_layer_a_single_head(model, batches):
     for i, head in enumerate(got.heads):
         others = [h for h in got.heads if h.layer == head.layer and h != head]
         expected = plainly(model, batches, gates.without(model.config, others))
-        np.testing.assert_allclose(got.ablated["loss"][i], expected[0], rtol=1e-5)
+        assert_close(got.ablated["loss"][i], expected[0], sums=tiny.SUMS)
 
 
 def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
@@ -89,7 +90,7 @@ def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
     assert got.heads == tuple(chosen)
     for i, head in enumerate(chosen):
         expected = plainly(model, batches, gates.without(model.config, [*removed, head]))
-        np.testing.assert_allclose(got.ablated["loss"][i], expected[0], rtol=1e-5)
+        assert_close(got.ablated["loss"][i], expected[0], sums=tiny.SUMS)
 
 
 def test_temporaries_stay_within_the_budget_whatever_the_number_of_heads(model, batches, each, monkeypatch):
@@ -108,7 +109,7 @@ def test_temporaries_stay_within_the_budget_whatever_the_number_of_heads(model, 
     got = ablate(model, batches, metrics=METRICS, budget=most - 1)
     assert full == 3
     assert all(size < full and used < most for size, used in seen)
-    np.testing.assert_allclose(got.ablated["loss"], each.ablated["loss"], rtol=1e-5)
+    assert_close(got.ablated["loss"], each.ablated["loss"], sums=tiny.SUMS)
     with pytest.raises(HeadjaxError, match=r"budget: a single ablation needs [\d,]+ bytes"):
         ablate(model, batches, metrics=METRICS, budget=1000)
 
@@ -118,19 +119,19 @@ def test_batches_sharded_over_a_mesh_give_the_same_effects(model, batches, each)
     replicated = model.replace(params=jax.device_put(model.params, NamedSharding(mesh, PartitionSpec())))
     sharded = [jax.device_put(dict(given), NamedSharding(mesh, PartitionSpec("data"))) for given in batches]
     got = ablate(replicated, sharded, metrics=METRICS)
-    np.testing.assert_allclose(got.ablated["loss"], each.ablated["loss"], rtol=1e-5)
+    assert_close(got.ablated["loss"], each.ablated["loss"], sums=tiny.SUMS)
 
 
 def test_every_ablation_is_tested_against_the_model_itself(each):
     compared = each.compare("confident")
     assert list(compared) == list(each.heads)
     for head, effect in each.effects("confident").items():
-        assert compared[head].difference == pytest.approx(effect)
+        assert compared[head].difference == close_to(effect, sums=5)
         assert 0.0 <= compared[head].p_value <= 1.0
     i, head = 3, each.heads[3]
     targets = np.array([5, 3, 5, 5, 4])
     expected = ((each.ablated["loss"][i] - each.baseline["loss"]) / targets).mean()
-    assert each.compare()[head].difference == pytest.approx(expected)
+    assert each.compare()[head].difference == close_to(expected, sums=5)
 
 
 def test_chunks_are_equal_cover_every_head_and_waste_little():
@@ -147,7 +148,7 @@ def test_chunks_are_equal_cover_every_head_and_waste_little():
 def test_without_heads_there_is_only_the_model_itself(model, batches, each):
     got = ablate(model, batches, heads=[], metrics=METRICS)
     assert got.effects() == {}
-    np.testing.assert_allclose(got.baseline["loss"], each.baseline["loss"])
+    assert_close(got.baseline["loss"], each.baseline["loss"], sums=tiny.SUMS)
 
 
 def test_bad_requests_are_errors(model, batches, each):

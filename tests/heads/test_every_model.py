@@ -24,6 +24,7 @@ from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
+from tests.closeness import assert_close
 
 GENERATOR = np.random.default_rng(1)
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": Dense(24)}
@@ -86,7 +87,7 @@ def test_ablation_of_every_head_stack_equals_whole_forwards(case):
     assert got.heads == all_heads(model.config)
     for i, head in enumerate(got.heads):
         expected = losses(model, batch, gates.without(model.config, [head]))
-        np.testing.assert_allclose(got.ablated["loss"][i], expected, rtol=2e-5, err_msg=str(head))
+        assert_close(got.ablated["loss"][i], expected, sums=tiny.SUMS, message=str(head))
 
 
 def test_fisher_blocks_of_every_head_stack(case):
@@ -117,11 +118,11 @@ def test_what_is_pruned_computes_what_is_masked():
         HeadId("encoder", 1, 0), HeadId("decoder", 0, 2), HeadId("decoder", 1, 0), HeadId("cross", 1, 1),
     ]  # fmt: skip
     expected = model(batch, gates.without(model.config, removed)).logits
-    np.testing.assert_allclose(prune(model, removed)(batch).logits, expected, atol=1e-5)
+    assert_close(prune(model, removed)(batch).logits, expected, sums=tiny.SUMS)
     at = rescale(model, [batch], removed)
     assert all(at[head.stack][head.layer, head.head] == 0.0 for head in removed)
     rescaled = prune(fold_gates(model, at), removed)
-    np.testing.assert_allclose(rescaled(batch).logits, model(batch, at).logits, atol=1e-4)
+    assert_close(rescaled(batch).logits, model(batch, at).logits, sums=tiny.SUMS)
     changed = {stack: np.flatnonzero((np.asarray(array) % 1.0 != 0.0).any(axis=1)) for stack, array in at.items()}
     assert {stack: layers.tolist() for stack, layers in changed.items()} == {
         "encoder": [1], "decoder": [0, 1], "cross": [1],

@@ -12,6 +12,8 @@ from headjax.heads.fisher import fisher_blocks
 from headjax.heads.head_id import HeadId
 from headjax.heads.scores import score_heads
 from headjax.hub import from_huggingface
+from tests import tiny
+from tests.closeness import assert_close, close_to
 
 pytestmark = [
     pytest.mark.parity,
@@ -100,7 +102,7 @@ def test_every_definition_is_what_autograd_gives(build, stack, tmp_path):
     for name in ("importance", "importance_token", "importance_batch", "fisher"):
         values = scores.score(name)
         ours = np.array([[values[HeadId(stack, layer, head)] for head in range(HEADS)] for layer in range(LAYERS)])
-        np.testing.assert_allclose(ours, expected[name] / divisors.get(name, 1), rtol=1e-4, err_msg=name)
-    assert scores.loss == pytest.approx(losses / targets, rel=1e-5)
+        assert_close(ours, expected[name] / divisors.get(name, 1), sums=2 * tiny.SUMS, message=name)
+    assert scores.loss == close_to(losses / targets, sums=tiny.SUMS)
     blocks = fisher_blocks(model, given)[stack]
-    np.testing.assert_allclose(blocks, expected["blocks"], rtol=1e-4, atol=1e-4 * np.abs(expected["blocks"]).max())
+    assert_close(blocks, expected["blocks"], sums=2 * tiny.SUMS)

@@ -12,10 +12,14 @@ from headjax.core.errors import KernelError
 from headjax.heads import statistics
 from headjax.models.layer import Probe
 from tests import tiny
+from tests.closeness import assert_close
 
 ATTENTION = tiny.multi_head(num_heads=2, head_dim=3)
 PARAMS = tiny.model(tiny.decoder_config(tiny.layer(ATTENTION))).params["decoder"]["layers_0_0"]["attention"]
 PARAMS = jax.tree.map(lambda array: array[0], PARAMS)
+
+SUMS = 3 + 16
+"""Terms of the longest way: outputs from contexts of 3, and their norm over a width of 16."""
 
 
 def probe(weights, context=None, **fields):
@@ -35,33 +39,31 @@ MIXED = -(0.7 * math.log(0.7) + 3 * 0.1 * math.log(0.1))
 
 def test_entropy_of_hand_made_probabilities():
     expected = [[math.log(4), 0.0], [math.log(2), MIXED], [0.0, 0.0]]
-    np.testing.assert_allclose(statistics.entropy(probe(WEIGHTS))[0], expected, rtol=1e-6)
-    np.testing.assert_allclose(statistics.normalized_entropy(probe(WEIGHTS))[0], expected / np.log(4), rtol=1e-6)
+    assert_close(statistics.entropy(probe(WEIGHTS))[0], expected, sums=SUMS)
+    assert_close(statistics.normalized_entropy(probe(WEIGHTS))[0], expected / np.log(4), sums=SUMS)
 
 
 def test_weights_mixed_across_heads_count_by_their_size():
     """Talking heads: weights may be negative and need not sum to one."""
     mixed = [[[2.0, -2.0, 0.0, 0.0]] * 3, [[0.0, -0.5, 0.0, 0.0]] * 3]
-    np.testing.assert_allclose(statistics.entropy(probe(mixed))[0], [[math.log(2), 0.0]] * 3, atol=1e-6)
-    np.testing.assert_allclose(statistics.confidence(probe(mixed))[0], [[0.5, 1.0]] * 3, rtol=1e-6)
+    assert_close(statistics.entropy(probe(mixed))[0], [[math.log(2), 0.0]] * 3, sums=SUMS)
+    assert_close(statistics.confidence(probe(mixed))[0], [[0.5, 1.0]] * 3, sums=SUMS)
 
 
 def test_normalized_entropy_counts_the_keys_a_query_may_see():
     causal = [[[1.0, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]], [[1.0, 0, 0], [1.0, 0, 0], [0.5, 0.5, 0]]]
     expected = [[0.0, 0.0], [1.0, 0.0], [1.0, math.log(2) / math.log(3)]]
     got = statistics.normalized_entropy(probe(causal, mask=Mask(causal=True)))
-    np.testing.assert_allclose(got[0], expected, atol=1e-6)
+    assert_close(got[0], expected, sums=SUMS)
     keys = jnp.array([[True, True, False]])
     padded = [[[0.5, 0.5, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3]
-    np.testing.assert_allclose(
-        statistics.normalized_entropy(probe(padded, mask=Mask(keys=keys)))[0], [[1.0, 0.0]] * 3, atol=1e-6
-    )
+    assert_close(statistics.normalized_entropy(probe(padded, mask=Mask(keys=keys)))[0], [[1.0, 0.0]] * 3, sums=SUMS)
 
 
 def test_confidence_and_distance_of_hand_made_probabilities():
-    np.testing.assert_allclose(statistics.confidence(probe(WEIGHTS))[0], [[0.25, 1.0], [0.5, 0.7], [1.0, 1.0]])
+    assert_close(statistics.confidence(probe(WEIGHTS))[0], [[0.25, 1.0], [0.5, 0.7], [1.0, 1.0]], sums=SUMS)
     expected = [[1.5, 0.0], [0.5, 0.7 + 0.1 + 0.2], [1.0, 0.0]]
-    np.testing.assert_allclose(statistics.distance(probe(WEIGHTS))[0], expected, rtol=1e-6)
+    assert_close(statistics.distance(probe(WEIGHTS))[0], expected, sums=SUMS)
 
 
 @pytest.mark.parametrize("attention", [ATTENTION, tiny.collaborative(2, value_dim=3)])
@@ -70,10 +72,10 @@ def test_norms_are_those_of_contexts_and_of_their_outputs(attention):
     params = jax.tree.map(lambda array: array[0], params)
     context = jax.random.normal(jax.random.key(0), (1, 3, 2, 3))
     seen = probe(None, context)._replace(attention=attention, params=params)
-    np.testing.assert_allclose(statistics.context_norm(seen), np.linalg.norm(context, axis=-1), rtol=1e-6)
+    assert_close(statistics.context_norm(seen), np.linalg.norm(context, axis=-1), sums=SUMS)
     outputs = np.einsum("bqhv,hvw->bqhw", context, params["output"])
-    np.testing.assert_allclose(statistics.output_norm(seen), np.linalg.norm(outputs, axis=-1), rtol=1e-4)
-    np.testing.assert_allclose(statistics.output_matrices(seen), params["output"], atol=1e-6)
+    assert_close(statistics.output_norm(seen), np.linalg.norm(outputs, axis=-1), sums=SUMS)
+    assert_close(statistics.output_matrices(seen), params["output"], sums=SUMS)
 
 
 def test_sums_leave_out_padding():
@@ -81,7 +83,7 @@ def test_sums_leave_out_padding():
     seen = probe(WEIGHTS, query_mask=jnp.array([[True, False, True]]))
     sums, count = statistics.query_sums(names)(seen)
     np.testing.assert_allclose(count, [2.0])
-    np.testing.assert_allclose(sums[0], [[math.log(4), 0.0]], rtol=1e-6)
+    assert_close(sums[0], [[math.log(4), 0.0]], sums=SUMS)
 
 
 def test_layers_without_heads_have_no_statistics():

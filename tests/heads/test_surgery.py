@@ -9,6 +9,7 @@ import pytest
 from headjax.core.errors import HeadjaxError
 from headjax.heads.surgery import attention_layers, map_attention
 from tests import tiny
+from tests.closeness import assert_close
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
     without_bias = map_attention(model, lambda s, i, a, p: (a, p | {"query_bias": p["query_bias"] * 0.0}), layers=[1])
     expected = without_bias(batch).logits
     got = map_attention(without_bias, rescale, layers=[1])(batch).logits
-    np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert_close(got, expected, sums=tiny.SUMS)
 
 
 def test_an_unknown_head_stack_is_an_error(model):
