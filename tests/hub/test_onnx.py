@@ -15,6 +15,8 @@ from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
 from headjax.hub.checking import example_batch
 from headjax.hub.onnx import to_onnx
+from tests import tiny
+from tests.closeness import assert_close, tolerance
 from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, model_of, replaced
 
 installed = importlib.util.find_spec("jax2onnx") is not None
@@ -31,8 +33,8 @@ def check(model, folder):
     assert {entry.name for entry in session.get_inputs()} == set(batch)
     hidden, logits = session.run(["hidden", "logits"], batch)
     expected = model(batch)
-    np.testing.assert_allclose(hidden, expected.hidden, atol=1e-5, rtol=0)
-    np.testing.assert_allclose(logits, expected.logits, atol=1e-5, rtol=0)
+    assert_close(hidden, expected.hidden, sums=tiny.SUMS)
+    assert_close(logits, expected.logits, sums=tiny.SUMS)
 
 
 @needs_onnx
@@ -41,7 +43,7 @@ def test_architectures(name, tmp_path):
     model = model_of(CONFIGS[name])
     exported = to_onnx(model, tmp_path / "out", length=6)
     assert exported.layout == "onnx"
-    assert exported.max_difference < 1e-5
+    assert exported.max_difference < tolerance(tiny.SUMS)
     check(model, tmp_path / "out")
 
 
@@ -79,7 +81,7 @@ def test_ragged_on_the_command_line(tmp_path, capsys):
         )
         == 0
     )
-    assert json.loads(capsys.readouterr().out)["max_difference"] < 1e-5
+    assert json.loads(capsys.readouterr().out)["max_difference"] < tolerance(tiny.SUMS)
     check(model, tmp_path / "out")
     described = json.loads((tmp_path / "out" / "inputs.json").read_text())
     assert described["input_ids"] == {"shape": ["batch", 6], "dtype": "int32"}

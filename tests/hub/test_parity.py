@@ -12,6 +12,8 @@ import pytest
 
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
+from tests import tiny
+from tests.closeness import assert_close
 
 pytestmark = [
     pytest.mark.parity,
@@ -19,7 +21,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra"),
 ]
 
-TOLERANCE = 1e-4
+MINILM_SUMS = 6 * (6 * 384 + 384 + 32 + 2 * 100 + 384 + 384 + 1536)
+"""Terms on the way through six layers of 384, heads of 32, 100 tokens and feed-forwards of 1536."""
 SIZES = {
     "vocab_size": 50,
     "hidden_size": 16,
@@ -180,7 +183,7 @@ def outputs(model, inputs):
     return {name: array.numpy() for name, array in named.items() if array is not None}
 
 
-def assert_close(ours, theirs, inputs):
+def assert_same(ours, theirs, inputs, sums=tiny.SUMS):
     """Asserts that everything they compute is what we compute, wherever there is no padding."""
     found = {"hidden": ours.hidden, "logits": ours.logits, "pooled": ours.pooled, **(ours.extra_logits or {})}
     for name, array in theirs.items():
@@ -188,14 +191,14 @@ def assert_close(ours, theirs, inputs):
         assert mine.shape == array.shape, name
         mask = inputs.get("attention_mask", np.zeros(0))
         seen = mask == 1 if array.shape[:2] == mask.shape else ...
-        np.testing.assert_allclose(mine[seen], array[seen], atol=TOLERANCE, rtol=0, err_msg=name)
+        assert_close(mine[seen], array[seen], sums=sums, message=name)
 
 
 def test_same_outputs(case):
     theirs, folder = case
     inputs = batch(theirs.config)
     ours = from_huggingface(folder)
-    assert_close(ours(inputs), outputs(theirs, inputs), inputs)
+    assert_same(ours(inputs), outputs(theirs, inputs), inputs)
 
 
 def test_gives_back_what_came_and_loads_there(case, tmp_path):
@@ -211,7 +214,7 @@ def test_gives_back_what_came_and_loads_there(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     for name, array in outputs(theirs, inputs).items():
-        np.testing.assert_allclose(outputs(again, inputs)[name], array, atol=1e-6, rtol=0, err_msg=name)
+        assert_close(outputs(again, inputs)[name], array, sums=tiny.SUMS, message=name)
 
 
 def test_a_fresh_export_needs_no_config_from_before(case, tmp_path):
@@ -224,7 +227,7 @@ def test_a_fresh_export_needs_no_config_from_before(case, tmp_path):
     again = outputs(loaded(type(build(classes[0], CASES_BY_CLASS[classes[0]])), tmp_path / "ours"), inputs)
     for name, array in outputs(theirs, inputs).items():
         if name in again:
-            np.testing.assert_allclose(again[name], array, atol=1e-6, rtol=0, err_msg=name)
+            assert_close(again[name], array, sums=tiny.SUMS, message=name)
 
 
 CASES_BY_CLASS = {name.split()[0]: sizes for name, sizes in CASES.items()}
@@ -265,7 +268,7 @@ def test_a_ragged_model_loads_there_padded(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert again.config.num_attention_heads == 4
-    assert_close(smaller(inputs), outputs(again, inputs), inputs)
+    assert_same(smaller(inputs), outputs(again, inputs), inputs)
 
 
 REMOVABLE = [
@@ -286,7 +289,7 @@ def test_transformers_4_loads_pruned_heads(case, tmp_path):
     smaller = prune(model, [f"{stack}/0/1", f"{stack}/1/0", f"{stack}/1/2"])
     to_huggingface(smaller, tmp_path / "ours", "pruned_heads")
     inputs = batch(theirs.config)
-    assert_close(smaller(inputs), outputs(loaded(type(theirs), tmp_path / "ours"), inputs), inputs)
+    assert_same(smaller(inputs), outputs(loaded(type(theirs), tmp_path / "ours"), inputs), inputs)
 
 
 @pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen2ForCausalLM"], indirect=True)
@@ -298,7 +301,7 @@ def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert (again.config.num_attention_heads, again.config.num_key_value_heads, again.config.head_dim) == (2, 2, 4)
-    assert_close(smaller(inputs), outputs(again, inputs), inputs)
+    assert_same(smaller(inputs), outputs(again, inputs), inputs)
 
 
 @pytest.mark.parametrize("case", ["T5ForConditionalGeneration"], indirect=True)
@@ -311,7 +314,7 @@ def test_the_same_heads_everywhere_leave_a_smaller_t5(case, tmp_path):
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")
     assert (again.config.num_heads, again.config.d_kv) == (2, 6)
-    assert_close(smaller(inputs), outputs(again, inputs), inputs)
+    assert_same(smaller(inputs), outputs(again, inputs), inputs)
 
 
 def test_layers_of_different_counts_have_no_native_layout_yet():
@@ -338,7 +341,7 @@ def test_shards_and_half_precision(tmp_path):
         assert torch.equal(parameter, again.get_parameter(name)), name
     wide = from_huggingface(tmp_path / "theirs", dtype="float32")
     inputs = batch(theirs.config)
-    assert_close(wide(inputs), outputs(theirs.float(), inputs), inputs)
+    assert_same(wide(inputs), outputs(theirs.float(), inputs), inputs)
 
 
 @pytest.fixture(scope="module")
@@ -369,9 +372,9 @@ def test_trained_weights_on_real_sentences(minilm, data_dir):
         found = theirs(**{name: torch.from_numpy(np.asarray(array)) for name, array in reference.items()})
     computed, mask = ours(inputs), inputs["attention_mask"]
     expected = {"hidden": found.last_hidden_state.numpy(), "pooled": found.pooler_output.numpy()}
-    assert_close(computed, expected, inputs)
+    assert_same(computed, expected, inputs, sums=MINILM_SUMS)
     vectors = [means(np.asarray(hidden), mask) for hidden in (computed.hidden, expected["hidden"])]
-    np.testing.assert_allclose(*vectors, atol=TOLERANCE, rtol=0)
+    assert_close(*vectors, sums=MINILM_SUMS)
 
 
 def sts_sentences(data_dir, count):
