@@ -20,6 +20,7 @@ from headjax.conversion.cost import break_even_length, costs
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from tests import tiny
+from tests.closeness import assert_close
 
 BERT = MultiHead(num_heads=12, head_dim=64)
 
@@ -48,9 +49,9 @@ def test_captured_variance_is_the_share_of_squared_singular_values(model) -> Non
     slices = np.einsum("dhi,mhi->hdm", params["query"], params["key"])
     for curve, matrix in ((one.query, query), (one.key, key), (one.product, slices.sum(axis=0))):
         squares = np.square(np.linalg.svd(matrix, compute_uv=False))
-        np.testing.assert_allclose(curve, np.cumsum(squares) / squares.sum(), atol=1e-5)
+        assert_close(curve, np.cumsum(squares) / squares.sum(), sums=tiny.SUMS)
     squares = np.square(np.linalg.svd(slices, compute_uv=False))[:, :4]
-    np.testing.assert_allclose(one.product_by_head, np.cumsum(squares, 1) / squares.sum(1, keepdims=True), atol=1e-5)
+    assert_close(one.product_by_head, np.cumsum(squares, 1) / squares.sum(1, keepdims=True), sums=tiny.SUMS)
     assert one.product.shape == (16,)
 
 
@@ -123,10 +124,10 @@ def test_context_and_content_are_the_two_parts_of_the_logits(model) -> None:
         return last - last.mean(axis=-1, keepdims=True)
 
     parts = logits(context_only(one_layer)) + logits(content_only(one_layer))
-    np.testing.assert_allclose(logits(one_layer), parts, atol=1e-4)
+    assert_close(logits(one_layer), parts, sums=tiny.SUMS)
     content = weights(content_only(one_layer))
     of_shorter = content[:, 5, :5] / content[:, 5, :5].sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(content[:, 4, :5], of_shorter, rtol=1e-4)
+    assert_close(content[:, 4, :5], of_shorter, sums=tiny.SUMS)
     assert content_only(model).history[-1]["action"] == "content_only"
 
 

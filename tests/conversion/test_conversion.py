@@ -31,6 +31,7 @@ from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.sublayers import Dense, GatedDense, PreNorm
 from tests import tiny
+from tests.closeness import assert_close, tolerance
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}
@@ -114,8 +115,8 @@ def test_conversions_that_lose_nothing_keep_the_function(name: str) -> None:
     expected = hidden(source, batch)
     for target in EXACT.values():
         converted, errors = convert(source, target)
-        np.testing.assert_allclose(hidden(converted, batch), expected, atol=1e-5 * np.abs(expected).max())
-        assert max(max(error.relative_error, error.value_error) for error in errors) < 1e-5
+        assert_close(hidden(converted, batch), expected, sums=tiny.SUMS)
+        assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
         tensors.check(converted.config.tensors(), converted.params)
         assert converted.num_parameters == tensors.count(converted.config.tensors())
         assert converted.history[-1]["action"] == "convert"
@@ -158,7 +159,7 @@ def test_key_biases_vanish_and_query_biases_become_the_content_bias(model) -> No
     converted, _ = convert(model, EXACT["collaborative"])
     source, new = (m.params["encoder"]["layers_0_1"]["attention"] for m in (model, converted))
     expected = np.einsum("lmhd,lhd->lmh", source["key"], source["query_bias"])
-    np.testing.assert_allclose(new["content_bias"], expected, atol=1e-5)
+    assert_close(new["content_bias"], expected, sums=tiny.SUMS)
     assert set(new) == {"query", "key", "mixing", "content_bias", "value", "value_bias", "output", "output_bias"}
 
 
@@ -232,9 +233,9 @@ def test_pruning_and_converting_compose(model, target: str) -> None:
     exact = {"collaborative": ToCollaborative(shared_dim=8), "grouped": ToGrouped(kv_heads=2)}
     if target in exact:
         expected = hidden(pruned, PADDED)
-        np.testing.assert_allclose(hidden(convert(pruned, exact[target]).model, PADDED), expected, atol=1e-5)
+        assert_close(hidden(convert(pruned, exact[target]).model, PADDED), expected, sums=tiny.SUMS)
         full = convert(model, EXACT[target]).model
-        np.testing.assert_allclose(hidden(prune(full, removed), PADDED), expected, atol=1e-5)
+        assert_close(hidden(prune(full, removed), PADDED), expected, sums=tiny.SUMS)
 
 
 def test_calibration_lowers_the_error_of_logits(model) -> None:
@@ -292,14 +293,14 @@ def test_layers_that_share_parameters_change_together() -> None:
     converted, errors = convert(shared, EXACT["collaborative"], batches=[PADDED])
     assert [type(attention) for attention in attentions(converted)] == [Collaborative, Collaborative]
     assert len(errors) == 1
-    np.testing.assert_allclose(hidden(converted, PADDED), hidden(shared, PADDED), atol=1e-4)
+    assert_close(hidden(converted, PADDED), hidden(shared, PADDED), sums=tiny.SUMS)
 
 
 def test_gates_stay_around_what_is_converted_inside_them(model, outputs) -> None:
     gated = convert(model, "gated").model
     inside = convert(gated, ToCollaborative(shared_dim=16)).model
     assert all(isinstance(a, Gated) and isinstance(a.inner, Collaborative) for a in attentions(inside))
-    np.testing.assert_allclose(hidden(inside, PADDED), outputs, atol=1e-4)
+    assert_close(hidden(inside, PADDED), outputs, sums=tiny.SUMS)
     gate = jax.grad(jax.nn.sigmoid)(4.0)
     assert gate > 0.01
 
@@ -307,14 +308,14 @@ def test_gates_stay_around_what_is_converted_inside_them(model, outputs) -> None
 def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
     source = tiny.model(tiny.decoder_config(tiny.layer(Grouped(num_heads=4, kv_heads=2, head_dim=4))))
     converted, _ = convert(source, ToLatent(rank=16))
-    np.testing.assert_allclose(hidden(converted, PADDED), hidden(source, PADDED), atol=1e-4)
+    assert_close(hidden(converted, PADDED), hidden(source, PADDED), sums=tiny.SUMS)
 
 
 def test_smaller_heads_come_back_from_larger_ones(model, outputs) -> None:
     larger = convert(model, ToFixed(head_dim=7)).model
     back = convert(larger, ToFixed(head_dim=4)).model
     assert [a.head_dim for a in attentions(back)] == [4, 4]
-    np.testing.assert_allclose(hidden(back, PADDED), outputs, atol=1e-4)
+    assert_close(hidden(back, PADDED), outputs, sums=tiny.SUMS)
 
 
 def test_conversions_are_deterministic(model) -> None:
@@ -360,7 +361,7 @@ def test_rotary_layers_and_other_formulations_are_refused_before_any_work() -> N
     with pytest.raises(ConfigError, match="to: decoder/3 is no layer"):
         convert(turning, {("decoder", 3): "gated"})
     converted = convert(turning, "fixed:head_dim=6").model
-    np.testing.assert_allclose(hidden(converted, PADDED), hidden(turning, PADDED), atol=1e-5)
+    assert_close(hidden(converted, PADDED), hidden(turning, PADDED), sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("target", [*EXACT.values(), *LOSSY.values()], ids=describe)

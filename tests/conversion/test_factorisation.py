@@ -20,6 +20,8 @@ from headjax.conversion.products import Products, relative_distance, squared_dis
 from headjax.conversion.sharing import generalised, orthogonal, pairwise
 from headjax.conversion.tucker import tucker
 from headjax.core.errors import ConfigError
+from tests import tiny
+from tests.closeness import assert_close, tolerance
 
 LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3
 
@@ -48,16 +50,16 @@ def products() -> Products:
 
 def test_norms_are_those_of_the_tensor_that_is_never_formed(products: Products) -> None:
     one, other = layer_of(products), layer_of(random_products(1))
-    np.testing.assert_allclose(squared_norm(one), np.square(tensor(one)).sum(), rtol=1e-5)
-    np.testing.assert_allclose(squared_distance(one, other), np.square(tensor(one) - tensor(other)).sum(), rtol=1e-5)
+    assert_close(squared_norm(one), np.square(tensor(one)).sum(), sums=tiny.SUMS)
+    assert_close(squared_distance(one, other), np.square(tensor(one) - tensor(other)).sum(), sums=tiny.SUMS)
     expected = np.linalg.norm(tensor(one) - tensor(other)) / np.linalg.norm(tensor(one))
-    np.testing.assert_allclose(relative_distance(one, other), expected, rtol=1e-5)
+    assert_close(relative_distance(one, other), expected, sums=tiny.SUMS)
 
 
 def test_concatenated_heads_are_exact_at_full_rank(products: Products) -> None:
     one = layer_of(products)
     start = concatenation(one, HEADS * DIM, jax.random.key(0))
-    assert relative_distance(one, start.products()) < 1e-6
+    assert relative_distance(one, start.products()) < tolerance(ROWS)
     assert set(np.unique(start.mixing)) == {0.0, 1.0}
     np.testing.assert_array_equal(start.mixing.sum(axis=1), np.full(HEADS, DIM))
 
@@ -72,11 +74,9 @@ def test_each_factor_of_a_sweep_is_the_least_squares_solution(products: Products
     best = np.linalg.lstsq(components.T, full.reshape(HEADS, -1).T, rcond=None)[0].T
     np.testing.assert_allclose(mixing, best, rtol=1e-3, atol=1e-4)
     approximation = np.einsum("rk,hk,ck->hrc", left, mixing, right)
-    np.testing.assert_allclose(
-        swept.squared_error + squared_norm(one), np.square(full - approximation).sum(), rtol=1e-4
-    )
+    assert_close(swept.squared_error + squared_norm(one), np.square(full - approximation).sum(), sums=tiny.SUMS)
     sizes = np.prod([np.square(factor).sum(axis=0) for factor in (left, mixing, right)], axis=0)
-    np.testing.assert_allclose(swept.squared_size, sizes.sum(), rtol=1e-4)
+    assert_close(swept.squared_size, sizes.sum(), sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("start", sorted(STARTS))
@@ -112,7 +112,7 @@ def test_the_error_falls_with_the_rank_and_is_the_reported_one(products: Product
     for rank in (2, 5, 9):
         fit = decompose(products, rank)
         exact = [relative_distance(layer_of(products, i), layer_of(fit.factors, i).products()) for i in range(LAYERS)]
-        np.testing.assert_allclose(fit.errors[:, -1], exact, atol=1e-4)
+        assert_close(fit.errors[:, -1], exact, sums=tiny.SUMS)
         errors.append(exact)
     assert np.all(np.diff(np.asarray(errors), axis=0) < 0)
 
@@ -150,7 +150,7 @@ def test_an_unknown_start_is_refused() -> None:
 
 def test_tucker_is_exact_at_full_rank_and_beats_cp_of_the_same_rank(products: Products) -> None:
     one = layer_of(products)
-    assert relative_distance(one, tucker(one, HEADS * DIM, HEADS * DIM).products()) < 1e-5
+    assert relative_distance(one, tucker(one, HEADS * DIM, HEADS * DIM).products()) < tolerance(tiny.SUMS)
     errors = [float(relative_distance(one, tucker(one, rank, rank).products())) for rank in (2, 5, 9)]
     assert errors == sorted(errors, reverse=True)
     assert errors[1] <= float(decompose(products, 5).errors[0, -1])
@@ -162,10 +162,10 @@ def test_low_rank_is_the_best_of_its_rank() -> None:
     matrix = np.random.default_rng(0).standard_normal((9, 20)).astype(np.float32)
     left, right = low_rank(jnp.asarray(matrix), 4)
     values = np.linalg.svd(matrix, compute_uv=False)
-    np.testing.assert_allclose(np.linalg.norm(matrix - left @ right), np.sqrt(np.square(values[4:]).sum()), rtol=1e-5)
+    assert_close(np.linalg.norm(matrix - left @ right), np.sqrt(np.square(values[4:]).sum()), sums=tiny.SUMS)
     left, right = low_rank(jnp.asarray(matrix), 12)
     assert left.shape == (9, 12)
-    np.testing.assert_allclose(left @ right, matrix, atol=1e-5)
+    assert_close(left @ right, matrix, sums=tiny.SUMS)
 
 
 @given(st.integers(0, 10_000))
@@ -173,7 +173,7 @@ def test_procrustes_undoes_a_rotation(seed: int) -> None:
     generator = np.random.default_rng(seed)
     rotation = np.linalg.qr(generator.standard_normal((4, 4)))[0].astype(np.float32)
     matrix = jnp.asarray(generator.standard_normal((9, 4)), jnp.float32)
-    np.testing.assert_allclose(orthogonal(matrix, matrix @ rotation), rotation, atol=1e-4)
+    assert_close(orthogonal(matrix, matrix @ rotation), rotation, sums=tiny.SUMS)
 
 
 def test_generalised_procrustes_aligns_what_differs_by_rotations() -> None:
@@ -183,9 +183,9 @@ def test_generalised_procrustes_aligns_what_differs_by_rotations() -> None:
     matrices = jnp.asarray(np.stack(turned), jnp.float32)
     rotations = generalised(matrices)
     aligned = np.einsum("nrd,nde->nre", matrices, rotations)
-    np.testing.assert_allclose(aligned, np.broadcast_to(aligned[:1], aligned.shape), atol=1e-4)
+    assert_close(aligned, np.broadcast_to(aligned[:1], aligned.shape), sums=tiny.SUMS)
     identities = np.einsum("nde,ndf->nef", rotations, rotations)
-    np.testing.assert_allclose(identities, np.broadcast_to(np.eye(4), identities.shape), atol=1e-5)
+    assert_close(identities, np.broadcast_to(np.eye(4), identities.shape), sums=tiny.SUMS)
 
 
 def test_pairwise_rotations_turn_pairs_and_mix_the_rest() -> None:
@@ -197,7 +197,7 @@ def test_pairwise_rotations_turn_pairs_and_mix_the_rest() -> None:
         rotation[i, j], rotation[j, i] = np.sin(angle), -np.sin(angle)
     rotation[4:, 4:] = np.linalg.qr(generator.standard_normal((2, 2)))[0]
     found = pairwise(((0, 2), (1, 3)))(jnp.asarray(matrix), jnp.asarray(matrix @ rotation, jnp.float32))
-    np.testing.assert_allclose(found, rotation, atol=1e-5)
+    assert_close(found, rotation, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("start", ["concatenation", "svd"])

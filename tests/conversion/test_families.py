@@ -12,6 +12,8 @@ from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLa
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
+from tests import tiny
+from tests.closeness import assert_close, tolerance
 from tests.hub.directories import BERT, CONFIGS, LLAMA, T5, model_of
 
 LENGTH = 8
@@ -62,10 +64,10 @@ def test_every_family_keeps_its_function(name: str) -> None:
         place: lossless(attentions[place[0]][place[1]], source.config.width)[next(turns) % 5] for place in places
     }
     converted, errors = convert(source, targets)
-    assert max(max(error.relative_error, error.value_error) for error in errors) < 1e-5
+    assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
     gated = convert(converted, "gated").model
     assert all(isinstance(attention, Gated) for layers in gated.config.attentions().values() for attention in layers)
-    np.testing.assert_allclose(hidden(gated, name), expected, atol=1e-5 * np.abs(expected).max())
+    assert_close(hidden(gated, name), expected, sums=tiny.SUMS)
     assert gated.num_parameters == tensors.count(gated.config.tensors())
 
 
@@ -74,7 +76,7 @@ def test_rotary_families_keep_their_function_or_say_why_not() -> None:
     expected = hidden(source, "llama")
     converted = convert(source, {("decoder", 0): ToGrouped(kv_heads=4), ("decoder", 1): ToFixed(head_dim=7)}).model
     assert [type(a).__name__ for a in converted.config.attentions()["decoder"]] == ["Grouped", "MultiHead"]
-    np.testing.assert_allclose(hidden(converted, "llama"), expected, atol=1e-5 * np.abs(expected).max())
+    assert_close(hidden(converted, "llama"), expected, sums=tiny.SUMS)
     for target in ("collaborative:shared_dim=4", "latent:rank=4", "tucker:rank=4"):
         with pytest.raises(ConfigError, match=r"decoder/0: rotary: turns queries and keys"):
             convert(source, target)
@@ -100,7 +102,7 @@ def test_conversions_and_pruning_commute_without_loss(target: str) -> None:
     after = convert(pruned, {place: full(pruned, place) for place in places}).model
     before = prune(convert(source, {place: full(source, place) for place in places}).model, heads)
     for model in (after, before):
-        np.testing.assert_allclose(hidden(model, "t5"), expected, atol=1e-5 * np.abs(expected).max())
+        assert_close(hidden(model, "t5"), expected, sums=tiny.SUMS)
     kept = {stack: [a.ids for a in layers] for stack, layers in pruned.config.attentions().items()}
     for model in (after, before):
         found = {stack: [tuple(sorted(a.ids)) for a in layers] for stack, layers in model.config.attentions().items()}
