@@ -89,7 +89,7 @@ def _apply(layers: Sequence[Layer], params: Sequence[Params], x: jax.Array, memo
 
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
-    return layer(params, x, LayerCall(attention=Call(), memory=memory))[0]
+    return layer(params, x, LayerCall(attention=Call(), encoder_output=memory))[0]
 
 
 def _whole_layers(

@@ -111,7 +111,7 @@ class EncoderDecoderModel(GenerativeModel):
         call = StackCall(
             attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
             cross_attention=Call(mask=crossed, gates=options.gates_of("cross"), positions=positions),
-            memory=source.hidden,
+            encoder_output=source.hidden,
             query_mask=present,
             key=fold(options.key, 3),
             probe=options.probe,
@@ -142,15 +142,15 @@ class EncoderDecoderModel(GenerativeModel):
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         params = options.compute.cast(params)
-        memory, source, _ = read("encoder", self.encoder, self.embeddings, params, batch, options)
+        encoded, source, _ = read("encoder", self.encoder, self.embeddings, params, batch, options)
         if "decoder_input_ids" in batch:
             tokens = batch_tokens(batch, "decoder_input_ids")
         else:
-            tokens = jnp.full((memory.shape[0], 1), self.start_token, jnp.int32)
+            tokens = jnp.full((encoded.shape[0], 1), self.start_token, jnp.int32)
         present = batch_present(batch, tokens, "decoder_attention_mask")
         slots = tokens.shape[1] + new_tokens
         self.target_embeddings.positions.check_length(slots)
-        cache = self.decoder.empty_cache(params["decoder"], memory[:, :1], slots, memory)
+        cache = self.decoder.empty_cache(params["decoder"], encoded[:, :1], slots, encoded)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return Prompt(tokens, present, DecodingState(cache, source))
 

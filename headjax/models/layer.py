@@ -53,7 +53,7 @@ class LayerCall(NamedTuple):
     Attributes:
         attention: the self-attention call (its gates are this layer's).
         cross_attention: the cross-attention call, in decoders that have one.
-        memory: `[batch, key, width]` encoder output, for cross-attention.
+        encoder_output: `[batch, key, width]`, for cross-attention.
         query_mask: `[batch, length]` bool, False at padding.
         key: PRNG key of this layer's dropout, None outside training.
         probe: see `Probe`.
@@ -65,7 +65,7 @@ class LayerCall(NamedTuple):
 
     attention: Call
     cross_attention: Call = Call()
-    memory: jax.Array | None = None
+    encoder_output: jax.Array | None = None
     query_mask: jax.Array | None = None
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
@@ -184,7 +184,7 @@ def _memory_inputs(slot: str, inputs: jax.Array, call: LayerCall) -> jax.Array |
     """What keys and values are computed from; None where they come from a cache."""
     if call.cache is not None:
         return None
-    return inputs if slot == "attention" else call.memory
+    return inputs if slot == "attention" else call.encoder_output
 
 
 def _memory(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> Memory:
@@ -192,9 +192,9 @@ def _memory(slot: str, attention: Attention, params: Params, inputs: jax.Array, 
     if slot == "cross_attention":
         if call.cache is not None and call.cache.cross_attention is not None:
             return call.cache.cross_attention
-        if call.memory is None:
-            raise DataError("memory: cross-attention needs an encoder's output to attend to")
-        return attention.memory(params, call.memory, None)
+        if call.encoder_output is None:
+            raise DataError("encoder_output: cross-attention needs an encoder's output to attend to")
+        return attention.memory(params, call.encoder_output, None)
     new = attention.memory(params, inputs, call.attention.positions)
     if call.cache is None:
         return new

@@ -32,7 +32,7 @@ class StackCall(NamedTuple):
     Attributes:
         attention: self-attention call; its gates are `[layers, ..., max_heads]`, see `headjax.heads.gates`.
         cross_attention: cross-attention call, with gates likewise.
-        memory: `[batch, key, memory_width]` encoder output, for cross-attention.
+        encoder_output: `[batch, key, memory_width]`, for cross-attention.
         query_mask: `[batch, length]` bool, False at padding.
         key: PRNG key of dropout, None outside training.
         probe: statistics to take from each attention call.
@@ -45,7 +45,7 @@ class StackCall(NamedTuple):
 
     attention: Call
     cross_attention: Call = Call()
-    memory: jax.Array | None = None
+    encoder_output: jax.Array | None = None
     query_mask: jax.Array | None = None
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
@@ -144,14 +144,16 @@ class Run:
         x, stacked = jax.lax.scan(self._body(params, call), x, scanned)
         return x, cache._replace(attention=stacked[CACHE])
 
-    def empty_cache(self, params: Params, example: jax.Array, slots: int, memory: jax.Array | None) -> LayerCache:
+    def empty_cache(
+        self, params: Params, example: jax.Array, slots: int, encoder_output: jax.Array | None
+    ) -> LayerCache:
         """A cache of this many empty slots, with the cross-attention's memory of an encoder output in it.
 
         Args:
             params: the run's parameters.
             example: `[batch, 1, width]`, of the type that hidden states have.
             slots: number of slots.
-            memory: `[batch, key, memory_width]` encoder output, or None.
+            encoder_output: `[batch, key, memory_width]`, or None.
         """
 
         def of_layer(_: None, varying: Params) -> tuple[None, LayerCache]:
@@ -159,9 +161,9 @@ class Run:
             one = self.layer.attention.memory(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
             empty = {name: jnp.zeros((a.shape[0], slots, *a.shape[2:]), a.dtype) for name, a in one.items()}
             crossed = self.layer.cross_attention
-            if crossed is None or memory is None:
+            if crossed is None or encoder_output is None:
                 return None, LayerCache(empty)
-            return None, LayerCache(empty, crossed.memory(weights["cross_attention"], memory, None))
+            return None, LayerCache(empty, crossed.memory(weights["cross_attention"], encoder_output, None))
 
         return jax.lax.scan(of_layer, None, self._varying(params), length=self.count)[1]
 
@@ -186,7 +188,7 @@ class Run:
             layer_call = LayerCall(
                 attention=attention,
                 cross_attention=call.cross_attention._replace(gates=layer.cross_gates, implementation=implementation),
-                memory=call.memory,
+                encoder_output=call.encoder_output,
                 query_mask=call.query_mask,
                 key=None if call.key is None else jax.random.fold_in(call.key, layer.number),
                 probe=call.probe,
@@ -351,18 +353,20 @@ class Stack(Checked):
             x, layers[run.name] = run.decode(params[run.name], x, call, cache.layers[run.name])
         return self.end(params, x), cache._replace(layers=layers, used=cache.used + x.shape[1])
 
-    def empty_cache(self, params: Params, example: jax.Array, slots: int, memory: jax.Array | None = None) -> Cache:
+    def empty_cache(
+        self, params: Params, example: jax.Array, slots: int, encoder_output: jax.Array | None = None
+    ) -> Cache:
         """A cache of this many empty slots.
 
         Args:
             params: the stack's parameters.
             example: `[batch, 1, width]`, of the type that hidden states have.
             slots: number of slots.
-            memory: `[batch, key, memory_width]` encoder output, for cross-attention.
+            encoder_output: `[batch, key, memory_width]`, for cross-attention.
         """
         batch = example.shape[0]
         return Cache(
-            layers={run.name: run.empty_cache(params[run.name], example, slots, memory) for run in self.runs},
+            layers={run.name: run.empty_cache(params[run.name], example, slots, encoder_output) for run in self.runs},
             positions=jnp.zeros((batch, slots), jnp.int32),
             present=jnp.zeros((batch, slots), bool),
             used=jnp.zeros((), jnp.int32),
