@@ -157,8 +157,7 @@ def _remove_gradually(
     model: Model, examples: Examples, count: int, options: argparse.Namespace, progress: Progress
 ) -> tuple[Model, Order]:
     """Return the model without `count` heads, trained and ordered anew after every step, and the heads that went."""
-    from headjax.heads.gradual import prune_gradually
-    from headjax.heads.steps import fraction_steps
+    from headjax.heads.pruning import fraction_steps, prune_gradually
 
     lessons = fine_tuning_of(options)
     counts = fraction_steps(count, [step / options.steps for step in range(1, options.steps + 1)])

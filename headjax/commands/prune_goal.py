@@ -97,7 +97,7 @@ def ordered(
     """Return the heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
     from headjax.heads.named_orders import OrderConfig, order_heads
     from headjax.heads.ordering import iterative, keep_minimum
-    from headjax.heads.steps import fraction_steps
+    from headjax.heads.pruning import fraction_steps
 
     stacks = stacks_of(options)
     config = OrderConfig(by=options.by, normalize=options.normalize, seed=options.seed, stacks=tuple(stacks or ()))

@@ -16,8 +16,8 @@ from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
 from headjax.heads.ordering import Order
+from headjax.heads.pruning import percent_steps
 from headjax.heads.rescaling import rescale
-from headjax.heads.steps import percent_steps
 from headjax.models.config import Batch
 from headjax.models.model import Model
 

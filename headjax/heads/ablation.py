@@ -19,7 +19,7 @@ from headjax.heads.chunks import Chunk, split_within
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.prefix import record, resume
 from headjax.heads.significance import Comparison, t_test
-from headjax.heads.streams import one_behind
+from headjax.heads.sums import one_behind
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options, Output

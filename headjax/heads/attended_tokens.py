@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError, require
+from headjax.core.errors import require
 from headjax.core.tensors import Params
 from headjax.heads.statistics import counted_queries, probabilities
-from headjax.heads.streams import one_behind
+from headjax.heads.sums import sum_over
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
@@ -63,13 +63,8 @@ def attended_tokens(
         require(divides, "group", f"{group} layers at a time do not divide the {len(layers)} of stack {stack}")
         for number, attention in enumerate(layers):
             require(attention.num_heads > 0, f"{stack}/{number}", "the layer has no heads")
-    total: Any = None
     arrays = (device_batch(model.config, batch) for batch in batches)
-    for sums in one_behind(_sums(model.config, model.params, batch, group, compute) for batch in arrays):
-        fetched = jax.tree.map(lambda array: np.asarray(array, np.float64), sums)
-        total = fetched if total is None else jax.tree.map(np.add, total, fetched)
-    if total is None:
-        raise DataError("batches: there is no example to look at")
+    total = sum_over(_sums(model.config, model.params, batch, group, compute) for batch in arrays)
     return {
         stack: AttendedTokens(single / queries, joint / queries) for stack, (single, joint, queries) in total.items()
     }

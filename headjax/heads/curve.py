@@ -38,7 +38,7 @@ def pruning_curve(
     Args:
         config: the architecture.
         order: heads in the order of their removal.
-        counts: numbers of heads to remove (`headjax.heads.steps`); those beyond the order's length are left out.
+        counts: numbers of heads to remove (`headjax.heads.pruning`); those beyond the order's length are left out.
         evaluate: the metrics at given gates, `[layers, max_heads]` by head stack.
         progress: called after every point with the number of points done and the metrics.
     """

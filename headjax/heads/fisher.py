@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, by_score, keep_minimum
-from headjax.heads.streams import one_behind
+from headjax.heads.sums import sum_over
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig
 from headjax.models.inputs import device_batch
@@ -46,12 +46,8 @@ def fisher_blocks(
     config = model.config.for_evaluation()
     at = head_gates.ones(config) if gates is None else dict(gates)
     params = own_arrays(config, model.params, compute)
-    total: dict[str, np.ndarray] | None = None
-    for blocks in one_behind(_blocks(config, params, device_batch(config, batch), at, compute) for batch in batches):
-        fetched = {stack: np.asarray(array, np.float64) for stack, array in blocks.items()}
-        total = fetched if total is None else {stack: total[stack] + fetched[stack] for stack in total}
-    if total is None:
-        raise DataError("batches: there is no example to take Fisher information of")
+    arrays = (device_batch(config, batch) for batch in batches)
+    total: dict[str, np.ndarray] = sum_over(_blocks(config, params, batch, at, compute) for batch in arrays)
     return total
 
 

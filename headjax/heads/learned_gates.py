@@ -1,20 +1,27 @@
-"""Learning which heads to keep: gates drawn from a distribution whose parameters alone are trained."""
+"""Learning which heads to keep: gates drawn from a distribution whose parameters alone are trained.
+
+Two distributions: hard-concrete gates with an L0 penalty on the number of open heads (Louizos et al. 2018; Voita et
+al. 2019), and subset gates, of which exactly k stay open (Li et al. 2021, Differentiable Subset Pruning).
+"""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 
-from headjax.core.errors import DataError
-from headjax.core.fields import Checked
+from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.fields import Checked, NotNegative, Positive, Size
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
@@ -165,3 +172,121 @@ def _step(
     updates, optimizer = optax.adam(learning_rate).update(gradient, state.optimizer)
     logits = {stack: array + updates[stack] for stack, array in state.logits.items()}
     return _State(logits, optimizer), loss
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HardConcrete(GateDistribution):
+    """Gates that are exactly 0 or 1 with finite probability, and differentiable in between.
+
+        s = sigmoid((log u - log(1 - u) + log a) / beta),  u uniform on (0, 1)
+        gate = clip(s (high - low) + low, 0, 1)
+        penalty = weight * sum over heads of P(gate > 0),  P(gate > 0) = sigmoid(log a - beta log(-low / high))
+        final gate = clip(sigmoid(log a) (high - low) + low, 0, 1)
+
+    How many heads close follows from the weight; there is no exact number. Use `Subset` for one.
+
+    Attributes:
+        weight: nats that one open head costs, beside the mean loss per target.
+        initial: log a to start from; 2 opens a gate with probability 0.94.
+        temperature: beta.
+        low, high: the stretched interval.
+    """
+
+    weight: NotNegative
+    initial: float = 2.0
+    temperature: Positive = 0.33
+    low: float = -0.1
+    high: float = 1.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.low < 0.0, "low", f"must be below 0, got {self.low}")
+        require(self.high > 1.0, "high", f"must be above 1, got {self.high}")
+
+    def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
+        gates = {}
+        for i, (stack, array) in enumerate(sorted(logits.items())):
+            u = jax.random.uniform(jax.random.fold_in(key, i), array.shape, minval=1e-6, maxval=1.0 - 1e-6)
+            gates[stack] = self._stretch(jax.nn.sigmoid((jnp.log(u) - jnp.log1p(-u) + array) / self.temperature))
+        return gates
+
+    def penalty(self, logits: Logits) -> jax.Array:
+        return self.weight * jnp.stack([array.sum() for array in self.open_probability(logits).values()]).sum()
+
+    def open_probability(self, logits: Logits) -> Logits:
+        """P(gate > 0) of every head."""
+        shift = self.temperature * math.log(-self.low / self.high)
+        return {stack: jax.nn.sigmoid(array - shift) for stack, array in logits.items()}
+
+    def final(self, logits: Logits) -> Logits:
+        return {stack: self._stretch(jax.nn.sigmoid(array)) for stack, array in logits.items()}
+
+    def _stretch(self, s: jax.Array) -> jax.Array:
+        return jnp.clip(s * (self.high - self.low) + self.low, 0.0, 1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subset(GateDistribution):
+    """A relaxed sample of k heads out of all, which hardens as the temperature falls.
+
+        r = w + Gumbel noise;  k times: p = softmax(r / tau), gate += p, r += log(1 - p)
+
+    The gates of a sample always sum to k. tau falls geometrically over the training. The final gates are 1 for the k
+    heads with the largest w and 0 for all others.
+
+    Attributes:
+        count: k, the number of heads to keep.
+        initial: w to start from.
+        start, end: tau at the beginning and at the end; the paper's go from 1000 to 1e-8 in 25,000 steps.
+    """
+
+    count: Size
+    initial: float = 0.0
+    start: Positive = 1000.0
+    end: Positive = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.start >= self.end, "end", f"must be at most {self.start}, got {self.end}")
+
+    def check(self, total: int) -> None:
+        if self.count > total:
+            raise HeadjaxError(f"count: {self.count} heads to keep, the model has {total}")
+
+    def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
+        flat, restore = _ravel(logits)
+        temperature = self.start * (self.end / self.start) ** progress
+        noisy = flat + jax.random.gumbel(key, flat.shape)
+        return restore(relaxed_top_k(noisy, self.count, temperature))
+
+    def penalty(self, logits: Logits) -> jax.Array:
+        return jnp.zeros(())
+
+    def final(self, logits: Logits) -> Logits:
+        flat, restore = _ravel(logits)
+        kept = jnp.argsort(-flat, stable=True)[: self.count]
+        return restore(jnp.zeros_like(flat).at[kept].set(1.0))
+
+
+def relaxed_top_k(r: jax.Array, count: int, temperature: jax.Array | float) -> jax.Array:
+    """Weights in [0, 1] that sum to `count` and tend to the indicator of the largest entries as the temperature falls.
+
+    Args:
+        r: `[heads]`; -inf for entries that cannot be taken.
+        count: how many to take, at most the number of finite entries.
+        temperature: of the softmax.
+    """
+    # With 1 - p from below bounded, an entry taken whole drops far below the others without becoming -inf, whose
+    # difference with itself is not a number.
+    smallest = 1e-30
+
+    def take(r: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        p = jax.nn.softmax(r / temperature)
+        return r + jnp.log(jnp.maximum(1.0 - p, smallest)), p
+
+    _, taken = jax.lax.scan(take, r, None, length=count)
+    return taken.sum(axis=0)
+
+
+def _ravel(logits: Logits) -> tuple[jax.Array, Callable[[jax.Array], Logits]]:
+    return ravel_pytree(logits)

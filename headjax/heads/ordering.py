@@ -81,7 +81,7 @@ def iterative(
 
     Args:
         config: the architecture.
-        counts: numbers of removed heads after which to score anew (`headjax.heads.steps`), rising.
+        counts: numbers of removed heads after which to score anew (`headjax.heads.pruning`), rising.
         rescore: called before each step with the gates of the remaining heads.
         minimum: number of heads that every layer keeps.
         stacks: head stacks to remove heads from, at whose heads alone the counts are spent; None is all. The gates of

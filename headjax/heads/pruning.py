@@ -1,16 +1,37 @@
-"""Removing heads for real: smaller arrays, same function as with their gates at 0."""
+"""Removing heads for real: at once, or step by step with training in between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from headjax.attention.formulation import Attention
 from headjax.core import history
+from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads
+from headjax.heads.ordering import Order
 from headjax.heads.shared_dimensions import drop_unused
 from headjax.heads.surgery import map_attention
 from headjax.models.model import Model
+
+PERCENTAGES = tuple(range(5, 101, 5))
+"""5, 10, ..., 100, the steps of Michel et al.'s BERT experiments."""
+
+
+def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[int]:
+    """floor(total * p / 100) for each p: 7, 14, 21, 28, 36, ..., 144 of 144 (Michel et al.'s code for BERT)."""
+    return [total * percentage // 100 for percentage in percentages]
+
+
+def tenth_steps(total: int) -> list[int]:
+    """ceil(total * i / 10) for i = 0, ..., 9: 0, 29, 58, ..., 260 of 288 (Michel et al.'s code for translation)."""
+    return [-(-total * i // 10) for i in range(10)]
+
+
+def fraction_steps(total: int, fractions: Sequence[float]) -> list[int]:
+    """The number of heads nearest to each fraction of them."""
+    return [round(total * fraction) for fraction in fractions]
 
 
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
@@ -47,3 +68,43 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     pruned = map_attention(model, keep, stacks={head.stack for head in removed})
     entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])
     return pruned.replace(history=(*model.history, entry))
+
+
+class Gradual(NamedTuple):
+    """A model pruned step by step.
+
+    Attributes:
+        model: what is left.
+        removed: the heads that went, in the order in which they did.
+    """
+
+    model: Model
+    removed: Order
+
+
+def prune_gradually(
+    model: Model, counts: Sequence[int], order_of: Callable[[Model, int], Order], tune: Callable[[Model], Model]
+) -> Gradual:
+    """Removes heads for real, tunes what is left, orders the remaining heads anew, and so on.
+
+    Args:
+        model: the whole model.
+        counts: numbers of heads that are gone after each step (`headjax.heads.pruning`), rising.
+        order_of: from a model and how many heads go next to those that may go, in the order of their removal.
+        tune: trains a pruned model (`headjax.training.distillation`).
+
+    Raises:
+        HeadjaxError: counts that do not rise, or fewer heads may go than asked for.
+    """
+    if sorted(counts) != list(counts):
+        raise HeadjaxError(f"counts: must rise, got {list(counts)}")
+    removed: Order = ()
+    for count in counts:
+        wanted = count - len(removed)
+        if not wanted:
+            continue
+        step = order_of(model, wanted)[:wanted]
+        if len(step) < wanted:
+            raise HeadjaxError(f"remove: {count} heads, only {len(removed) + len(step)} may be removed")
+        model, removed = tune(prune(model, step)), removed + step
+    return Gradual(model, removed)

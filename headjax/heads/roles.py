@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import counted_queries, offsets, probabilities, visible_keys
-from headjax.heads.streams import one_behind
+from headjax.heads.sums import sum_over
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
@@ -61,13 +60,8 @@ def head_roles(
         KernelError: the implementation holds no probabilities.
     """
     config = model.config
-    total: Any = None
     arrays = (device_batch(model.config, batch) for batch in batches)
-    for counts in one_behind(_counts(config, model.params, batch, compute) for batch in arrays):
-        fetched = jax.tree.map(lambda array: np.asarray(array, np.float64), counts)
-        total = fetched if total is None else jax.tree.map(np.add, total, fetched)
-    if total is None:
-        raise DataError("batches: there is no example to look at")
+    total = sum_over(_counts(config, model.params, batch, compute) for batch in arrays)
     roles = {}
     for stack, layers in config.attentions().items():
         for layer, attention in enumerate(layers):

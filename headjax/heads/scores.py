@@ -20,8 +20,7 @@ from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId
 from headjax.heads.normalization import hies
 from headjax.heads.statistics import STATISTICS, query_sums
-from headjax.heads.streams import one_behind
-from headjax.mesh.distributed import fetch
+from headjax.heads.sums import sum_over
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig
 from headjax.models.inputs import device_batch
@@ -64,6 +63,9 @@ SCORES: Mapping[str, ScoreInfo] = {
     "confidence": ScoreInfo("mean of the largest attention weight: Voita et al. 2019"),
 }
 """Every score by name."""
+
+
+NO_TARGET = "there is no example with a target to score heads on"
 
 
 class Scores(NamedTuple):
@@ -129,16 +131,16 @@ def score_heads(
     started = time.perf_counter()
     at = head_gates.ones(model.config) if gates is None else dict(gates)
     params = own_arrays(model.config, model.params, compute)
-    total: _Sums | None = None
-    for number, sums in one_behind(
-        enumerate(map(functools.partial(_step, model.config, params, at, statistics, compute), batches))
-    ):
-        fetched = _fetch(sums, model.config, number)
-        total = fetched if total is None else jax.tree.map(np.add, total, fetched)
+
+    def check(number: int, fetched: _Sums) -> None:
+        _require_finite(fetched, model.config, number)
         if progress is not None:
             progress(number + 1, {})
-    if total is None or total.examples == 0:
-        raise DataError("batches: there is no example with a target to score heads on")
+
+    step = functools.partial(_step, model.config, params, at, statistics, compute)
+    total: _Sums = sum_over(map(step, batches), check, NO_TARGET)
+    if total.examples == 0:
+        raise DataError(f"batches: {NO_TARGET}")
     seconds = time.perf_counter() - started
     return Scores(_means(model.config, total), float(total.loss / total.targets), int(total.examples), seconds)
 
@@ -190,16 +192,14 @@ def _step(
     return batch_sums(config.for_evaluation(), params, arrays, gates, tuple(statistics), compute)
 
 
-def _fetch(sums: _Sums, config: ModelConfig, batch: int) -> _Sums:
-    """The sums as float64 NumPy arrays, checked to be finite."""
-    fetched: _Sums = jax.tree.map(lambda array: np.asarray(array, np.float64), fetch(sums))
+def _require_finite(fetched: _Sums, config: ModelConfig, batch: int) -> None:
+    """Raises `HeadjaxError` for a score of a batch that is not finite, naming its head."""
     for name, arrays in fetched.heads.items():
         if all(np.isfinite(array).all() for array in arrays.values()):
             continue
         for head, value in head_gates.to_values(config, arrays).items():
             if not np.isfinite(value):
                 raise HeadjaxError(f"score: {name} of head {head} is {value} in batch {batch}, counted from 0")
-    return fetched
 
 
 def _means(config: ModelConfig, total: _Sums) -> dict[str, dict[HeadId, float]]:

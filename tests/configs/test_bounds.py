@@ -19,9 +19,8 @@ from headjax.core.serialize import to_data
 from headjax.core.tensors import Constant, FanIn, Normal, SlicedXavier, TruncatedNormal
 from headjax.head_report.curves import CurveConfig
 from headjax.head_report.study import StudyConfig
-from headjax.heads.hard_concrete import HardConcrete
+from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.named_orders import OrderConfig
-from headjax.heads.subset_gates import Subset
 from headjax.initialization import Admin, DSInit, LayerScale
 from headjax.models.generation import Sample
 from headjax.training.config import load_config, train_config

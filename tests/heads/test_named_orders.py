@@ -7,10 +7,10 @@ from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
-from headjax.heads.gradual import prune_gradually
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
 from headjax.heads.ordering import by_ablation, by_scores
+from headjax.heads.pruning import prune_gradually
 from headjax.heads.scores import score_heads
 from tests import tiny
 

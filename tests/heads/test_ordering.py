@@ -9,9 +9,9 @@ from headjax.heads.ablation import Ablation
 from headjax.heads.curve import pruning_curve
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.normalization import normalize_layers
+from headjax.heads.pruning import fraction_steps, percent_steps, tenth_steps
 from headjax.heads.scores import Scores, batch_sums, score_heads
 from headjax.heads.selection import most_within, requested_count, select
-from headjax.heads.steps import fraction_steps, percent_steps, tenth_steps
 from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
 from tests import tiny
