@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
@@ -23,6 +22,7 @@ from headjax.training.config import load_config, train_config
 from headjax.training.loop import train
 from headjax.training.metrics import read_metrics
 from tests import tiny
+from tests.closeness import assert_trees_close, close_to
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, EVERY = 200, 10
@@ -132,10 +132,10 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     fsdp = load_config(str(config), ["--config.mesh.data=2", "--config.mesh.fsdp=4"])
     continued = train(train_config(fsdp), workdir)
     whole = train(train_config(load_config(str(config))), tmp_path / "whole")
-    assert continued.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=1e-5)
-    ours = flatten(continued.model.params)
-    for name, array in flatten(whole.model.params).items():
-        np.testing.assert_allclose(ours[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+    assert continued.metrics["loss"] == close_to(whole.metrics["loss"], sums=STEPS * 2 * tiny.SUMS)
+    ours, theirs = flatten(continued.model.params), flatten(whole.model.params)
+    # Adam divides a gradient's rounding by its size: any parameter may move like the largest.
+    assert_trees_close(ours, theirs, sums=STEPS * 2 * tiny.SUMS, floor=1.0)
     recorded = [record["step"] for record in read_metrics(workdir / "metrics.jsonl") if "train/loss" in record]
     assert recorded == list(range(1, STEPS + 1))
 

@@ -17,6 +17,7 @@ from headjax.models.tasks import Classification, Regression, Span
 from headjax.training.distillation import Distillation, distill, distillation_loss
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
+from tests.closeness import assert_close, close_to
 
 FAST = AdamW(schedule=ConstantRate(peak=3e-3))
 SETTINGS = Distillation(steps=40, optimizer=FAST, task=0.0, logits=1.0, hidden=0.1, temperature=1.0)
@@ -70,14 +71,14 @@ def test_a_mesh_computes_the_same(student, teacher, batches):
     repeated = list(itertools.islice(itertools.cycle(batches), SETTINGS.steps))
     one = distill(student, teacher, repeated, SETTINGS)
     spread = distill(student, teacher, repeated, SETTINGS, mesh=MeshConfig(data=8).build())
-    np.testing.assert_allclose(spread.losses[:5], one.losses[:5], rtol=1e-4)
+    assert_close(spread.losses[:5], one.losses[:5], sums=5 * 2 * tiny.SUMS)
     np.testing.assert_allclose(spread.losses, one.losses, rtol=0.05)
 
 
 def test_without_a_teacher_it_is_fine_tuning(student, batches):
     alone = distill(student, None, batches, Distillation(steps=2, optimizer=FAST, logits=9.0, hidden=9.0))
     loss = student.config.loss(student(batches[0]), batches[0]).mean()
-    assert alone.losses[0] == pytest.approx(float(loss), rel=1e-5)
+    assert alone.losses[0] == close_to(float(loss), sums=tiny.SUMS)
 
 
 def encoder(task):
@@ -109,7 +110,7 @@ def test_the_loss_of_a_classifier_by_hand():
     total, losses = distillation_loss(config, given, taught, batch, settings)
     squares = np.square(given.hidden - taught.hidden)[0, :2].mean()
     expected = -2.0 * log_softmax(own[0])[1] + 3.0 * kl(own[0], other[0], 1.7) + 5.0 * squares
-    assert float(total) == pytest.approx(expected, rel=1e-5)
+    assert float(total) == close_to(expected, sums=32)
     assert losses.weight.tolist() == [1.0, 0.0]
 
 
@@ -122,10 +123,10 @@ def test_spans_compare_both_ends_and_numbers_their_difference():
     settings = Distillation(steps=1, task=0.0, temperature=1.0)
     total, _ = distillation_loss(encoder(Span()), *pair, positions, settings)
     ends = [kl(own[..., end], other[..., end], 1.0).mean() for end in (0, 1)]
-    assert float(total) == pytest.approx(np.mean(ends), rel=1e-5)
+    assert float(total) == close_to(np.mean(ends), sums=32)
     numbers = [outputs(generator, np.array([[1.0], [2.0]])), outputs(generator, np.array([[3.0], [5.0]]))]
     total, _ = distillation_loss(encoder(Regression()), *numbers, {"labels": np.array([0.0, np.nan])}, settings)
-    assert float(total) == pytest.approx(4.0)
+    assert float(total) == close_to(4.0, sums=2)
 
 
 @pytest.mark.parametrize(

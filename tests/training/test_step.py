@@ -22,6 +22,7 @@ from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state, initial_state
 from headjax.training.step import put_batch, train_step
 from tests import tiny
+from tests.closeness import assert_trees_close, close_to
 from tests.hub.directories import T5, model_of
 
 BATCH = 16
@@ -56,10 +57,11 @@ def plain(batch):
 def assert_the_same(found, plain):
     (state, metrics), (wanted, wanted_metrics) = found, plain
     for name in metrics._fields:
-        assert float(getattr(metrics, name)) == pytest.approx(float(getattr(wanted_metrics, name)), rel=1e-5), name
-    theirs = flatten(wanted.params)
-    for name, array in flatten(state.params).items():
-        np.testing.assert_allclose(array, theirs[name], atol=1e-5, err_msg=name)
+        assert float(getattr(metrics, name)) == close_to(
+            float(getattr(wanted_metrics, name)), sums=2 * 2 * tiny.SUMS
+        ), name
+    # Adam divides a gradient's rounding by its size: any parameter may move like the largest.
+    assert_trees_close(flatten(state.params), flatten(wanted.params), sums=2 * 2 * tiny.SUMS, floor=1.0)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_every_part_of_every_copy_draws_its_own_dropout():
         for part in range(2)
     }
     assert len(draws) == 8
-    assert float(found.params["weight"]) == pytest.approx(sum(draws) / 8, rel=1e-5)
+    assert float(found.params["weight"]) == close_to(sum(draws) / 8, sums=8)
 
 
 def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
