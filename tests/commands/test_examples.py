@@ -11,6 +11,8 @@ from headjax.evaluation.selection import RULE, split_task
 from headjax.evaluation.specs import load_task
 from headjax.heads.scores import score_heads
 from headjax.models.model import load
+from tests import tiny
+from tests.closeness import close_to
 from tests.commands.language_folder import write_language_folder
 
 
@@ -39,7 +41,7 @@ def run(folder, capsys, monkeypatch):
 
 def importance(folder, batches):
     values = score_heads(load(folder / "model"), batches).score("importance")
-    return {str(head): pytest.approx(value, rel=1e-5) for head, value in values.items()}
+    return {str(head): close_to(value, sums=2 * tiny.SUMS) for head, value in values.items()}
 
 
 def test_scores_are_those_of_the_training_examples(run, folder):
