@@ -9,12 +9,13 @@ import numpy as np
 import optax
 import pytest
 
+from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute
 from headjax.training.state import initial_state
 from headjax.training.step import evaluation_step, put_batch, train_step
 from tests import tiny
-from tests.closeness import assert_close
+from tests.closeness import assert_close, assert_trees_close
 
 MODEL = tiny.decoder_config(tiny.layer(tiny.collaborative()))
 
@@ -36,5 +37,7 @@ def expected():
 @pytest.mark.parametrize("sizes, parts", [({"data": 2, "model": 2}, 1), ({"data": 2}, 2)])
 def test_a_pallas_kernel_trains_over_a_mesh_as_the_reference_does(sizes, parts, expected):
     actual = after_one_step("collaborative_pallas", parts, **sizes)
-    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
+    # A key's bias starts at zero and its gradient is zero but for what is left of terms that cancel.
+    assert_trees_close(flatten(actual[1]), flatten(expected[1]), sums=2 * tiny.SUMS, floor=0.1)
+    for one, other in zip(jax.tree.leaves(expected[::2]), jax.tree.leaves(actual[::2]), strict=True):
         assert_close(np.asarray(other), np.asarray(one), sums=2 * tiny.SUMS)
