@@ -50,6 +50,9 @@ def main() -> int:
     unknown = set(given.isas.split()) - set(ISAS)
     if unknown:
         parser.error(f"--isas: unknown {', '.join(sorted(unknown))}; there are {', '.join(ISAS)}")
+    missing = [name for name in given.tests if not Path(name.split("::")[0]).exists()]
+    if missing:
+        parser.error(f"tests: no file or directory {', '.join(missing)}")
     logs = Path(tempfile.mkdtemp(prefix="headjax-portable-"))
     results = []
     for name in given.isas.split():
