@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name
+from headjax.data.glue import GLUE
 from headjax.data.rehearsal import VOCABULARY
 
 Fields = dict[str, Any]
@@ -192,8 +193,6 @@ def bert_adam(peak: float, warmup_steps: int = 0, **fields: Any) -> Fields:
 
 def glue_output(task: str) -> Fields:
     """The output of a GLUE task: its classes, or one number."""
-    from headjax.data.glue import GLUE
-
     classes = choose("task", task, GLUE).classes
     return {"kind": "classification", "classes": len(classes)} if classes else {"kind": "regression"}
 

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.bench.bert import bert
-from headjax.bench.forward import time_forward
 from headjax.bench.head_masks import torch_gate_gradient
 from headjax.bench.result import BenchResult
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.ablation import ablate
+from headjax.heads.latency import time_forward
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads

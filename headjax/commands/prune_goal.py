@@ -133,7 +133,7 @@ def is_gradual(options: argparse.Namespace) -> bool:
 
 def measured_speed_up(whole: Model, pruned: Model, task: Task, options: argparse.Namespace) -> float:
     """How many times as fast the pruned model really is, on the task's first batch."""
-    from headjax.bench.forward import time_forward
+    from headjax.heads.latency import time_forward
 
     timings = time_forward({"whole": whole, "pruned": pruned}, _inputs(task, options))
     return timings["whole"].median / timings["pruned"].median

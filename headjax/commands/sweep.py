@@ -18,7 +18,7 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.evaluation.trials import Trial, Trials
+    from headjax.training.trials import Trial, Trials
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Converts a model to every size of every target and evaluates each; what is done already is not done again."""
     from headjax.conversion.model import parse_target
-    from headjax.evaluation.trials import BATCH_SIZE, Trial, expand, prepare_trials
+    from headjax.training.trials import BATCH_SIZE, Trial, expand, prepare_trials
 
     targets = [target for text in options.to for target in expand(text)]
     for target in targets:
@@ -93,7 +93,7 @@ def read_trials(file: Path) -> list[Trial]:
     Raises:
         HeadjaxError: the file holds something else.
     """
-    from headjax.evaluation.trials import Trial
+    from headjax.training.trials import Trial
 
     if not file.is_file():
         return []

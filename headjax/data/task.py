@@ -5,12 +5,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headjax.data.examples import Source
-
-if TYPE_CHECKING:
-    from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Measured(NamedTuple):

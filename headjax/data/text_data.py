@@ -21,6 +21,7 @@ from headjax.data.text_files import find_files
 from headjax.data.text_rows import document_rows, read_questions, sentence_pairs
 from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
 
 @kind("language")
@@ -224,8 +225,6 @@ def vocabulary_tokenizer(vocabulary: str) -> Tokenizer:
     Raises:
         DataError: none is named.
     """
-    from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-
     if not vocabulary:
         raise DataError("vocabulary: the model brings no tokenizer; name a vocab.txt")
     return wordpiece_tokenizer(vocabulary)

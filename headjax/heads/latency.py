@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
-from headjax.bench.forward import time_forward
 from headjax.core.errors import HeadjaxError, require
+from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import prune
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.model import Model
+from headjax.models.model import Model, forward
 
 POINTS = 4
 """Intervals between no heads and all of them whose ends are measured; in between the table is linear."""
@@ -97,3 +98,18 @@ def _beyond(config: ModelConfig, stack: str, count: int) -> list[HeadId]:
         for layer, attention in enumerate(config.attentions()[stack])
         for head in attention.ids[count:]
     ]
+
+
+def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:
+    """Seconds of one forward pass of each model on the same batch, the models taken in turns.
+
+    Args:
+        models: the models by name.
+        batch: arrays by Hugging Face's names, without what only a loss needs.
+        repeats: timed calls of each model.
+    """
+    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    calls = {
+        name: lambda model=model: forward(model.config, model.params, arrays).logits for name, model in models.items()
+    }
+    return time_in_turns(calls, repeats=repeats, warmup=2)

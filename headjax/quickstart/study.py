@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headjax.bench.forward import time_forward
 from headjax.conversion import convert
 from headjax.core.errors import CheckpointError
 from headjax.core.progress import Progress, silent
@@ -20,6 +19,7 @@ from headjax.data.task import TaskData
 from headjax.evaluation.evaluate import evaluate
 from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.latency import time_forward
 from headjax.heads.pruning import prune
 from headjax.heads.scores import Scores, score_heads
 from headjax.models.config import Batch

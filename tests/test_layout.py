@@ -1,0 +1,131 @@
+"""The structure that README and docs describe: arrows between packages point down, and no files import each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "headjax"
+
+ORDER = (
+    "core",
+    "mesh",
+    "tokenizers",
+    "attention",
+    "models",
+    "heads",
+    "initialization",
+    "conversion",
+    "hub",
+    "data",
+    "evaluation",
+    "training",
+    "plan",
+    "report",
+    "bench",
+    "quickstart",
+    "head_report",
+    "commands",
+)
+"""The packages from the ground up: each may import those before it."""
+
+REPORT_BELOW = {"report"}
+"""Packages that import nothing of headjax but `core`, so that any may draw tables with them."""
+
+LATE = {"commands", "bench", "cli", "__init__", "report"}
+"""Where an import inside a function keeps start-up fast, or keeps a peer out of a measured process."""
+
+OPTIONAL = {("data.tasks.local", "data.tasks.tfrecord")}
+"""Imports inside functions that need an optional extra."""
+
+
+class Import(NamedTuple):
+    """One import of a module of headjax by another."""
+
+    source: str
+    target: str
+    inside: bool
+
+
+def modules() -> dict[str, Path]:
+    """The files of the package by dotted name without `headjax.`; a package's `__init__` goes by the package's name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> list[Import]:
+    """Every import of headjax in a file, wherever it stands."""
+    found: list[Import] = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ImportFrom) and (child.module or "").split(".")[0] == "headjax":
+                base = (child.module or "").removeprefix("headjax").removeprefix(".")
+                for alias in child.names:
+                    longer = f"{base}.{alias.name}".removeprefix(".")
+                    target = longer if longer in known else base
+                    if target in known:
+                        found.append(Import(name, target, inside))
+            elif isinstance(child, ast.Import):
+                names = [alias.name for alias in child.names if alias.name.startswith("headjax.")]
+                found.extend(Import(name, target.removeprefix("headjax."), inside) for target in names)
+            visit(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    visit(ast.parse(path.read_text()), inside=False)
+    return found
+
+
+@pytest.fixture(scope="module")
+def arrows() -> list[Import]:
+    known = modules()
+    return [arrow for name, path in known.items() for arrow in imports(name, path, known)]
+
+
+def test_every_package_has_its_place():
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert packages == set(ORDER)
+
+
+def test_arrows_between_packages_point_down(arrows):
+    up = [
+        f"{arrow.source} -> {arrow.target}"
+        for arrow in arrows
+        if (source := arrow.source.split(".")[0]) in ORDER
+        and (target := arrow.target.split(".")[0]) in ORDER
+        and target not in REPORT_BELOW
+        and ORDER.index(target) > ORDER.index(source)
+    ]
+    assert not up
+
+
+def test_reports_rest_on_core_alone(arrows):
+    used = {arrow.target.split(".")[0] for arrow in arrows if arrow.source.split(".")[0] in REPORT_BELOW}
+    assert used <= {"core", *REPORT_BELOW}
+
+
+def test_no_files_import_each_other(arrows):
+    waiting = {name: set() for name in modules()}
+    for arrow in arrows:
+        if arrow.target != arrow.source:
+            waiting[arrow.source].add(arrow.target)
+    while ready := [name for name, targets in waiting.items() if not targets]:
+        for name in ready:
+            del waiting[name]
+        for targets in waiting.values():
+            targets.difference_update(ready)
+    assert not waiting
+
+
+def test_imports_inside_functions_have_a_reason(arrows):
+    hidden = {
+        (arrow.source, arrow.target)
+        for arrow in arrows
+        if arrow.inside and arrow.source.split(".")[0] not in LATE and (arrow.source, arrow.target) not in OPTIONAL
+    }
+    assert not hidden
