@@ -38,7 +38,7 @@ def test_a_vocabulary_is_learned_and_used(folder, tmp_path, kind, size):
 
 
 def test_folders_without_a_tokenizer(folder, tmp_path, capsys):
-    with pytest.raises(ConfigError, match=r"^tokenizer: unknown tokenizer 'bep'; .*, and no folder of that name"):
+    with pytest.raises(ConfigError, match=r"^tokenizer: unknown tokenizer 'bep'; .*, and there is no such folder"):
         LanguageConfig(tokenizer="bep")
     with pytest.raises(DataError, match=rf"^{tmp_path}: no tokenizer files in this folder$"):
         LanguageConfig(path=str(folder / "text.txt"), tokenizer=str(tmp_path)).load()

@@ -194,7 +194,11 @@ def test_layer_norms_go_layer_by_layer():
 
 
 def explode(data, after):
-    """The data with tokens that the model does not know from some example on: its loss is then not finite."""
+    """The data with tokens that the model does not know from some example on: its loss is then not finite.
+
+    No token that a model knows makes a loss that is not a number; such tokens stand in for an overflow, and the check
+    that refuses them has to be off.
+    """
 
     class Exploding(TokenBlocks):
         def __getitem__(self, index):
@@ -208,7 +212,9 @@ def explode(data, after):
 @pytest.fixture(scope="module")
 def diverged(data, tmp_path_factory, one_device, compilation_cache):
     workdir = tmp_path_factory.mktemp("runs") / "diverged"
-    return train(config(**ADMIN), workdir, data=explode(data, 8 + 3 * 8)), workdir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headjax.training.feed.check_batch", lambda model, batch: batch)
+        return train(config(**ADMIN), workdir, data=explode(data, 8 + 3 * 8)), workdir
 
 
 def test_a_run_that_diverges_stops_and_says_so(diverged):
