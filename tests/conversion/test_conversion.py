@@ -141,9 +141,7 @@ def test_the_query_bias_and_the_original_scale_stay_exact_at_half_the_size() -> 
     generator = np.random.default_rng(0)
     # Two heads that read the same queries and keys are exact at half of num_heads * head_dim.
     # Logits are of the order of 1, so that the fit's relative error bounds that of the outputs.
-    shared = {
-        name: 0.3 * generator.standard_normal((tiny.WIDTH, 1, 8)).astype(np.float32) for name in ("query", "key")
-    }
+    shared = {name: 0.3 * generator.standard_normal((tiny.WIDTH, 1, 8)).astype(np.float32) for name in ("query", "key")}
     source = encoder(attention, num_layers=1)
     layer = source.params["encoder"]["layers_0_0"]["attention"]
     repeated = {name: jnp.asarray(np.repeat(array, 2, axis=1))[None] for name, array in shared.items()}
