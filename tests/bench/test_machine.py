@@ -48,23 +48,29 @@ def test_a_system_without_the_file_still_names_an_architecture():
 
 def test_the_machine_names_versions_cores_load_and_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = machine(peers=("torch",), load_before=1.5)
-    assert found["versions"] == {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "numpy", "torch")}
+    found = machine(peers=("optax",), load_before=1.5)
+    assert found["versions"] == {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "numpy", "optax")}
     assert 1 <= found["usable_cores"] <= found["cores"]
     assert found["load_before"] == 1.5
     assert found["load_after"] >= 0
     assert found["threads"]["OMP_NUM_THREADS"] == "3"
-    assert found["threads"]["torch"] >= 1
     assert found["device"] == jax.devices()[0].device_kind
     rows = dict(machine_table(found).rows)
-    assert rows["versions"].endswith(f"torch {found['versions']['torch']}")
+    assert rows["versions"].endswith(f"optax {found['versions']['optax']}")
     assert "OMP_NUM_THREADS=3" in rows["threads"]
+
+
+def test_pytorch_says_how_many_threads_it_takes():
+    pytest.importorskip("torch")
+    found = machine(peers=("torch",), load_before=0.0)
+    assert found["threads"]["torch"] >= 1
+    assert found["versions"]["torch"] == importlib.metadata.version("torch")
 
 
 def test_the_load_is_that_before_the_benchmark(monkeypatch):
     loads = iter([0.25, 7.0])
     monkeypatch.setattr(results, "load", lambda: next(loads))
-    measured = measure(lambda progress: BenchResult({"a": 1}, {}, 0.5, (), ("torch",)))
+    measured = measure(lambda progress: BenchResult({"a": 1}, {}, 0.5, (), ("optax",)))
     assert measured.machine["load_before"] == 0.25
     assert measured.to_json()["ours"] == {"a": 1}
 
