@@ -1,4 +1,5 @@
-"""The structure that README and docs describe: arrows between packages point down, and no files import each other."""
+"""The structure that README and docs describe: arrows between packages point down, no files import each other, and
+tests mirror the package."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "headjax"
+TESTS = Path(__file__).parent
 
 ORDER = (
     "core",
@@ -40,6 +42,48 @@ LATE = {"commands", "bench", "cli", "__init__", "report"}
 
 OPTIONAL = {("data.tasks.local", "data.tasks.tfrecord")}
 """Imports inside functions that need an optional extra."""
+
+WHOLE_PROGRAM = {
+    "test_api.py": "every public name",
+    "test_closeness.py": "the bounds that the other tests compare by",
+    "test_config_to_softmax.py": "a forward pass through seven files",
+    "test_fixtures.py": "models, checkpoints and shards that earlier versions wrote",
+    "test_layout.py": "this file",
+    "test_sweep_manifest.py": "tpu/gke",
+    "test_tpu_scripts.py": "tpu",
+    "heads/test_every_formulation.py": "scores and ablations of every formulation",
+    "heads/test_every_model.py": "head work on every kind of model",
+    "heads/test_parity.py": "scores against PyTorch",
+    "heads/test_processes.py": "scores and ablations by several processes",
+    "hub/test_parity.py": "imports and exports against PyTorch",
+}
+"""Test files of a behaviour that spans modules, and what it is."""
+
+OUTSIDE = {"configs", "notebooks"}
+"""Folders of tests that mirror a folder beside the package."""
+
+UNMIRRORED = {
+    "attention",
+    "bench",
+    "commands",
+    "conversion",
+    "core",
+    "data",
+    "evaluation",
+    "head_report",
+    "heads",
+    "hub",
+    "initialization",
+    "mesh",
+    "models",
+    "papers.py",
+    "plan",
+    "quickstart",
+    "report",
+    "tokenizers",
+    "training",
+}
+"""Packages whose tests do not mirror them yet."""
 
 
 class Import(NamedTuple):
@@ -129,3 +173,37 @@ def test_imports_inside_functions_have_a_reason(arrows):
         if arrow.inside and arrow.source.split(".")[0] not in LATE and (arrow.source, arrow.target) not in OPTIONAL
     }
     assert not hidden
+
+
+def defines_functions(path: Path) -> bool:
+    """Whether a file has code to test: tables and constants alone are tested where they are used."""
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_every_module_has_its_test_file():
+    missing = [
+        str(test)
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "__init__.py" and defines_functions(path)
+        for test in [path.relative_to(PACKAGE).with_name(f"test_{path.name}")]
+        if path.relative_to(PACKAGE).parts[0] not in UNMIRRORED and not (TESTS / test).is_file()
+    ]
+    assert not missing
+
+
+def test_every_test_file_names_a_module():
+    nameless = [
+        str(test)
+        for test in (path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
+        if test.parts[0] not in UNMIRRORED | OUTSIDE
+        and test.as_posix() not in WHOLE_PROGRAM
+        and not (PACKAGE / test.with_name(test.name.removeprefix("test_"))).is_file()
+    ]
+    assert not nameless
+
+
+def test_the_lists_of_test_files_are_no_longer_than_needed():
+    assert all((TESTS / name).is_file() for name in WHOLE_PROGRAM)
+    assert all((PACKAGE / name).exists() or (TESTS / name).exists() for name in UNMIRRORED)
