@@ -71,7 +71,6 @@ UNMIRRORED = {
     "data",
     "evaluation",
     "head_report",
-    "heads",
     "hub",
     "initialization",
     "mesh",

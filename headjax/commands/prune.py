@@ -105,7 +105,7 @@ def _read(examples: Examples, options: argparse.Namespace) -> dict[str, Any]:
 def _check(options: argparse.Namespace) -> None:
     from headjax.core.serialize import unknown_name
     from headjax.heads.named_orders import ORDERS
-    from headjax.heads.selection import amount_of
+    from headjax.heads.ordering import amount_of
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")

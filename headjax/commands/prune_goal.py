@@ -58,8 +58,7 @@ def goal_of(model: Model, examples: Examples | None, options: argparse.Namespace
     """
     from headjax.heads.head_id import all_heads, require_stack
     from headjax.heads.named_orders import AT_ONCE
-    from headjax.heads.ordering import keep_minimum
-    from headjax.heads.selection import explicit_heads, requested_count, select
+    from headjax.heads.ordering import explicit_heads, keep_minimum, requested_count, select
 
     stacks = stacks_of(options)
     for stack in stacks or ():
@@ -142,7 +141,7 @@ def measured_speed_up(whole: Model, pruned: Model, task: Task, options: argparse
 def _within(model: Model, examples: Examples, order: Order, options: argparse.Namespace, progress: Progress) -> Goal:
     from headjax.evaluation.task import evaluate_task
     from headjax.heads import gates as head_gates
-    from headjax.heads.selection import most_within
+    from headjax.heads.ordering import most_within
 
     task = examples.selection
     sign = 1.0 if task.higher_is_better else -1.0

@@ -20,9 +20,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Every head score in one pass; the five least and most important heads are printed."""
-    from headjax.heads.normalization import normalize_layers
     from headjax.heads.ordering import by_score
-    from headjax.heads.scores import SCORES, score_heads
+    from headjax.heads.scores import SCORES, normalize_layers, score_heads
 
     model, examples = open_model_and_examples(options)
     model = examples.selection.fit(model)

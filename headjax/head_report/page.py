@@ -11,9 +11,9 @@ import numpy as np
 
 from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.study import HeadStudy, SecondTask, Snapshot
+from headjax.heads.attended import ROLES
 from headjax.heads.gates import from_values
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.roles import ROLES
 from headjax.models.model import Model
 from headjax.report import numbers
 from headjax.report.curves import pruning_curves

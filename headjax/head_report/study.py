@@ -16,14 +16,13 @@ from headjax.evaluation.selection import selection_of, split_task
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, CurvePoint, Judge, curve
 from headjax.head_report.patterns import Pattern, patterns
-from headjax.heads.ablation import ablate
-from headjax.heads.best_heads import best_heads
+from headjax.heads.ablation import ablate, best_heads
+from headjax.heads.attended import Role, head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import OrderConfig
 from headjax.heads.ordering import by_scores
-from headjax.heads.roles import Role, head_roles
 from headjax.heads.scores import Scores, score_heads
-from headjax.heads.transfer import Transfer, transfer
+from headjax.heads.significance import Transfer, transfer
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.training.snapshots import snapshots

@@ -13,10 +13,10 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import Order, by_score, keep_minimum
-from headjax.heads.sums import sum_over
+from headjax.heads.scores import gate_gradient, own_arrays
+from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig
 from headjax.models.inputs import device_batch

@@ -14,9 +14,8 @@ from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
-from headjax.heads.normalization import normalize_layers
 from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, in_stacks, random_order
-from headjax.heads.scores import SCORES, score_heads
+from headjax.heads.scores import SCORES, normalize_layers, score_heads
 from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
 

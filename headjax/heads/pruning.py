@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention import Collaborative, Tucker
 from headjax.attention.formulation import Attention
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId, position, tied_heads
 from headjax.heads.ordering import Order
-from headjax.heads.shared_dimensions import drop_unused
 from headjax.heads.surgery import map_attention
 from headjax.models.model import Model
 
@@ -22,11 +26,6 @@ PERCENTAGES = tuple(range(5, 101, 5))
 def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[int]:
     """floor(total * p / 100) for each p: 7, 14, 21, 28, 36, ..., 144 of 144 (Michel et al.'s code for BERT)."""
     return [total * percentage // 100 for percentage in percentages]
-
-
-def tenth_steps(total: int) -> list[int]:
-    """ceil(total * i / 10) for i = 0, ..., 9: 0, 29, 58, ..., 260 of 288 (Michel et al.'s code for translation)."""
-    return [-(-total * i // 10) for i in range(10)]
 
 
 def fraction_steps(total: int, fractions: Sequence[float]) -> list[int]:
@@ -108,3 +107,38 @@ def prune_gradually(
             raise HeadjaxError(f"remove: {count} heads, only {len(removed) + len(step)} may be removed")
         model, removed = tune(prune(model, step)), removed + step
     return Gradual(model, removed)
+
+
+def drop_unused(attention: Attention, params: Params) -> tuple[Attention, Params]:
+    """The layer without the shared dimensions whose mixing weights are 0 for every head; the same function.
+
+    A converted layer at full rank gives every head dimensions of its own, which are unused as soon as the head is
+    gone. Formulations that share no dimensions come back as they are.
+
+    Args:
+        attention: the formulation.
+        params: its parameters.
+    """
+    smaller: Attention
+    if isinstance(attention, Collaborative):
+        queries = keys = _used(params, (0,))
+        smaller = dataclasses.replace(attention, shared_dim=len(keys))
+        mixing = params["mixing"][:, keys]
+    elif isinstance(attention, Tucker):
+        queries, keys = _used(params, (0, 2)), _used(params, (0, 1))
+        smaller = dataclasses.replace(attention, query_rank=len(queries), key_rank=len(keys))
+        mixing = params["mixing"][:, queries][:, :, keys]
+    else:
+        return attention, params
+    kept = {
+        name: jnp.take(params[name], index, axis=-1)
+        for name, index in (("query", queries), ("query_bias", queries), ("key", keys), ("key_bias", keys))
+        if name in params
+    }
+    return smaller, params | kept | {"mixing": mixing}
+
+
+def _used(params: Params, others: tuple[int, ...]) -> np.ndarray:
+    """The dimensions with a weight other than 0, or the first one if there is none: a layer needs at least one."""
+    used = np.flatnonzero(np.any(np.asarray(params["mixing"]) != 0.0, axis=others))
+    return used if len(used) else np.array([0])

@@ -9,8 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads import ablation as ablations
 from headjax.heads import gates
-from headjax.heads.ablation import ablate
-from headjax.heads.chunks import split
+from headjax.heads.ablation import Ablation, ablate, best_heads
 from headjax.heads.head_id import HeadId, all_heads
 from tests import tiny
 from tests.closeness import assert_close, close_to
@@ -134,17 +133,6 @@ def test_every_ablation_is_tested_against_the_model_itself(each):
     assert each.compare()[head].difference == close_to(expected, sums=5)
 
 
-def test_chunks_are_equal_cover_every_head_and_waste_little():
-    heads = [HeadId("encoder", i, h) for i, count in enumerate((12, 12, 12)) for h in range(count)]
-    for limit, size in ((100, 12), (12, 12), (11, 6), (5, 4), (1, 1)):
-        chunks = split(heads, limit)
-        assert {chunk.size for chunk in chunks} == {size}
-        assert [head for chunk in chunks for head in chunk.heads] == heads
-        assert all({head.layer for head in chunk.padded} == {chunk.layer} for chunk in chunks)
-    ragged = [HeadId("encoder", 0, h) for h in range(4)] + [HeadId("encoder", 2, 7)]
-    assert [chunk.padded for chunk in split(ragged, 2)][-1] == (HeadId("encoder", 2, 7),) * 2
-
-
 def test_without_heads_there_is_only_the_model_itself(model, batches, each):
     got = ablate(model, batches, heads=[], metrics=METRICS)
     assert got.effects() == {}
@@ -160,3 +148,34 @@ def test_bad_requests_are_errors(model, batches, each):
         ablate(model, batches, heads=[HeadId("decoder", 0, 9)])
     with pytest.raises(HeadjaxError, match="did you mean 'confident'"):
         each.effects("confidnt")
+
+
+HEADS = (HeadId("encoder", 0, 0), HeadId("encoder", 0, 1), HeadId("encoder", 1, 0), HeadId("cross", 0, 5))
+
+
+def ablation(rows, mode="all-but-one", name="loss"):
+    baseline = np.array([1.0, 2.0, 3.0])
+    return Ablation(mode, HEADS, {name: baseline}, {name: baseline + np.array(rows)}, {name: np.ones(3)})
+
+
+CHOSEN = [[0.5, 0.4, 0.6], [-0.1, 0.3, 0.1], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+def test_the_best_head_of_a_layer_costs_least():
+    best = best_heads(ablation(CHOSEN))
+    assert [entry.head for entry in best] == [HEADS[1], HEADS[2], HEADS[3]]
+    assert [entry.effect for entry in best] == pytest.approx([0.1, 1.0, 0.0])
+    assert best[0].comparison.difference == pytest.approx(0.1)
+    assert next(entry.head for entry in best_heads(ablation(CHOSEN, name="accuracy"), "accuracy")) == HEADS[0]
+
+
+def test_effects_can_come_from_other_examples():
+    best = best_heads(ablation(CHOSEN), evaluate_on=ablation([[0.0] * 3, [2.0] * 3, [3.0] * 3, [4.0] * 3]))
+    assert [(entry.head, entry.effect) for entry in best] == [(HEADS[1], 2.0), (HEADS[2], 3.0), (HEADS[3], 4.0)]
+
+
+def test_other_ablations_are_errors():
+    with pytest.raises(HeadjaxError, match="all-but-one"):
+        best_heads(ablation(CHOSEN, mode="each"))
+    with pytest.raises(HeadjaxError, match="ablates other heads"):
+        best_heads(ablation(CHOSEN), evaluate_on=ablation(CHOSEN)._replace(heads=HEADS[:3]))

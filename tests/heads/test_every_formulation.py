@@ -7,8 +7,8 @@ import pytest
 from headjax.evaluation.evaluate import batch_loss
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
+from headjax.heads.attended import head_roles
 from headjax.heads.head_id import all_heads
-from headjax.heads.roles import head_roles
 from headjax.heads.scores import SCORES, score_heads
 from headjax.models import Compute
 from tests import tiny

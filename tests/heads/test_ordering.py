@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads import gates, ordering
+from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
-from headjax.heads.curve import pruning_curve
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.normalization import normalize_layers
-from headjax.heads.pruning import fraction_steps, percent_steps, tenth_steps
-from headjax.heads.scores import Scores, batch_sums, score_heads
-from headjax.heads.selection import most_within, requested_count, select
+from headjax.heads.ordering import most_within, requested_count, select
+from headjax.heads.scores import Scores, batch_sums, normalize_layers, score_heads
 from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
 from tests import tiny
@@ -23,14 +20,6 @@ VALUES = dict(zip(HEADS, (0.5, 0.1, 0.3, 0.1, 0.9), strict=True))
 
 def names(order):
     return [str(head).removeprefix("decoder/") for head in order]
-
-
-def test_steps_are_those_of_the_original():
-    assert percent_steps(144) == [
-        7, 14, 21, 28, 36, 43, 50, 57, 64, 72, 79, 86, 93, 100, 108, 115, 122, 129, 136, 144,
-    ]  # fmt: skip
-    assert tenth_steps(288) == [0, 29, 58, 87, 116, 144, 173, 202, 231, 260]
-    assert fraction_steps(10, [0.0, 0.25, 1.0]) == [0, 2, 10]
 
 
 def test_score_orders():
@@ -167,15 +156,3 @@ def test_the_most_heads_within_a_drop():
     assert most_within(HEADS, lambda heads: 90.0 - len(heads), drop=0.0).heads == ()
     with pytest.raises(HeadjaxError, match="must not be negative"):
         most_within(HEADS, lambda heads: 0.0, drop=-1.0)
-
-
-def test_curve_points_are_evaluations_without_the_first_heads():
-    order = ordering.by_score(VALUES)
-    seen = []
-    points = pruning_curve(
-        CONFIG, order, [0, 2, 5, 6], lambda at: {"left": float(at["decoder"].sum())}, lambda n, m: seen.append((n, m))
-    )
-    assert [point.removed for point in points] == [0, 2, 5]
-    assert [point.metrics["left"] for point in points] == [6.0, 4.0, 1.0]
-    assert seen[1] == (2, {"left": 4.0})
-    np.testing.assert_array_equal(gates.only(CONFIG, order[:2])["decoder"].sum(), 2.0)

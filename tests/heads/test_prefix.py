@@ -9,7 +9,7 @@ import pytest
 
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
-from headjax.heads.prefix import record, resume
+from headjax.heads.prefix import chunks_of, record, resume
 from headjax.models.config import Options
 from tests import tiny
 from tests.closeness import assert_close
@@ -70,3 +70,14 @@ def test_a_change_before_the_start_is_not_seen(model):
     at = gates.without(model.config, [HeadId("decoder", 0, 1)])
     got = resumed(model.config, model.params, BATCH, at, streams, jnp.int32(1))
     assert_close(got, model(BATCH).logits, sums=tiny.SUMS)
+
+
+def test_chunks_are_equal_cover_every_head_and_waste_little():
+    heads = [HeadId("encoder", i, h) for i, count in enumerate((12, 12, 12)) for h in range(count)]
+    for limit, size in ((100, 12), (12, 12), (11, 6), (5, 4), (1, 1)):
+        chunks = chunks_of(heads, limit)
+        assert {chunk.size for chunk in chunks} == {size}
+        assert [head for chunk in chunks for head in chunk.heads] == heads
+        assert all({head.layer for head in chunk.padded} == {chunk.layer} for chunk in chunks)
+    ragged = [HeadId("encoder", 0, h) for h in range(4)] + [HeadId("encoder", 2, 7)]
+    assert [chunk.padded for chunk in chunks_of(ragged, 2)][-1] == (HeadId("encoder", 2, 7),) * 2

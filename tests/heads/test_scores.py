@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import functools
+import math
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +14,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from headjax.attention import NoHeads
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads import gates
-from headjax.heads.gate_gradient import gate_gradient, own_arrays
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.pruning import prune
-from headjax.heads.scores import SCORES, score_heads
+from headjax.heads.scores import SCORES, gate_gradient, hies, min_max, normalize_layers, own_arrays, score_heads
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.stack import SharedStack
@@ -165,7 +167,7 @@ def test_arrays_for_each_layer_give_the_scores_of_the_scan(monkeypatch, batches,
     split = own_arrays(model.config, model.params, Compute())["decoder"]["layers_0_3"]
     assert isinstance(split, dict if shared else list)
     found = score_heads(model, batches).values
-    monkeypatch.setattr("headjax.heads.gate_gradient.UNROLLED", 0)
+    monkeypatch.setattr("headjax.heads.scores.UNROLLED", 0)
     assert own_arrays(model.config, model.params, Compute()) is model.params
     expected = score_heads(model, batches).values
     for name, heads in expected.items():
@@ -190,3 +192,35 @@ def test_progress_counts_batches(model, batches):
     seen = []
     score_heads(model, batches, progress=lambda done, values: seen.append(done))
     assert seen == [1, 2]
+
+
+HEADS = [HeadId(stack, i, h) for stack in ("encoder", "cross") for i in range(2) for h in range(3)]
+
+
+@hypothesis.given(st.lists(st.floats(1e-3, 1e3), min_size=12, max_size=12))
+def test_squares_of_a_layer_sum_to_one(numbers):
+    values = dict(zip(HEADS, numbers, strict=True))
+    normalized = normalize_layers(values)
+    assert list(normalized) == HEADS
+    for stack in ("encoder", "cross"):
+        for layer in range(2):
+            squares = [normalized[head] ** 2 for head in HEADS if (head.stack, head.layer) == (stack, layer)]
+            assert math.isclose(sum(squares), 1.0, rel_tol=1e-9)
+
+
+def test_a_layer_of_zeros_stays_zero():
+    assert set(normalize_layers(dict.fromkeys(HEADS, 0.0)).values()) == {0.0}
+
+
+def test_min_max_spans_all_heads():
+    values = {HEADS[0]: 2.0, HEADS[7]: 6.0, HEADS[3]: 3.0}
+    assert min_max(values) == {HEADS[0]: 0.0, HEADS[7]: 1.0, HEADS[3]: 0.25}
+    assert set(min_max(dict.fromkeys(HEADS, 5.0)).values()) == {0.0}
+    assert min_max({}) == {}
+
+
+def test_hies_by_hand():
+    importance = {HEADS[0]: 0.0, HEADS[1]: 2.0, HEADS[2]: 1.0}
+    entropy = {HEADS[0]: 0.5, HEADS[1]: 0.9, HEADS[2]: 0.1}
+    got = hies(importance, entropy, alpha=0.25)
+    assert got == pytest.approx({HEADS[0]: 0.75 * 0.5, HEADS[1]: 0.25, HEADS[2]: 0.25 * 0.5 + 0.75})

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from headjax.attention import Attended, Mask, NoHeads
-from headjax.core.errors import KernelError
+from headjax.core.errors import DataError, KernelError
 from headjax.heads import statistics
+from headjax.heads.statistics import one_behind, sum_over
 from headjax.models.layer import Probe
 from tests import tiny
 from tests.closeness import assert_close
@@ -97,3 +98,31 @@ def test_layers_without_heads_have_no_statistics():
 def test_an_implementation_without_probabilities_is_an_error():
     with pytest.raises(KernelError, match="holds no probabilities"):
         statistics.entropy(probe(None))
+
+
+def test_an_item_comes_after_the_next_one_was_asked_for():
+    asked = []
+
+    def items():
+        for number in range(3):
+            asked.append(number)
+            yield number
+
+    walk = one_behind(items())
+    assert next(walk) == 0
+    assert asked == [0, 1]
+    assert list(walk) == [1, 2]
+
+
+def test_sums_are_taken_in_float64_on_the_host():
+    parts = [{"a": jnp.float32(2**24)}, {"a": jnp.float32(1.0)}]  # float32 would lose the second one
+    seen = []
+    total = sum_over(parts, lambda number, tree: seen.append((number, float(tree["a"]))))
+    assert total["a"].dtype == np.float64
+    assert float(total["a"]) == 2**24 + 1
+    assert seen == [(0, 2.0**24), (1, 1.0)]
+
+
+def test_no_batches_is_an_error():
+    with pytest.raises(DataError, match="batches: there is no example"):
+        sum_over([])

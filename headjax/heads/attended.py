@@ -1,4 +1,4 @@
-"""How many tokens a query attends to at once: by one head, by a layer's heads jointly, by a group of layers."""
+"""What heads look at: neighbours, themselves, the first token."""
 
 from __future__ import annotations
 
@@ -12,13 +12,96 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.tensors import Params
-from headjax.heads.statistics import counted_queries, probabilities
-from headjax.heads.sums import sum_over
+from headjax.heads.head_id import HeadId
+from headjax.heads.statistics import counted_queries, offsets, probabilities, sum_over, visible_keys
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
+
+ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
+"""Where a query looks: the key at this position relative to its own, or (None) the first key."""
+
+
+class Role(NamedTuple):
+    """What one head looks at.
+
+    Attributes:
+        shares: by role in `ROLES`, the share of queries whose largest attention weight is on that key, among the
+            queries that may see it and at least one other; NaN if there are none (`next` in a causal model).
+        role: the role whose share reaches the threshold (the largest one), or None.
+    """
+
+    shares: dict[str, float]
+    role: str | None
+
+
+def head_roles(
+    model: Model,
+    batches: Iterable[Batch],
+    *,
+    threshold: float = 0.9,
+    compute: Compute = Compute(attention="einsum"),
+) -> dict[HeadId, Role]:
+    """The role of every head: positional if its largest weight is on one relative position in 90 % of cases.
+
+    That is the definition of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
+    sequence. Padding is left out.
+
+    Args:
+        model: the model.
+        batches: examples; labels are not needed.
+        threshold: share of queries from which on a head has a role.
+        compute: how to compute, with an implementation that holds probabilities.
+
+    Raises:
+        DataError: there are no batches.
+        KernelError: the implementation holds no probabilities.
+    """
+    config = model.config
+    arrays = (device_batch(model.config, batch) for batch in batches)
+    total = sum_over(_counts(config, model.params, batch, compute) for batch in arrays)
+    roles = {}
+    for stack, layers in config.attentions().items():
+        for layer, attention in enumerate(layers):
+            hits, possible = total[stack][layer]
+            with np.errstate(invalid="ignore"):
+                shares = hits / possible[:, None]
+            for column, head in enumerate(attention.ids):
+                roles[HeadId(stack, layer, head)] = _role(shares[:, column], threshold)
+    return roles
+
+
+def _role(shares: np.ndarray, threshold: float) -> Role:
+    named = dict(zip(ROLES, shares.tolist(), strict=True))
+    best = max(named, key=lambda name: -1.0 if np.isnan(named[name]) else named[name])
+    return Role(named, best if named[best] >= threshold else None)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "compute"))
+def _counts(config: ModelConfig, params: Params, batch: Any, compute: Compute) -> Any:
+    """By head stack and layer, `[roles, heads]` queries that look there and `[roles]` queries that could."""
+    return config.apply(params, batch, Options(probe=_role_counts, compute=compute)).require_probes()
+
+
+def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
+    weights = probabilities(probe)
+    heads, query, key = weights.shape[1:]
+    if heads == 0:
+        return jnp.zeros((len(ROLES), 0)), jnp.zeros(len(ROLES))
+    allowed = None if probe.mask is None else probe.mask.array(query, key)
+    seen = jnp.ones((1, query, key), bool) if allowed is None else allowed[:, 0]
+    choice = (visible_keys(probe)[:, :, 0] > 1) & (counted_queries(probe) > 0)
+    largest = jax.nn.one_hot(weights.argmax(axis=-1), key)
+    relative = offsets(weights)
+    hits, possible = [], []
+    for offset in ROLES.values():
+        target = jnp.arange(key)[None, :] == jnp.zeros((query, 1), int) if offset is None else relative == offset
+        could = target[None] & seen & choice[:, :, None]
+        hits.append(jnp.einsum("bhqk,bqk->h", largest, could.astype(jnp.float32)))
+        possible.append(could.sum())
+    return jnp.stack(hits), jnp.stack(possible)
 
 
 class AttendedTokens(NamedTuple):
