@@ -15,9 +15,9 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Constant, Normal, Tensor, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, PreNorm
+from headjax.models.sublayers import Dense
 
 WIDTH = 16
 VOCABULARY = 50

@@ -24,11 +24,11 @@ from headjax.core.fields import Size
 from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, Tensor, map_tensors
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm, Residual
 from headjax.models.model import Model
 from headjax.models.recipe import Recipe, Start
 from headjax.models.stack import SharedStack, Stack
-from headjax.models.sublayers import FeedForward, PreNorm, Residual
+from headjax.models.sublayers import FeedForward
 
 C = TypeVar("C", bound=ModelConfig)
 

@@ -12,10 +12,9 @@ from headjax.core import history
 from headjax.core.errors import ConfigError, require
 from headjax.core.tensors import Params, Tensors, flatten
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PostNorm, ScaledPostNorm
 from headjax.models.model import Model
 from headjax.models.stack import SharedStack
-from headjax.models.sublayers import PostNorm, ScaledPostNorm
 
 
 def fold_shortcuts(model: Model) -> Model:

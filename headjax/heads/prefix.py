@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
+from headjax.models.compute import StackCall
 from headjax.models.config import Batch, ModelConfig, Options, Output
 from headjax.models.layer import Layer, LayerCall
 from headjax.models.observe import LayerForward, StackForward, variant
-from headjax.models.stack import Stack, StackCall
+from headjax.models.stack import Stack
 
 
 class Recorded(NamedTuple):

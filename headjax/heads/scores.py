@@ -91,7 +91,7 @@ def own_arrays(config: ModelConfig, params: Params, compute: Compute) -> Params:
     layers = sum(len(stack.layers) for stack in stacks.values())
     if jax.default_backend() != "cpu" or not compute.scan or layers > UNROLLED or current_mesh() is not None:
         return params
-    return params | {name: stack.split(params[name]) for name, stack in stacks.items()}
+    return params | {name: stack.by_layer(params[name]) for name, stack in stacks.items()}
 
 
 def query_shapes(config: ModelConfig, params: Params, batch: Batch, compute: Compute) -> dict[str, tuple[int, int]]:

@@ -18,8 +18,8 @@ from headjax.initialization.base import Initialization, Setting
 from headjax.initialization.layers import require_own_layers, require_residual, set_shortcuts, with_residuals
 from headjax.mesh.mesh import replicated
 from headjax.models.config import Batch, ModelConfig, Options
+from headjax.models.layer import PostNorm, ScaledPostNorm
 from headjax.models.observe import Joining, observe, variance
-from headjax.models.sublayers import PostNorm, ScaledPostNorm
 
 NEEDS_POST_NORM = "Admin is an initialisation of post_norm layers"
 NEEDS_OWN_LAYERS = "Admin weights each shortcut by its depth"

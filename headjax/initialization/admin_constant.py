@@ -19,7 +19,7 @@ from headjax.initialization.layers import (
     with_residuals,
 )
 from headjax.models.config import ModelConfig
-from headjax.models.sublayers import PostNorm, ScaledPostNorm
+from headjax.models.layer import PostNorm, ScaledPostNorm
 
 
 def constant_omega(sub_layers: int) -> float:

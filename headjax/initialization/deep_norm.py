@@ -12,7 +12,7 @@ from headjax.core.tensors import Params
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_own_layers, require_residual, scale_weights, with_residuals
 from headjax.models.config import ModelConfig
-from headjax.models.sublayers import ConstantPostNorm, PostNorm
+from headjax.models.layer import ConstantPostNorm, PostNorm
 
 
 class Scales(NamedTuple):

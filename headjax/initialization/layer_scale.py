@@ -9,7 +9,7 @@ from headjax.core.serialize import kind
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import require_residual, with_residuals
 from headjax.models.config import ModelConfig
-from headjax.models.sublayers import PreNorm, ScaledPreNorm
+from headjax.models.layer import PreNorm, ScaledPreNorm
 
 
 def layer_scale(depth: int) -> float:

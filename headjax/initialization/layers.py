@@ -14,9 +14,10 @@ import numpy as np
 from headjax.core.errors import require
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
+from headjax.models.compute import LayerGroup
 from headjax.models.config import ModelConfig
-from headjax.models.stack import Run, SharedStack, Stack
-from headjax.models.sublayers import Residual
+from headjax.models.layer import Residual
+from headjax.models.stack import SharedStack, Stack
 
 
 def require_residual(config: ModelConfig, accepted: type[Residual], why: str) -> None:
@@ -65,21 +66,24 @@ def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, in
     """
     declared, scaled = config.tensors(), dict(params)
     for name, stack in config.stacks().items():
-        runs = {run.name: _scale_run(run, declared[name], params[name], partial(factor, name)) for run in stack.runs}
-        scaled[name] = params[name] | runs
+        groups = {
+            group.name: _scale_group(group, declared[name], params[name], partial(factor, name))
+            for group in stack.groups
+        }
+        scaled[name] = params[name] | groups
     return scaled
 
 
-def _scale_run(run: Run, tensors: Tensors, params: Params, factor: Callable[[int, str], float]) -> Params:
-    given = flatten(params[run.name])
+def _scale_group(group: LayerGroup, tensors: Tensors, params: Params, factor: Callable[[int, str], float]) -> Params:
+    given = flatten(params[group.name])
 
     def scale(path: str, tensor: Tensor) -> Any:
         if not tensor.decay:
             return given[path]
-        factors = np.asarray([factor(layer, path) for layer in range(run.start, run.stop)], given[path].dtype)
+        factors = np.asarray([factor(layer, path) for layer in range(group.start, group.stop)], given[path].dtype)
         return given[path] * factors.reshape(-1, *(1,) * (given[path].ndim - 1))
 
-    return map_tensors(scale, tensors[run.name])
+    return map_tensors(scale, tensors[group.name])
 
 
 def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any]) -> Params:
@@ -94,15 +98,15 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
     for name, stack in config.stacks().items():
         changed[name] = dict(params[name])
         values = iter(np.asarray(omega[name], np.float32).tolist())
-        for run in stack.runs:
-            slots = run.layer.residual_slots
-            by_layer = np.asarray([[next(values) for _ in slots] for _ in range(run.count)], np.float32)
-            weights = dict(params[name][run.name])
+        for group in stack.groups:
+            slots = group.layer.residual_slots
+            by_layer = np.asarray([[next(values) for _ in slots] for _ in range(group.count)], np.float32)
+            weights = dict(params[name][group.name])
             for column, slot in enumerate(slots):
                 old = weights[slot]["shortcut"]
                 new = jnp.broadcast_to(by_layer[:, column, None], old.shape).astype(old.dtype)
                 weights[slot] = weights[slot] | {"shortcut": _placed_like(new, old)}
-            changed[name][run.name] = weights
+            changed[name][group.name] = weights
     return changed
 
 

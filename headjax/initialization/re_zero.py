@@ -8,7 +8,7 @@ from headjax.core.serialize import kind
 from headjax.initialization.base import Initialization
 from headjax.initialization.layers import with_residuals, without_final_norms
 from headjax.models.config import ModelConfig
-from headjax.models.sublayers import ScaledNoNorm
+from headjax.models.layer import ScaledNoNorm
 
 
 @kind("re_zero")

@@ -18,7 +18,7 @@ from headjax.initialization.layers import (
     without_final_norms,
 )
 from headjax.models.config import ModelConfig
-from headjax.models.sublayers import NoNorm
+from headjax.models.layer import NoNorm
 
 
 @kind("t_fixup")

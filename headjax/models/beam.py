@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
+from headjax.models.cache import DecodingState
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, DecodingState, Gates, GenerativeModel, Options
+from headjax.models.config import Batch, Gates, GenerativeModel, Options
 from headjax.models.generation import check_generative, start
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model

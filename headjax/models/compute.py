@@ -1,30 +1,35 @@
-"""How to compute a forward, as opposed to what: nothing here changes parameters or, up to rounding, results."""
+"""How layers are computed: the options of a forward pass, and groups of equal layers, each of which is one scan."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from headjax.attention.attend import Call
 from headjax.attention.kernels import KERNELS
 from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.serialize import unknown_name
-from headjax.core.tensors import Params
+from headjax.core.tensors import Params, Tensors, stack_tensors
+from headjax.mesh.activations import by_example
+from headjax.models.cache import LayerCache
+from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
 
 
 @dataclasses.dataclass(frozen=True)
 class Compute(Checked):
-    """Options of one forward.
+    """Options of one forward pass that change neither parameters nor, up to rounding, results.
 
     Attributes:
         dtype: type of activations and of the parameters as used; normalisations, softmax and losses stay in float32.
         attention: attention implementation, `auto` or a name in `headjax.attention.kernels.KERNELS`.
-        remat: what the backward pass recomputes: `none` keeps all activations, `dots` recomputes all but matrix
-            products, `full` keeps only each layer's input.
-        scan: whether layers of a run are scanned (compile time independent of depth) or unrolled.
+        remat: activations that the backward pass recomputes: `none`, `dots` for all but matrix products, `full` for all
+            but each layer's input.
+        scan: whether the layers of a group are scanned (compile time independent of depth) or unrolled.
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -43,10 +48,243 @@ class Compute(Checked):
         require(self.dtype in dtypes, "attention", f"{self.attention} computes in {takes}, and dtype is {self.dtype}")
 
     def cast(self, params: Params) -> Params:
-        """The parameters in the compute type."""
+        """Return the parameters in the compute type."""
         return jax.tree.map(lambda array: array.astype(self.dtype), params)
 
     @property
     def type(self) -> jnp.dtype:
         """The compute type as a dtype."""
         return jnp.dtype(self.dtype)
+
+    def rematerialised(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the body of a layer with the recomputation that `remat` names."""
+        if self.remat == "none":
+            return body
+        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
+        return jax.checkpoint(body, policy=policy)
+
+
+class StackCall(NamedTuple):
+    """Everything about one stack call that is neither parameter nor input.
+
+    Attributes:
+        attention: self-attention call; its gates are `[layers, ..., max_heads]`, see `headjax.heads.gates`.
+        cross_attention: cross-attention call, with gates likewise.
+        encoder_output: `[batch, key, memory_width]`, for cross-attention.
+        query_mask: `[batch, length]` bool, False at padding.
+        key: PRNG key of dropout, None outside training.
+        probe: statistics to take from each attention call.
+        compute: how to compute.
+        columns: `[layers, max_heads]` positions of each layer's heads in the self-attention's bias; None where every
+            layer has all heads.
+        used: number of tokens in the cache, when decoding.
+        depth: number of layers of the stack.
+    """
+
+    attention: Call
+    cross_attention: Call = Call()
+    encoder_output: jax.Array | None = None
+    query_mask: jax.Array | None = None
+    key: jax.Array | None = None
+    probe: ProbeFunction | None = None
+    compute: Compute = Compute()
+    columns: jax.Array | None = None
+    used: jax.Array | int = 0
+    depth: int = 1
+
+
+class Varying(NamedTuple):
+    """Values that differ from layer to layer of a group, along a leading axis.
+
+    Attributes:
+        weights: parameters; empty where layers share them.
+        gates, cross_gates: gates of the self- and cross-attention.
+        columns: positions of the layer's heads in the self-attention's bias.
+        cache: the layer's cache.
+        number: the layer's number in the stack.
+    """
+
+    weights: Params
+    gates: jax.Array | None
+    cross_gates: jax.Array | None
+    columns: jax.Array | None
+    cache: LayerCache | None
+    number: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerGroup:
+    """Layers `start` to `stop` (not included), all of the same structure, each with parameters of its own.
+
+    Their parameters are stacked along a leading axis and stored under `name`.
+    """
+
+    start: int
+    stop: int
+    layer: Layer
+
+    @property
+    def name(self) -> str:
+        """Key of the group's parameters."""
+        return f"layers_{self.start}_{self.stop - 1}"
+
+    @property
+    def count(self) -> int:
+        """Number of layers."""
+        return self.stop - self.start
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        """Declare the parameters."""
+        return stack_tensors(self.layer.tensors(width, memory_width), self.count)
+
+    def unstack(self, params: Params) -> list[Params]:
+        """Return the parameters of each layer."""
+        on_device = jax.tree.map(jnp.asarray, params)
+        return [_layer(on_device, i) for i in range(self.count)]
+
+    def restack(self, layers: Sequence[Params]) -> Params:
+        """Invert `unstack`."""
+        return _stacked(list(layers))
+
+    def tied(self, layer: int) -> tuple[int, ...]:
+        """Return the layers that share their parameters with this one, itself included."""
+        return (layer,)
+
+    def __call__(
+        self, params: Params | list[Params], x: jax.Array, call: StackCall
+    ) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the last layer's output and the reports of all layers.
+
+        Args:
+            params: the group's parameters, or those of each layer as `unstack` returns them, which cannot be scanned.
+            x: `[batch, length, width]`.
+            call: options; `call.compute.scan` chooses between a scan and unrolled layers.
+        """
+        stacked, of_layers = ({}, params) if isinstance(params, list) else (params, [])
+        body, varying = self._body(stacked, call), self._varying(stacked, call)
+        if call.compute.scan and self.count > 1 and not of_layers:
+            x, by_layer = jax.lax.scan(body, x, varying)
+            return x, [_slice(by_layer, i) for i in range(self.count)]
+        reports = []
+        for i in range(self.count):
+            layer = _slice(varying, i)
+            x, report = body(x, layer._replace(weights=of_layers[i]) if of_layers else layer)
+            reports.append(report)
+        return x, reports
+
+    def decode(self, params: Params, x: jax.Array, call: StackCall, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
+        """Return the last layer's output for new tokens, and the cache with them in it."""
+        varying = self._varying(params, call)._replace(cache=cache)
+        x, stacked = jax.lax.scan(self._body(params, call), x, varying)
+        return x, cache._replace(attention=stacked[CACHE])
+
+    def empty_cache(
+        self, params: Params, example: jax.Array, capacity: int, encoder_output: jax.Array | None
+    ) -> LayerCache:
+        """Return an empty cache, with the cross-attention's keys and values of an encoder output in it.
+
+        Args:
+            params: the group's parameters.
+            example: `[batch, 1, width]`, of the type that hidden states have.
+            capacity: number of tokens that the cache has room for.
+            encoder_output: `[batch, key, memory_width]`, or None.
+        """
+
+        def of_layer(_: None, varying: Params) -> tuple[None, LayerCache]:
+            weights = self._weights(params, varying)
+            one = self.layer.attention.memory(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
+            empty = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
+            crossed = self.layer.cross_attention
+            if crossed is None or encoder_output is None:
+                return None, LayerCache(empty)
+            return None, LayerCache(empty, crossed.memory(weights["cross_attention"], encoder_output, None))
+
+        return jax.lax.scan(of_layer, None, self._stacked_weights(params), length=self.count)[1]
+
+    def _varying(self, params: Params, call: StackCall) -> Varying:
+        heads = self.layer.attention.num_heads
+        return Varying(
+            weights=self._stacked_weights(params),
+            gates=self._gates(call.attention, "attention"),
+            cross_gates=self._gates(call.cross_attention, "cross_attention"),
+            columns=None if call.columns is None else call.columns[self.start : self.stop, :heads],
+            cache=None,
+            number=jnp.arange(self.start, self.stop),
+        )
+
+    def _body(self, params: Params, call: StackCall) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
+        implementation = call.compute.attention
+
+        def body(x: jax.Array, layer: Varying) -> tuple[jax.Array, dict[str, Any]]:
+            attention = call.attention._replace(gates=layer.gates, implementation=implementation)
+            if layer.columns is not None and attention.bias is not None:
+                attention = attention._replace(bias=jnp.take(attention.bias, layer.columns, axis=1))
+            layer_call = LayerCall(
+                attention=attention,
+                cross_attention=call.cross_attention._replace(gates=layer.cross_gates, implementation=implementation),
+                encoder_output=call.encoder_output,
+                query_mask=call.query_mask,
+                key=None if call.key is None else jax.random.fold_in(call.key, layer.number),
+                probe=call.probe,
+                number=layer.number,
+                depth=call.depth,
+                cache=layer.cache,
+                used=call.used,
+            )
+            x, report = self.layer(self._weights(params, layer.weights), by_example(x), layer_call)
+            return by_example(x), report
+
+        return call.compute.rematerialised(body)
+
+    def _stacked_weights(self, params: Params) -> Params:
+        """Return the parameters that differ from layer to layer."""
+        return params
+
+    def _weights(self, params: Params, varying: Params) -> Params:
+        """Return one layer's parameters from the group's and its own."""
+        return varying
+
+    def _gates(self, call: Call, slot: str) -> jax.Array | None:
+        attention = getattr(self.layer, slot)
+        if call.gates is None or attention is None:
+            return None
+        return call.gates[self.start : self.stop, ..., : attention.num_heads]
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedLayerGroup(LayerGroup):
+    """A group whose layers all use the same parameters, stored once (ALBERT)."""
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        return self.layer.tensors(width, memory_width)
+
+    def unstack(self, params: Params) -> list[Params]:
+        return [params] * self.count
+
+    def restack(self, layers: Sequence[Params]) -> Params:
+        """Return the parameters of the first layer; those of the others are the same."""
+        return layers[0]
+
+    def tied(self, layer: int) -> tuple[int, ...]:
+        return tuple(range(self.start, self.stop))
+
+    def _stacked_weights(self, params: Params) -> Params:
+        return {}
+
+    def _weights(self, params: Params, varying: Params) -> Params:
+        return params
+
+
+@jax.jit
+def _layer(params: Params, index: int) -> Params:
+    """Return one layer of a group's parameters. The index is traced, so that one program takes them all apart."""
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params)
+
+
+@jax.jit
+def _stacked(layers: Sequence[Params]) -> Params:
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+
+
+def _slice(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda array: array[index], tree)

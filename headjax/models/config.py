@@ -15,7 +15,7 @@ from headjax.core import tensors as declared
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, Size
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
-from headjax.models.cache import Cache
+from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import Compute
 from headjax.models.layer import ProbeFunction
 from headjax.models.ranges import Range
@@ -211,40 +211,6 @@ class ModelConfig(Checked, abc.ABC):
     def replace_stacks(self, stacks: Mapping[str, Stack]) -> ModelConfig:
         """The config with these stacks, by name."""
         return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]
-
-
-class DecodingState(NamedTuple):
-    """Everything a model remembers of one batch between tokens.
-
-    Attributes:
-        cache: the decoder's cache.
-        source: `[batch, key]` bool, False at the source's padding; None without cross-attention or padding.
-    """
-
-    cache: Cache
-    source: jax.Array | None = None
-
-    def take(self, rows: jax.Array) -> DecodingState:
-        """The state of these examples, in this order; one may be taken several times."""
-        return DecodingState(self.cache.take(rows), None if self.source is None else self.source[rows])
-
-    def reorder(self, rows: jax.Array) -> DecodingState:
-        """The state of these examples, each with the same source as the one whose row it takes."""
-        return self._replace(cache=self.cache.reorder(rows))
-
-
-class Prompt(NamedTuple):
-    """What generation continues.
-
-    Attributes:
-        tokens: `[batch, length]`.
-        present: `[batch, length]` bool, False at padding, on whichever side.
-        state: a state that has seen none of them.
-    """
-
-    tokens: jax.Array
-    present: jax.Array
-    state: DecodingState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

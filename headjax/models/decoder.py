@@ -14,15 +14,17 @@ from headjax.core.fields import Rate, Size
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
-from headjax.models.config import Batch, DecodingState, GenerativeModel, Loss, Options, Output, Prompt, by_head_stack
+from headjax.models.cache import DecodingState, Prompt
+from headjax.models.compute import StackCall
+from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
 from headjax.models.embeddings import Embeddings, Learned, Positions
 from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, read
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm, Residual
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
-from headjax.models.stack import Stack, StackCall
-from headjax.models.sublayers import FeedForward, PreNorm, Residual
+from headjax.models.stack import Stack
+from headjax.models.sublayers import FeedForward
 
 
 @kind("decoder")
@@ -68,10 +70,10 @@ class DecoderModel(GenerativeModel):
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         tokens = batch_tokens(batch)
         present = batch_present(batch, tokens)
-        slots = tokens.shape[1] + new_tokens
-        self.embeddings.positions.check_length(slots)
+        capacity = tokens.shape[1] + new_tokens
+        self.embeddings.positions.check_length(capacity)
         example = jnp.zeros((tokens.shape[0], 1, self.width), options.compute.type)
-        cache = self.decoder.empty_cache(options.compute.cast(params)["decoder"], example, slots)
+        cache = self.decoder.empty_cache(options.compute.cast(params)["decoder"], example, capacity)
         return Prompt(tokens, jnp.ones(tokens.shape, bool) if present is None else present, DecodingState(cache))
 
     def decode(

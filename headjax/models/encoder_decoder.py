@@ -15,15 +15,17 @@ from headjax.core.fields import Count, NotNegative, Rate, Size
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, Initializer, Normal, Params, Tensors, Xavier
-from headjax.models.config import Batch, DecodingState, GenerativeModel, Loss, Options, Output, Prompt, by_head_stack
+from headjax.models.cache import DecodingState, Prompt
+from headjax.models.compute import StackCall
+from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
 from headjax.models.embeddings import Embeddings, NoPositions, Positions, RelativeBuckets, Sinusoidal
 from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens, read
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PostNorm, PreNorm, Residual
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, final_norm
-from headjax.models.stack import Stack, StackCall
-from headjax.models.sublayers import FeedForward, PostNorm, PreNorm, Residual, fold
+from headjax.models.stack import Stack
+from headjax.models.sublayers import FeedForward, fold
 
 
 @kind("encoder_decoder")
@@ -148,9 +150,9 @@ class EncoderDecoderModel(GenerativeModel):
         else:
             tokens = jnp.full((encoded.shape[0], 1), self.start_token, jnp.int32)
         present = batch_present(batch, tokens, "decoder_attention_mask")
-        slots = tokens.shape[1] + new_tokens
-        self.target_embeddings.positions.check_length(slots)
-        cache = self.decoder.empty_cache(params["decoder"], encoded[:, :1], slots, encoded)
+        capacity = tokens.shape[1] + new_tokens
+        self.target_embeddings.positions.check_length(capacity)
+        cache = self.decoder.empty_cache(params["decoder"], encoded[:, :1], capacity, encoded)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return Prompt(tokens, present, DecodingState(cache, source))
 

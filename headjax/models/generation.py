@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count
 from headjax.core.tensors import Params
+from headjax.models.cache import DecodingState
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, DecodingState, Gates, GenerativeModel, ModelConfig, Options
+from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 

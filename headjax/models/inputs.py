@@ -11,10 +11,11 @@ from headjax.attention.attend import Call
 from headjax.attention.operands import Mask
 from headjax.core.errors import DataError
 from headjax.core.tensors import Params
+from headjax.models.compute import StackCall
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.embeddings import Embeddings, Positions
 from headjax.models.ranges import check_ranges
-from headjax.models.stack import Stack, StackCall
+from headjax.models.stack import Stack
 from headjax.models.sublayers import fold
 
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 from headjax.core.norms import Norm
 from headjax.core.tensors import Params, Tensors
+from headjax.models.compute import LayerGroup, StackCall
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer, LayerCall
-from headjax.models.stack import Run, Stack, StackCall
-from headjax.models.sublayers import Residual, SubLayer
+from headjax.models.layer import Layer, LayerCall, Residual, SubLayer
+from headjax.models.stack import Stack
 
 LayerForward = Callable[[Params, jax.Array, LayerCall], tuple[jax.Array, dict[str, Any]]]
 
@@ -29,9 +29,10 @@ def variant(
 
     class Variant(type(base)):  # type: ignore[misc]
         @property
-        def runs(self) -> tuple[Run, ...]:
+        def groups(self) -> tuple[LayerGroup, ...]:
             return tuple(
-                dataclasses.replace(run, layer=_Forward(run.layer, layer_forward(run.layer))) for run in super().runs
+                dataclasses.replace(group, layer=_Forward(group.layer, layer_forward(group.layer)))
+                for group in super().groups
             )
 
         def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
@@ -88,8 +89,8 @@ Observed = dict[str, list[Any]]
 def observe(config: ModelConfig, observer: Observer, state: Any = ()) -> tuple[ModelConfig, Observed]:
     """The same model for one trace, and what its forward will have recorded by then.
 
-    To be called inside the traced function, which returns what was recorded with its other results. Runs stay scans;
-    the program is no longer for a deeper model.
+    To be called inside the traced function, which returns what was recorded with its other results. Groups of layers
+    stay scans, so that the program does not grow with depth.
 
     Args:
         config: the architecture.

@@ -15,14 +15,15 @@ from headjax.core.fields import Checked, Rate, Size
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, TruncatedNormal, Zeros
+from headjax.models.compute import StackCall
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import batch_array
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm, Residual
 from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
-from headjax.models.stack import Stack, StackCall
-from headjax.models.sublayers import Dropper, FeedForward, PreNorm, Residual, fold
+from headjax.models.stack import Stack
+from headjax.models.sublayers import Dropper, FeedForward, fold
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import answer
 

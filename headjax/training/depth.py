@@ -15,10 +15,9 @@ from jax.sharding import Mesh
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import replicated
 from headjax.mesh.random_bits import Prng, step_key
-from headjax.models.compute import Compute
+from headjax.models.compute import Compute, SharedLayerGroup
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.observe import Joining, observe, variance
-from headjax.models.stack import SharedRun
 from headjax.training.metrics import read_metrics
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
@@ -114,13 +113,13 @@ def layer_norms(model: ModelConfig, params: Params) -> dict[str, jax.Array]:
     """By stack, `[layers]` the Euclidean norm of each layer's arrays; layers that share them have the same."""
     norms = {}
     for name, stack in model.stacks().items():
-        by_run = []
-        for run in stack.runs:
-            if isinstance(run, SharedRun):
-                by_run.append(jnp.broadcast_to(optax.tree.norm(params[name][run.name]), (run.count,)))
+        by_group = []
+        for group in stack.groups:
+            if isinstance(group, SharedLayerGroup):
+                by_group.append(jnp.broadcast_to(optax.tree.norm(params[name][group.name]), (group.count,)))
             else:
-                by_run.append(jax.vmap(optax.tree.norm)(params[name][run.name]))
-        norms[name] = jnp.concatenate(by_run)
+                by_group.append(jax.vmap(optax.tree.norm)(params[name][group.name]))
+        norms[name] = jnp.concatenate(by_group)
     return norms
 
 

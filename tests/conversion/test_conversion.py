@@ -29,7 +29,8 @@ from headjax.core.tensors import Normal
 from headjax.heads.pruning import prune
 from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import T5, Translation
-from headjax.models.sublayers import Dense, GatedDense, PreNorm
+from headjax.models.layer import PreNorm
+from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 

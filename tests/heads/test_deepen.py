@@ -78,7 +78,7 @@ def test_heads_keep_numbers_and_weights(model, heads):
     deep = deepen(model, heads)
     tensors.check(deep.config.tensors(), deep.params)
     assert len(deep.config.encoder.layers) == 8 // heads
-    assert len(deep.config.encoder.runs) == 1, "the new layers compute as one scan"
+    assert len(deep.config.encoder.groups) == 1, "the new layers compute as one scan"
     assert [head.head for head in all_heads(deep.config)] == [0, 1, 2, 3] * 2
     assert HeadId("encoder", 4 // heads + 3 // heads, 3) in all_heads(deep.config), "layer 1, head 3"
     old = model.config.encoder.unstack(model.params["encoder"])[1]

@@ -35,7 +35,7 @@ def test_only_the_chosen_layers_are_visited_and_runs_are_formed_anew(model):
 
     changed = map_attention(model, rescale, stacks=["decoder"], layers=[1])
     assert visited == [("decoder", 1)]
-    assert [run.name for run in changed.config.decoder.runs] == ["layers_0_0", "layers_1_1", "layers_2_2"]
+    assert [group.name for group in changed.config.decoder.groups] == ["layers_0_0", "layers_1_1", "layers_2_2"]
     batch = tiny.tokens()
     # head_dim 4: scale 1/2 became 2, and queries without bias a quarter as large.
     without_bias = map_attention(model, lambda s, i, a, p: (a, p | {"query_bias": p["query_bias"] * 0.0}), layers=[1])

@@ -33,10 +33,10 @@ from headjax.hub.table import (
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm
 from headjax.models.outputs import Tied, Untied
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, PreNorm
+from headjax.models.sublayers import Dense
 from tests.tiny import model as noisy
 
 WIDTH, HEADS = size("width"), size("heads")

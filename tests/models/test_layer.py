@@ -13,8 +13,7 @@ from headjax.attention.attend import Call
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal, initialize
 from headjax.models import Compute, Options
-from headjax.models.layer import LayerCall
-from headjax.models.sublayers import PreNorm
+from headjax.models.layer import LayerCall, PreNorm
 from tests import tiny
 from tests.closeness import assert_close
 

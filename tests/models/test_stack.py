@@ -23,7 +23,7 @@ MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(NoHeads()), 
 
 
 def names(*layers: Layer) -> list[str]:
-    return [run.name for run in Stack(layers=layers).runs]
+    return [group.name for group in Stack(layers=layers).groups]
 
 
 def test_equal_neighbours_form_one_run():
@@ -37,7 +37,7 @@ def test_runs_are_found_once(monkeypatch):
     monkeypatch.setattr(Layer, "structure", lambda layer: calls.append(layer) or structure(layer))
     stack = Stack(layers=(MULTI, COLLABORATIVE) * 192)
     assert [stack.tied_layers(layer) for layer in range(384)] == [(layer,) for layer in range(384)]
-    assert len(stack.runs) == 384
+    assert len(stack.groups) == 384
     assert len(calls) == 384
     shared = SharedStack(layers=(MULTI,) * 384)
     assert all(shared.tied_layers(layer) == tuple(range(384)) for layer in range(384))
@@ -46,9 +46,9 @@ def test_runs_are_found_once(monkeypatch):
 
 def test_runs_do_not_make_stacks_differ():
     first, second = Stack(layers=(MULTI,) * 3), Stack(layers=(MULTI,) * 3)
-    assert first.runs
+    assert first.groups
     assert (first, hash(first)) == (second, hash(second))
-    assert dataclasses.replace(first, layers=(MULTI, COLLABORATIVE)).runs != first.runs
+    assert dataclasses.replace(first, layers=(MULTI, COLLABORATIVE)).groups != first.groups
 
 
 def test_original_head_numbers_do_not_split_a_run():
@@ -81,7 +81,7 @@ def test_restack_is_the_inverse_of_unstack():
 
 
 def test_restack_for_other_runs_computes_the_same():
-    """Splitting a run (here by an unused dropout rate that differs) moves parameters and changes no result."""
+    """Splitting a group (here by an unused dropout rate that differs) moves parameters and changes no result."""
     config = tiny.decoder_config(MULTI, MULTI, MULTI)
     model, batch = tiny.model(config), tiny.tokens()
     odd = dataclasses.replace(MULTI, dropout=0.1)
@@ -107,7 +107,7 @@ def test_a_deeper_run_is_no_longer_program():
 
 
 def test_stacked_layers_are_drawn_apart():
-    """Layers of a run start from different weights."""
+    """Layers of a group start from different weights."""
     params = tiny.decoder_config().initialize(jax.random.key(0))["decoder"]["layers_0_1"]["attention"]["query"]
     assert float(jnp.abs(params[0] - params[1]).max()) > 0.1
 

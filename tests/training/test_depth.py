@@ -41,10 +41,10 @@ def test_shared_layers_have_variances_of_their_own_and_one_gradient():
     depth = depth_measurement(model, mesh, compute=Compute(), seed=0)(before, after, batch, 0)
 
     gradient = jax.grad(lambda params: model.loss(model.apply(params, batch, Options()), batch).mean())(before)
-    (run,) = model.stacks()["encoder"].runs
+    (group,) = model.stacks()["encoder"].groups
     assert_close(
         depth.gradient_norm["encoder"],
-        np.full(LAYERS, optax.tree.norm(gradient["encoder"][run.name])),
+        np.full(LAYERS, optax.tree.norm(gradient["encoder"][group.name])),
         sums=2 * tiny.SUMS,
     )
     assert_close(depth.update_ratio["encoder"], np.full(LAYERS, 0.5), sums=tiny.SUMS)

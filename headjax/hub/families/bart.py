@@ -24,10 +24,10 @@ from headjax.hub.table import (
 )
 from headjax.models.embeddings import Embeddings, Learned, Sinusoidal
 from headjax.models.encoder_decoder import EncoderDecoderModel
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PostNorm
 from headjax.models.outputs import Tied
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, PostNorm
+from headjax.models.sublayers import Dense
 
 _WIDTH, _VOCABULARY, _PADDING = size("d_model"), size("vocab_size"), integer("pad_token_id", 1)
 _NORM = LayerNorm(1e-5)

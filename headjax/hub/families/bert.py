@@ -27,10 +27,10 @@ from headjax.hub.table import (
 )
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
 from headjax.models.encoder import EncoderModel
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PostNorm
 from headjax.models.outputs import Pooler
 from headjax.models.stack import SharedStack, Stack
-from headjax.models.sublayers import Dense, PostNorm
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification
 
 _WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")

@@ -10,10 +10,10 @@ from headjax.hub.rules import Flat, Fused, Matrix, Rule, Rules, Transposed, norm
 from headjax.hub.table import Choice, Layers, Training, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm
 from headjax.models.outputs import Tied, Untied
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, PreNorm
+from headjax.models.sublayers import Dense
 
 _WIDTH, _HEADS = size("n_embd", 768), size("n_head", 12)
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))

@@ -31,10 +31,10 @@ from headjax.hub.table import (
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm
 from headjax.models.outputs import Tied, Untied
 from headjax.models.stack import Stack
-from headjax.models.sublayers import GatedDense, PreNorm
+from headjax.models.sublayers import GatedDense
 
 _SCALING = Choice(
     text("rope_type", text("type", "default")),

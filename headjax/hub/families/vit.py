@@ -25,10 +25,10 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, PreNorm
 from headjax.models.outputs import Pooler
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dense, PreNorm
+from headjax.models.sublayers import Dense
 from headjax.models.tasks import DistilledClassification, NoTask
 from headjax.models.vision import Patches, VisionModel
 
