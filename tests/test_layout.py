@@ -55,6 +55,7 @@ WHOLE_PROGRAM = {
     "heads/test_every_model.py": "head work on every kind of model",
     "heads/test_parity.py": "scores against PyTorch",
     "heads/test_processes.py": "scores and ablations by several processes",
+    "conversion/test_every_family.py": "conversions of imported models",
     "hub/test_parity.py": "imports and exports against PyTorch",
 }
 """Test files of a behaviour that spans modules, and what it is."""
@@ -66,12 +67,10 @@ UNMIRRORED = {
     "attention",
     "bench",
     "commands",
-    "conversion",
     "core",
     "data",
     "evaluation",
     "head_report",
-    "hub",
     "initialization",
     "mesh",
     "models",

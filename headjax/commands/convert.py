@@ -121,7 +121,7 @@ def _convert(model: Model, options: argparse.Namespace, batches: Sequence[Batch]
 
 def _costs(before: Model, after: Model) -> dict[str, Any]:
     """What attention costs both models by length, and up to which length the new one costs no more."""
-    from headjax.conversion.cost import model_break_even, model_costs
+    from headjax.conversion.analysis import model_break_even, model_costs
 
     pairs = zip(model_costs(before.config, LENGTHS), model_costs(after.config, LENGTHS), strict=True)
     costs = [

@@ -29,8 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, progress: Progress) -> Result:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
-    from headjax.hub.checking import max_difference
-    from headjax.hub.onnx import to_onnx
+    from headjax.hub.exporting import max_difference, to_onnx
     from headjax.models.model import load
 
     model = load(options.model)

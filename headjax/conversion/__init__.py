@@ -1,14 +1,12 @@
 """Convert a trained model's attention to another formulation, or its layers to other layers."""
 
-from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.collaborative import ToCollaborative, ToTucker
 from headjax.conversion.deep import ToDeep
-from headjax.conversion.fixed import ToFixed
-from headjax.conversion.gated import ToGated
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
 from headjax.conversion.model import Conversion, convert, parse_target
+from headjax.conversion.per_head import ToFixed, ToGated
 from headjax.conversion.target import LayerError, Restructuring, Target
-from headjax.conversion.tucker import ToTucker
 
 __all__ = [
     "Conversion",

@@ -1,20 +1,20 @@
-"""Measure models around a conversion: captured variance, budgets of ranks, two terms of logits, output differences."""
+"""Measure models around a conversion: captured variance, budgets of ranks, two terms of logits, differences, costs."""
 
 from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Collaborative, Grouped, MultiHead, NoHeads
+from headjax.attention import Attention, Collaborative, Gated, Grouped, MultiHead, NoHeads
 from headjax.conversion.calibration import collect
 from headjax.conversion.collaborative import roots, scaled_query_key, shared_key_fields, weighted
-from headjax.conversion.cp import head_svd
+from headjax.conversion.decomposition import head_svd
 from headjax.conversion.products import Products, one_blas_thread
 from headjax.conversion.target import (
     HeadLayer,
@@ -29,10 +29,13 @@ from headjax.core import history, tensors
 from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
-from headjax.models.config import Batch
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
+
+LONGEST = 1 << 24
+"""Number of tokens up to which a break-even length is looked for."""
 
 
 class Captured(NamedTuple):
@@ -297,3 +300,68 @@ def _present(model: Model, batch: Batch, hidden: jax.Array) -> jax.Array:
     if mask is None:
         return jnp.ones((*hidden.shape[:2], 1))
     return jnp.asarray(mask, jnp.float32)[:, :, None]
+
+
+class Cost(NamedTuple):
+    """Cost of all attention layers of a model at one sequence length.
+
+    Attributes:
+        length: Number of tokens.
+        flops: Floating-point operations of one forward pass, two a multiply-add, with the mixing of queries.
+        cache: Scalars in a decoding cache for all tokens.
+    """
+
+    length: int
+    flops: int
+    cache: int
+
+
+def model_costs(config: ModelConfig, lengths: Sequence[int]) -> list[Cost]:
+    """Return the cost of all attention layers of a model; only layers of a decoder have a cache."""
+    width, stacks = config.width, config.attentions()
+    per_token = sum(
+        attention.cache_size(width, width) for name, found in stacks.items() if name != "encoder" for attention in found
+    )
+    return [Cost(length, _operations(config, length), per_token * length) for length in lengths]
+
+
+def model_break_even(config: ModelConfig, other: ModelConfig) -> int | None:
+    """Return the longest sequence for which a model's attention takes no more operations than another's.
+
+    For collaborative attention of shared_dim 384 in place of BERT-base's it is 152: projections become cheaper, and the
+    num_heads * shared_dim products of every pair of tokens dearer.
+
+    Returns:
+        Length in tokens; 0 if `config` takes more operations from the first token on, None if it never does.
+    """
+
+    def dearer(length: int) -> bool:
+        return _operations(config, length) > _operations(other, length)
+
+    if dearer(1):
+        return 0
+    low, high = 1, 2
+    while not dearer(high):
+        low, high = high, 2 * high
+        if high > LONGEST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if dearer(middle) else (middle, high)
+    return low
+
+
+def _operations(config: ModelConfig, length: int) -> int:
+    """Return the operations of all attention layers for `length` tokens.
+
+    `Attention.flops` counts matrix products only. Here, as in Cordonnier et al. (2020), the heads * shared_dim
+    multiplications that mix one query count too.
+    """
+    total, width = 0, config.width
+    for name, attentions in config.attentions().items():
+        queries, keys = config.attention_lengths(name, length)
+        for attention in attentions:
+            inner = attention.inner if isinstance(attention, Gated) else attention
+            mixing = inner.num_heads * inner.shared_dim if isinstance(inner, Collaborative) else 0
+            total += attention.flops(width, width, queries, keys) + 2 * queries * mixing
+    return total

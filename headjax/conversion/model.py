@@ -14,12 +14,11 @@ import numpy as np
 
 from headjax.attention import Attention, Gated
 from headjax.conversion.calibration import Moments, collect, covariance_root
-from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.collaborative import ToCollaborative, ToTucker
 from headjax.conversion.deep import ToDeep
-from headjax.conversion.fixed import ToFixed
-from headjax.conversion.gated import ToGated
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
+from headjax.conversion.per_head import ToFixed, ToGated
 from headjax.conversion.products import Products, one_blas_thread, query_key, relative_distance, value_output
 from headjax.conversion.target import (
     Converted,
@@ -33,7 +32,6 @@ from headjax.conversion.target import (
     inside_gates,
     layer_params,
 )
-from headjax.conversion.tucker import ToTucker
 from headjax.core import history
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name

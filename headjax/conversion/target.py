@@ -160,11 +160,6 @@ def query_key_of(site: Site) -> Products:
     return Products(site.params["query"], site.params["key"])
 
 
-def value_output_of(site: Site) -> Products:
-    """Return W_V and W_O of a multi-head site."""
-    return Products(site.params["value"], jnp.moveaxis(site.params["output"], 2, 0))
-
-
 def bias_or_zeros(site: Site, name: str) -> jax.Array:
     """Return a bias `[heads, dim]` of a multi-head site; zeros where it has none."""
     if f"{name}_bias" in site.params:

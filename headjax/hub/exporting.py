@@ -1,4 +1,4 @@
-"""Write Hugging Face directories."""
+"""Write Hugging Face directories and ONNX files, and check that they compute what the model computes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from headjax.core import tensors as declared
@@ -17,22 +18,50 @@ from headjax.core.files import write_directory
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
-from headjax.hub.checking import Exported, longest
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.labels import label_names
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
+from headjax.hub.importing import from_huggingface
 from headjax.hub.layouts import LAYOUTS, choose
-from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
+from headjax.models.compute import Compute
+from headjax.models.config import Options
+from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, SentenceSimilarity
+from headjax.models.vision import VisionModel
 from headjax.tokenizers.files import write_tokenizer
+
+LENGTH = 16
+"""Largest number of tokens of the sequences on which an export is checked."""
+
+ONNX = "model.onnx"
+TOLERANCE = 1e-3
+"""Largest relative difference between the outputs of a model and of onnxruntime."""
 
 _FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
 """Fields of an imported config that an export does not carry on."""
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        family: `model_type` of the config; the kind of model for ONNX.
+        layout: the layout taken.
+        tensors: number of tensors in the file.
+        bytes: size of the weights in bytes.
+        max_difference: largest difference of outputs, where they were compared.
+    """
+
+    family: str
+    layout: str
+    tensors: int
+    bytes: int
+    max_difference: float | None = None
 
 
 def to_huggingface(
@@ -53,7 +82,7 @@ def to_huggingface(
         directory: the directory to write; an earlier export there is replaced.
         layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), `pruned_heads` (the
             convention of transformers 4), or `auto`, the first of these that can express the model. `onnx` writes
-            `model.onnx` instead, see `headjax.hub.onnx.to_onnx`.
+            `model.onnx` instead, see `to_onnx`.
         family: the family or its `model_type`; None is the family the model was imported from, or the first that fits.
         progress: shows what is written.
 
@@ -154,3 +183,135 @@ def _dtype(arrays: Mapping[str, np.ndarray]) -> str:
     for array in arrays.values():
         sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.nbytes
     return max(sizes, key=lambda name: sizes[name])
+
+
+def max_difference(model: Model, directory: str | Path, *, family: Family | None = None) -> float:
+    """Return the largest absolute difference between the outputs of a model and of the directory written from it.
+
+    The directory is read anew. The outputs are the hidden states and, where there are any, the logits of two random
+    examples, the second of which is padded.
+
+    Args:
+        model: the model.
+        directory: the directory that `to_huggingface` wrote.
+        family: as of `from_huggingface`.
+    """
+    batch = example_batch(model)
+    ours, theirs = model(batch), from_huggingface(directory, family=family)(batch)
+    pairs = [(ours.hidden, theirs.hidden), (ours.logits, theirs.logits)]
+    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs if a is not None)
+
+
+def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
+    """Return a batch of two random examples for the model, the second padded.
+
+    Args:
+        model: the model.
+        length: number of tokens; None is `LENGTH`, or the model's longest if that is less.
+    """
+    generator, config = np.random.default_rng(0), model.config
+    if isinstance(config, VisionModel):
+        size = (2, config.patches.channels, config.patches.image_size, config.patches.image_size)
+        return {"pixel_values": generator.standard_normal(size, dtype=np.float32)}
+    embeddings = config.embeddings  # type: ignore[attr-defined]
+    length = min(LENGTH, longest(model) or LENGTH) if length is None else length
+    mask = np.ones((2, length), np.int32)
+    mask[1, length // 2 :] = 0
+    batch = {"input_ids": _tokens(generator, embeddings.vocab_size, length), "attention_mask": mask}
+    if embeddings.segments > 1:
+        batch["token_type_ids"] = _tokens(generator, embeddings.segments, length)
+    if isinstance(config, EncoderDecoderModel):
+        batch["decoder_input_ids"] = _tokens(generator, config.target_embeddings.vocab_size, length)
+    return batch
+
+
+def longest(model: Model) -> int | None:
+    """Return the length in tokens of the longest sequence that the model reads; None where there is no limit."""
+    embeddings = getattr(model.config, "embeddings", None)
+    return None if embeddings is None else getattr(embeddings.positions, "max_length", None)
+
+
+def _tokens(generator: np.random.Generator, vocab_size: int, length: int) -> np.ndarray:
+    return generator.integers(0, vocab_size, (2, length), dtype=np.int32)
+
+
+def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:
+    """Write `model.onnx`, which computes what the model computes, tokenizer files, and `inputs.json`.
+
+    Inputs have Hugging Face's names; tokens are int32. The number of examples is free, their length is fixed: shorter
+    ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is
+    written, onnxruntime computes an example and the outputs are compared.
+
+    Args:
+        model: the model.
+        directory: the directory to write; an earlier export there is replaced.
+        length: number of tokens of an example; None is 128, or the model's longest if that is less. Images have their
+            own size.
+
+    Raises:
+        HeadjaxError: the `onnx` extra is not installed, the converter fails, or the outputs differ.
+    """
+    try:
+        import jax2onnx
+        import onnxruntime
+    except ImportError:
+        raise HeadjaxError("layout onnx: needs jax2onnx and onnxruntime; pip install 'headjax[onnx]'") from None
+    batch = example_batch(model, length=_onnx_length(model, length))
+    names = list(batch)
+    expected = _named_outputs(model, batch)
+
+    def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        # Layers are unrolled: the loops of ONNX have shapes that do not depend on the batch.
+        compute = Compute(attention="einsum", scan=False)
+        output = model.config.apply(model.params, dict(zip(names, arrays, strict=True)), Options(compute=compute))
+        return tuple(array for array in (output.hidden, output.logits) if array is not None)
+
+    inputs = [jax.ShapeDtypeStruct(("batch", *array.shape[1:]), array.dtype) for array in batch.values()]
+    difference = 0.0
+
+    def write(folder: Path) -> None:
+        nonlocal difference
+        try:
+            jax2onnx.to_onnx(
+                function,
+                inputs,
+                return_mode="file",
+                output_path=folder / ONNX,
+                input_names=names,
+                output_names=list(expected),
+            )
+            session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
+            found = session.run(list(expected), batch)
+        except Exception as error:  # both libraries raise errors of any type
+            raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
+        for ours, theirs in zip(expected.values(), found, strict=True):
+            difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))
+        if not difference <= TOLERANCE:
+            raise HeadjaxError(f"layout onnx: onnxruntime computes something else (relative difference {difference})")
+        described = {
+            name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
+        }
+        (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
+        if model.tokenizer is not None:
+            write_tokenizer(model.tokenizer, folder, longest(model))
+
+    write_directory(Path(directory), write, marker=ONNX)
+    size = sum(file.stat().st_size for file in Path(directory).glob(f"{ONNX}*"))
+    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
+
+
+def _named_outputs(model: Model, batch: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the model's outputs by name."""
+    output = model(batch)
+    named = {"hidden": output.hidden, "logits": output.logits}
+    return {name: np.asarray(array) for name, array in named.items() if array is not None}
+
+
+def _onnx_length(model: Model, length: int | None) -> int:
+    """Return the number of tokens of an example."""
+    most = longest(model)
+    if length is None:
+        return min(128, most or 128)
+    if length < 1 or (most is not None and length > most):
+        raise HeadjaxError(f"length: must be at least 1{'' if most is None else f' and at most {most}'}, got {length}")
+    return length

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Collaborative, MultiHead
+from headjax.attention import Attention, Collaborative, MultiHead
 from headjax.conversion import ToCollaborative, convert
 from headjax.conversion.analysis import (
     captured_variance,
     content_only,
     context_only,
+    model_break_even,
+    model_costs,
     rank_budget,
     rank_for,
     share_out,
 )
-from headjax.conversion.cost import break_even_length, costs
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
+from headjax.models.config import ModelConfig
+from headjax.models.encoder import Bert
+from headjax.models.sublayers import Dense
 from tests import tiny
 from tests.closeness import assert_close
 
 BERT = MultiHead(num_heads=12, head_dim=64)
+
+
+def one_layer(attention: Attention) -> ModelConfig:
+    """Return the architecture of one layer of BERT-base's width."""
+    sizes = {"vocab_size": 8, "max_length": 8, "width": 768, "num_layers": 1, "feed_forward": Dense(8)}
+    return Bert(attention=attention, **sizes).build()
+
+
+def decoder_layer(attention: Attention) -> ModelConfig:
+    """Return the architecture of one layer of BERT-base's width that has a cache."""
+    return dataclasses.replace(tiny.decoder_config(tiny.layer(attention)), width=768)
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +111,18 @@ def test_a_budget_converts_ragged_models(model) -> None:
 @pytest.mark.parametrize(("shared_dim", "length"), [(512, 72), (384, 152), (256, 340), (192, 574), (128, 1278)])
 def test_break_even_lengths_of_the_paper(shared_dim: int, length: int) -> None:
     shared = Collaborative(num_heads=12, shared_dim=shared_dim, value_dim=64, head_dim=64)
-    assert break_even_length(shared, BERT, 768) == length
+    assert model_break_even(one_layer(shared), one_layer(BERT)) == length
 
 
 def test_below_one_head_sharing_is_always_cheaper_and_more_always_dearer() -> None:
     small = Collaborative(num_heads=12, shared_dim=63, value_dim=64, head_dim=64)
     large = Collaborative(num_heads=12, shared_dim=800, value_dim=64, head_dim=64)
-    assert break_even_length(small, BERT, 768) is None
-    assert break_even_length(large, BERT, 768) == 0
+    assert model_break_even(one_layer(small), one_layer(BERT)) is None
+    assert model_break_even(one_layer(large), one_layer(BERT)) == 0
 
 
 def test_costs_grow_with_the_length() -> None:
-    short, long = costs(BERT, 768, [10, 20])
+    short, long = model_costs(decoder_layer(BERT), [10, 20])
     assert (short.length, short.cache) == (10, 10 * 2 * 768)
     assert long.flops > 2 * short.flops
     assert short.flops == BERT.flops(768, 768, 10, 10)

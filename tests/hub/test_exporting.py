@@ -1,21 +1,33 @@
-"""Writing directories: what is kept of a config from before, what is replaced, and what is refused."""
+"""Writing directories and ONNX files: what is kept of a config from before, what is refused, and the check of both."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from headjax.attention import Collaborative, Latent, Talking
 from headjax.cli import main
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import max_difference
+from headjax.hub.exporting import LENGTH, example_batch, longest, max_difference, to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
+from tests import tiny
+from tests.closeness import assert_close, close_to, tolerance
 from tests.hub.directories import (
+    BERT,
+    CONFIGS,
+    LLAMA,
     RAGGED,
+    SIZES,
+    model_of,
     refused_export,
+    replaced,
     rewrite,
 )
 
@@ -71,3 +83,123 @@ def test_an_export_replaces_an_earlier_one(bert, ragged, tmp_path):
     to_huggingface(bert, tmp_path / "out")
     to_huggingface(ragged, tmp_path / "out", "pruned_heads")
     assert max_difference(ragged, tmp_path / "out") == 0.0
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "bart", "vit"])
+def test_example_batches_fit_the_model(name):
+    model = model_of(CONFIGS[name])
+    batch = example_batch(model)
+    assert all(len(array) == 2 for array in batch.values())
+    output = model(batch)
+    assert np.all(np.isfinite(output.hidden))
+    if "attention_mask" in batch:
+        assert batch["attention_mask"].sum(1).tolist() == [
+            batch["input_ids"].shape[1],
+            batch["input_ids"].shape[1] // 2,
+        ]
+
+
+def test_lengths():
+    bert, llama = model_of(BERT), model_of(LLAMA)
+    assert (longest(bert), longest(llama), longest(model_of(CONFIGS["vit"]))) == (10, None, None)
+    assert example_batch(bert)["input_ids"].shape == (2, 10)
+    assert example_batch(llama)["input_ids"].shape == (2, LENGTH)
+    assert example_batch(llama, 6)["input_ids"].shape == (2, 6)
+
+
+def test_a_changed_tensor_is_a_difference(tmp_path):
+    model = model_of(BERT)
+    to_huggingface(model, tmp_path / "out")
+    assert max_difference(model, tmp_path / "out") == 0.0
+    name = "classifier.bias"
+    assert name in load_file(tmp_path / "out" / "model.safetensors")
+    rewrite(tmp_path / "out", lambda tensors: tensors.update({name: tensors[name] + 0.5}))
+    assert max_difference(model, tmp_path / "out") == close_to(0.5, sums=tiny.SUMS)
+
+
+installed = importlib.util.find_spec("jax2onnx") is not None
+
+
+def needs_onnx(test):
+    """Skip a test without the extra, whose libraries warn of their own past."""
+    skip = pytest.mark.skipif(not installed, reason="needs the onnx extra")
+    return pytest.mark.filterwarnings("default")(skip(test))
+
+
+def check_onnx(model, folder):
+    """Another number of examples than the file was made with gives the same outputs as the model."""
+    import onnxruntime
+
+    batch = {name: np.concatenate([array, array[:1]]) for name, array in example_batch(model, 6).items()}
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    assert {entry.name for entry in session.get_inputs()} == set(batch)
+    hidden, logits = session.run(["hidden", "logits"], batch)
+    expected = model(batch)
+    assert_close(hidden, expected.hidden, sums=tiny.SUMS)
+    assert_close(logits, expected.logits, sums=tiny.SUMS)
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "vit"])
+def test_onnx_of_every_architecture(name, tmp_path):
+    model = model_of(CONFIGS[name])
+    exported = to_onnx(model, tmp_path / "out", length=6)
+    assert exported.layout == "onnx"
+    assert exported.max_difference < tolerance(tiny.SUMS)
+    check_onnx(model, tmp_path / "out")
+
+
+@needs_onnx
+def test_onnx_of_models_without_a_name(tmp_path):
+    model = replaced(
+        BERT,
+        Talking(num_heads=3, logit_heads=4, softmax_heads=4, head_dim=2),
+        Latent(num_heads=2, rank=3, head_dim=2),
+    )
+    to_onnx(model, tmp_path / "one", length=6)
+    check_onnx(model, tmp_path / "one")
+    model = replaced(BERT, *[Collaborative(num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2)
+    to_onnx(model, tmp_path / "two", length=6)
+    check_onnx(model, tmp_path / "two")
+
+
+@needs_onnx
+def test_onnx_of_a_ragged_model_on_the_command_line(tmp_path, capsys):
+    model = prune(model_of(BERT), RAGGED)
+    model.save(tmp_path / "model")
+    assert (
+        main(
+            [
+                "export",
+                str(tmp_path / "model"),
+                str(tmp_path / "out"),
+                "--layout",
+                "onnx",
+                "--length",
+                "6",
+                "--json",
+                "-",
+            ]
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["max_difference"] < tolerance(tiny.SUMS)
+    check_onnx(model, tmp_path / "out")
+    described = json.loads((tmp_path / "out" / "inputs.json").read_text())
+    assert described["input_ids"] == {"shape": ["batch", 6], "dtype": "int32"}
+
+
+@needs_onnx
+def test_onnx_of_a_length_beyond_the_positions(tmp_path):
+    with pytest.raises(HeadjaxError, match="length: must be at least 1 and at most 10, got 11"):
+        to_onnx(model_of(BERT), tmp_path / "out", length=11)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(installed, reason="the onnx extra is installed")
+def test_onnx_without_the_extra(tmp_path):
+    with pytest.raises(
+        HeadjaxError, match=r"layout onnx: needs jax2onnx and onnxruntime; pip install 'headjax\[onnx\]'"
+    ):
+        to_huggingface(model_of(LLAMA), tmp_path / "out", "onnx")
+    assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ import json
 
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import max_difference
+from headjax.hub.exporting import max_difference
 from headjax.models.outputs import Pooler
 from tests import tiny
 from tests.hub.directories import (

@@ -1,4 +1,4 @@
-"""The decompositions: exact where an exact one exists, monotone, deterministic."""
+"""CP decompositions: exact where an exact one exists, monotone, deterministic."""
 
 from __future__ import annotations
 
@@ -10,50 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headjax.conversion.cp import CP, STARTS, Damping, concatenation, sweep
-from headjax.conversion.decomposition import Search, Solver, decompose
-from headjax.conversion.latent import low_rank
-from headjax.conversion.products import Products, relative_distance, squared_distance, squared_norm
-from headjax.conversion.sharing import generalised, orthogonal, pairwise
-from headjax.conversion.tucker import tucker
+from headjax.conversion.decomposition import CP, STARTS, Damping, Search, Solver, concatenation, decompose, sweep
+from headjax.conversion.products import Products, relative_distance, squared_norm
 from headjax.core.errors import ConfigError
 from tests import tiny
 from tests.closeness import assert_close, tolerance
-
-LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3
-
-
-def random_products(seed: int = 0, **sizes: int) -> Products:
-    sizes = {"layers": LAYERS, "rows": ROWS, "columns": COLUMNS, "heads": HEADS, "dim": DIM} | sizes
-    generator = np.random.default_rng(seed)
-    shape = (sizes["heads"], sizes["dim"])
-    left = generator.standard_normal((sizes["layers"], sizes["rows"], *shape))
-    right = generator.standard_normal((sizes["layers"], sizes["columns"], *shape))
-    return Products(jnp.asarray(left, jnp.float32), jnp.asarray(right, jnp.float32))
-
-
-def layer_of(tree, i: int = 0):
-    return jax.tree.map(lambda array: array[i], tree)
-
-
-def tensor(products: Products) -> np.ndarray:
-    return np.einsum("rhd,chd->hrc", np.asarray(products.left, np.float64), np.asarray(products.right, np.float64))
-
-
-@pytest.fixture(scope="module")
-def products() -> Products:
-    return random_products()
-
-
-def test_norms_are_those_of_the_tensor_that_is_never_formed(products: Products) -> None:
-    one, other = layer_of(products), layer_of(random_products(1))
-    assert_close(squared_norm(one), np.square(tensor(one)).sum(), sums=tiny.SUMS)
-    assert_close(squared_distance(one, other), np.square(tensor(one) - tensor(other)).sum(), sums=tiny.SUMS)
-    expected = np.linalg.norm(tensor(one) - tensor(other)) / np.linalg.norm(tensor(one))
-    assert_close(relative_distance(one, other), expected, sums=tiny.SUMS)
+from tests.conversion.cases import COLUMNS, DIM, HEADS, LAYERS, ROWS, layer_of, random_products, tensor
 
 
 def test_concatenated_heads_are_exact_at_full_rank(products: Products) -> None:
@@ -148,64 +111,12 @@ def test_an_unknown_start_is_refused() -> None:
         Search(starts=("concatenate",))
 
 
-def test_tucker_is_exact_at_full_rank_and_beats_cp_of_the_same_rank(products: Products) -> None:
-    one = layer_of(products)
-    assert relative_distance(one, tucker(one, HEADS * DIM, HEADS * DIM).products()) < tolerance(tiny.SUMS)
-    errors = [float(relative_distance(one, tucker(one, rank, rank).products())) for rank in (2, 5, 9)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[1] <= float(decompose(products, 5).errors[0, -1])
-    started = relative_distance(one, tucker(one, 5, 5, 0).products())
-    assert errors[1] <= float(started) + 1e-6
-
-
-def test_low_rank_is_the_best_of_its_rank() -> None:
-    matrix = np.random.default_rng(0).standard_normal((9, 20)).astype(np.float32)
-    left, right = low_rank(jnp.asarray(matrix), 4)
-    values = np.linalg.svd(matrix, compute_uv=False)
-    assert_close(np.linalg.norm(matrix - left @ right), np.sqrt(np.square(values[4:]).sum()), sums=tiny.SUMS)
-    left, right = low_rank(jnp.asarray(matrix), 12)
-    assert left.shape == (9, 12)
-    assert_close(left @ right, matrix, sums=tiny.SUMS)
-
-
-@given(st.integers(0, 10_000))
-def test_procrustes_undoes_a_rotation(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    rotation = np.linalg.qr(generator.standard_normal((4, 4)))[0].astype(np.float32)
-    matrix = jnp.asarray(generator.standard_normal((9, 4)), jnp.float32)
-    assert_close(orthogonal(matrix, matrix @ rotation), rotation, sums=tiny.SUMS)
-
-
-def test_generalised_procrustes_aligns_what_differs_by_rotations() -> None:
-    generator = np.random.default_rng(0)
-    matrix = generator.standard_normal((9, 4))
-    turned = [matrix @ np.linalg.qr(generator.standard_normal((4, 4)))[0] for _ in range(3)]
-    matrices = jnp.asarray(np.stack(turned), jnp.float32)
-    rotations = generalised(matrices)
-    aligned = np.einsum("nrd,nde->nre", matrices, rotations)
-    assert_close(aligned, np.broadcast_to(aligned[:1], aligned.shape), sums=tiny.SUMS)
-    identities = np.einsum("nde,ndf->nef", rotations, rotations)
-    assert_close(identities, np.broadcast_to(np.eye(4), identities.shape), sums=tiny.SUMS)
-
-
-def test_pairwise_rotations_turn_pairs_and_mix_the_rest() -> None:
-    generator = np.random.default_rng(0)
-    matrix = generator.standard_normal((9, 6)).astype(np.float32)
-    rotation = np.zeros((6, 6))
-    for angle, (i, j) in zip((0.3, -1.2), ((0, 2), (1, 3)), strict=True):
-        rotation[[i, j], [i, j]] = np.cos(angle)
-        rotation[i, j], rotation[j, i] = np.sin(angle), -np.sin(angle)
-    rotation[4:, 4:] = np.linalg.qr(generator.standard_normal((2, 2)))[0]
-    found = pairwise(((0, 2), (1, 3)))(jnp.asarray(matrix), jnp.asarray(matrix @ rotation, jnp.float32))
-    assert_close(found, rotation, sums=tiny.SUMS)
-
-
 @pytest.mark.parametrize("start", ["concatenation", "svd"])
 def test_starts_of_a_real_size_finish(start: str) -> None:
     """Two batched factorisations of BERT's size at the same time have been seen to wait for each other for ever."""
     code = (
         "import jax, jax.numpy as jnp; from headjax.conversion.products import Products;"
-        "from headjax.conversion.cp import STARTS; key = jax.random.key(0);"
+        "from headjax.conversion.decomposition import STARTS; key = jax.random.key(0);"
         "factors = jax.random.normal(key, (2, 768, 12, 64));"
         f"start = jax.jit(STARTS[{start!r}], static_argnums=1);"
         "jax.block_until_ready(start(Products(*factors), 384, key))"

@@ -1,4 +1,4 @@
-"""Conversions of models as importers build them; BERT, T5 and ALBERT are in test_conversion.py."""
+"""Conversions of models as importers build them; BERT, T5 and ALBERT are in test_model.py."""
 
 from __future__ import annotations
 

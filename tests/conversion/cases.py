@@ -1,0 +1,105 @@
+"""Models, targets and random products of the conversion tests."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention import MultiHead
+from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker
+from headjax.conversion.decomposition import Search, Solver
+from headjax.conversion.products import Products
+from headjax.core.tensors import Normal
+from headjax.models.encoder import Bert
+from headjax.models.encoder_decoder import T5, Translation
+from headjax.models.layer import PreNorm
+from headjax.models.sublayers import Dense, GatedDense
+from tests import tiny
+
+MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
+PADDED = tiny.tokens() | {"attention_mask": MASK}
+LABELS = np.random.default_rng(1).integers(1, tiny.VOCABULARY, (2, 8))
+SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
+QUICK = Search(solver=Solver(sweeps=60))
+EXACT: dict[str, Target] = {
+    "collaborative": ToCollaborative(shared_dim=16),
+    "tucker": ToTucker(rank=16),
+    "latent": ToLatent(rank=16),
+    "grouped": ToGrouped(kv_heads=4),
+    "fixed": ToFixed(head_dim=6),
+    "gated": ToGated(),
+}
+
+
+LOSSY: dict[str, Target] = {
+    "collaborative": ToCollaborative(shared_dim=6, search=QUICK),
+    "tucker": ToTucker(rank=6),
+    "latent": ToLatent(rank=8),
+    "grouped": ToGrouped(kv_heads=2),
+    "aligned": ToGrouped(kv_heads=2, pooling="aligned"),
+    "mean": ToGrouped(kv_heads=2, pooling="mean"),
+    "fixed": ToFixed(head_dim=3),
+}
+
+
+def encoder(attention: MultiHead | None = None, recipe=Bert, **fields):
+    sizes = SIZES | {"max_length": tiny.MAX_LENGTH, "feed_forward": Dense(32)} | fields
+    config = recipe(attention=attention or tiny.multi_head(), **sizes).build()
+    return tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+
+
+def translation():
+    attention = tiny.multi_head()
+    fields = {"attention": attention, "decoder_attention": attention, "cross_attention": attention}
+    recipe = Translation(
+        **SIZES, **fields, feed_forward=Dense(32), residual=PreNorm(), start_token=3, initializer=Normal(0.3)
+    )
+    return tiny.model(recipe.build())
+
+
+def t5():
+    attention = MultiHead(num_heads=4, head_dim=4, scale=1.0, projection_bias=False, output_bias=False)
+    feed_forward = GatedDense(24, "gelu_tanh", bias=False)
+    recipe = T5(attention=attention, feed_forward=feed_forward, buckets=8, initializer=Normal(0.3), **SIZES)
+    return tiny.model(dataclasses.replace(recipe, max_distance=12).build())
+
+
+MODELS = {
+    "padded": (encoder, PADDED),
+    "causal": (lambda: tiny.model(tiny.decoder_config()), PADDED),
+    "without biases": (lambda: encoder(tiny.multi_head(projection_bias=False, output_bias=False)), PADDED),
+    "cross": (translation, PADDED | {"labels": LABELS}),
+    "own scale": (t5, PADDED | {"labels": LABELS}),
+}
+
+
+def hidden(model, batch):
+    mask = MASK[:, :, None] if "labels" not in batch else 1.0
+    return np.asarray(model(batch).hidden) * mask
+
+
+def attentions(model):
+    return [attention for layers in model.config.attentions().values() for attention in layers]
+
+
+LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3
+
+
+def random_products(seed: int = 0, **sizes: int) -> Products:
+    sizes = {"layers": LAYERS, "rows": ROWS, "columns": COLUMNS, "heads": HEADS, "dim": DIM} | sizes
+    generator = np.random.default_rng(seed)
+    shape = (sizes["heads"], sizes["dim"])
+    left = generator.standard_normal((sizes["layers"], sizes["rows"], *shape))
+    right = generator.standard_normal((sizes["layers"], sizes["columns"], *shape))
+    return Products(jnp.asarray(left, jnp.float32), jnp.asarray(right, jnp.float32))
+
+
+def layer_of(tree, i: int = 0):
+    return jax.tree.map(lambda array: array[i], tree)
+
+
+def tensor(products: Products) -> np.ndarray:
+    return np.einsum("rhd,chd->hrc", np.asarray(products.left, np.float64), np.asarray(products.right, np.float64))

@@ -1,0 +1,116 @@
+"""Conversions of whole models: targets that lose nothing keep the function, and reported errors are true."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.attention import NoHeads
+from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, ToTucker, convert, parse_target
+from headjax.conversion.decomposition import Search, Solver
+from headjax.conversion.model import describe
+from headjax.core import tensors
+from headjax.core.errors import ConfigError
+from headjax.heads.pruning import prune
+from tests import tiny
+from tests.closeness import assert_close, tolerance
+from tests.conversion.cases import EXACT, LOSSY, MODELS, PADDED, QUICK, attentions, hidden
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_conversions_that_lose_nothing_keep_the_function(name: str) -> None:
+    build, batch = MODELS[name]
+    source = build()
+    expected = hidden(source, batch)
+    for target in EXACT.values():
+        converted, errors = convert(source, target)
+        assert_close(hidden(converted, batch), expected, sums=tiny.SUMS)
+        assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
+        tensors.check(converted.config.tensors(), converted.params)
+        assert converted.num_parameters == tensors.count(converted.config.tensors())
+        assert converted.history[-1]["action"] == "convert"
+
+
+@pytest.mark.parametrize("target", list(LOSSY))
+def test_reported_errors_are_those_of_the_logits(model, target: str) -> None:
+    """The relative error of every layer, against logits computed for inputs of identity covariance."""
+    converted, errors = convert(model, LOSSY[target])
+    assert [error.layer for error in errors] == [0, 1]
+    for error in errors:
+        assert 1e-3 < max(error.relative_error, error.value_error) < 1.2
+    assert np.abs(hidden(converted, PADDED) - hidden(model, PADDED)).max() > 1e-3
+
+
+def test_the_error_falls_with_the_size(model) -> None:
+    def error(target: Target) -> float:
+        return sum(e.relative_error + e.value_error for e in convert(model, target, layers=[0]).errors)
+
+    for targets in (
+        [ToCollaborative(shared_dim=rank, search=QUICK) for rank in (3, 6, 16)],
+        [ToTucker(rank=rank) for rank in (3, 6)],
+        [ToLatent(rank=rank) for rank in (4, 8)],
+        [ToGrouped(kv_heads=heads) for heads in (1, 2, 4)],
+        [ToFixed(head_dim=dim) for dim in (2, 3)],
+    ):
+        errors = [error(target) for target in targets]
+        assert errors == sorted(errors, reverse=True)
+
+
+@pytest.mark.parametrize("target", ["collaborative", "tucker", "latent", "grouped", "aligned", "fixed"])
+def test_pruning_and_converting_compose(model, target: str) -> None:
+    """Exact targets: both orders give the pruned function. All: the kept heads keep their numbers."""
+    removed = ["encoder/0/1", "encoder/0/3", *(f"encoder/1/{head}" for head in range(4))]
+    pruned = prune(model, removed)
+    first, _ = convert(pruned, LOSSY[target])
+    assert isinstance(attentions(first)[1], NoHeads)
+    assert sorted(attentions(first)[0].ids) == [0, 2]
+    second = prune(convert(model, LOSSY[target]).model, removed)
+    assert sorted(attentions(second)[0].ids) == [0, 2]
+    assert np.isfinite(hidden(first, PADDED)).all()
+    assert np.isfinite(hidden(second, PADDED)).all()
+    exact = {"collaborative": ToCollaborative(shared_dim=8), "grouped": ToGrouped(kv_heads=2)}
+    if target in exact:
+        expected = hidden(pruned, PADDED)
+        assert_close(hidden(convert(pruned, exact[target]).model, PADDED), expected, sums=tiny.SUMS)
+        full = convert(model, EXACT[target]).model
+        assert_close(hidden(prune(full, removed), PADDED), expected, sums=tiny.SUMS)
+
+
+def test_conversions_are_deterministic(model) -> None:
+    target = ToCollaborative(shared_dim=6, search=Search(starts=("random",), solver=Solver(sweeps=20)))
+    one, same, other = (convert(model, target, seed=seed).model for seed in (1, 1, 2))
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(same.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(
+        one.params["encoder"]["layers_0_1"]["attention"]["key"],
+        other.params["encoder"]["layers_0_1"]["attention"]["key"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("colaborative:shared_dim=8", "to: unknown formulation 'colaborative'; did you mean 'collaborative'?"),
+        ("collaborative", "to: collaborative: shared_dim: missing"),
+        ("collaborative:shared=8", "to: collaborative: unknown option 'shared'; did you mean 'shared_dim'?"),
+        ("collaborative:search=8", "to: collaborative: unknown option 'search'"),
+        ("collaborative:shared_dim=many", "to: collaborative: shared_dim: expected int, got 'many'"),
+        ("collaborative:shared_dim=8,shared_dim=9", "to: collaborative: shared_dim: expected once"),
+        ("grouped:kv_heads=2,pooling=median", "to: grouped: pooling: unknown choice 'median'"),
+        ("collaborative:shared_dim=17", "encoder/0: shared_dim: must be from 1 to num_heads . head_dim = 16, got 17"),
+        ("latent:rank=17", "encoder/0: rank: must be from 1 to"),
+        ("tucker:rank=0", "rank: must be an integer of at least 1, got 0"),
+        ("grouped:kv_heads=3", "encoder/0: kv_heads: 3 does not divide the num_heads of 4"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(model, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", ".")):
+        convert(model, text)
+
+
+@pytest.mark.parametrize("target", [*EXACT.values(), *LOSSY.values()], ids=describe)
+def test_text_and_targets_say_the_same(target: Target) -> None:
+    parsed = parse_target(describe(target))
+    assert describe(parsed) == describe(target)
+    assert type(parsed) is type(target)

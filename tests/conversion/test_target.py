@@ -1,0 +1,48 @@
+"""Layers that can be converted, and those that are chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from headjax.attention import Collaborative, Grouped, Latent, MultiHead, RotaryHalves, Tucker
+from headjax.conversion import ToGrouped, ToLatent, convert
+from headjax.core.errors import ConfigError
+from headjax.models.encoder import Albert
+from tests import tiny
+from tests.closeness import assert_close
+from tests.conversion.cases import EXACT, PADDED, attentions, encoder, hidden
+
+
+def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -> None:
+    one = convert(model, "latent:rank=8", layers=[1]).model
+    assert [type(attention) for attention in attentions(one)] == [MultiHead, Latent]
+    each = convert(model, {("encoder", 0): "tucker:rank=4", ("encoder", 1): ToGrouped(kv_heads=2)}).model
+    assert [type(attention) for attention in attentions(each)] == [Tucker, Grouped]
+
+
+def test_layers_that_share_parameters_change_together() -> None:
+    shared = encoder(recipe=Albert, embedding_size=8)
+    converted, errors = convert(shared, EXACT["collaborative"], batches=[PADDED])
+    assert [type(attention) for attention in attentions(converted)] == [Collaborative, Collaborative]
+    assert len(errors) == 1
+    assert_close(hidden(converted, PADDED), hidden(shared, PADDED), sums=tiny.SUMS)
+
+
+def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
+    source = tiny.model(tiny.decoder_config(tiny.layer(Grouped(num_heads=4, kv_heads=2, head_dim=4))))
+    converted, _ = convert(source, ToLatent(rank=16))
+    assert_close(hidden(converted, PADDED), hidden(source, PADDED), sums=tiny.SUMS)
+
+
+def test_rotary_layers_and_other_formulations_are_refused_before_any_work() -> None:
+    turning = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(rotary=RotaryHalves()))))
+    for text in ("collaborative:shared_dim=8", "latent:rank=8", "tucker:rank=8", "fixed:head_dim=2"):
+        with pytest.raises(ConfigError, match=r"decoder/0: .*rotary"):
+            convert(turning, text)
+    shared = tiny.model(tiny.decoder_config(tiny.layer(tiny.collaborative())))
+    with pytest.raises(ConfigError, match="decoder/0: attention: collaborative cannot be converted"):
+        convert(shared, "latent:rank=8")
+    with pytest.raises(ConfigError, match="to: decoder/3 is no layer"):
+        convert(turning, {("decoder", 3): "gated"})
+    converted = convert(turning, "fixed:head_dim=6").model
+    assert_close(hidden(converted, PADDED), hidden(turning, PADDED), sums=tiny.SUMS)
