@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from headjax.commands.options import Parser, Result, parse_options
 from headjax.core.errors import HeadjaxError
 from headjax.core.files import write_file
 from headjax.version import __version__
@@ -34,16 +34,11 @@ COMMANDS = {
     "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
     "bench": "side by side with a peer, ratio and spread",
 }
-"""Commands and what they do; each is `COMMAND` in `headjax.commands.<name>`."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise HeadjaxError(message)
+"""Commands and their purposes; each is `Options` and `run` of the module `headjax.commands.<name>`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, 2 for an error that one line explains, or what the result says."""
+    """Run a command; return the exit code: 0, 2 for an error that one line explains, or the result's own."""
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except HeadjaxError as error:
@@ -54,19 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(arguments: list[str]) -> int:
-    overrides = [word for word in arguments if word.startswith("--config.")]
-    words = [word for word in arguments if word not in overrides]
-    name = next((word for word in words if not word.startswith("-")), None)
-    parser = _parser(name if name in COMMANDS else None)
-    options = parser.parse_args(words)
-    if options.command is None:
-        parser.print_help()
-        return 0
-    if overrides and not hasattr(options, "config"):
-        raise HeadjaxError(f"{overrides[0]}: {options.command} takes no config")
-    options.overrides = overrides
-    command = importlib.import_module(f"headjax.commands.{options.command}").COMMAND
+def _run(words: list[str]) -> int:
+    if not words or words[0] not in COMMANDS:
+        return _without_command(words)
+    name = words[0]
+    overrides = tuple(word for word in words if word.startswith("--config."))
+    command = importlib.import_module(f"headjax.commands.{name}")
+    given = {"overrides": overrides} if "overrides" in command.Options.__dataclass_fields__ else {}
+    if overrides and not given:
+        raise HeadjaxError(f"{overrides[0]}: {name} takes no config")
+    typed = [word for word in words[1:] if word not in overrides]
+    options = parse_options(command.Options, typed, prog=f"headjax {name}", description=_sentence(name), **given)
 
     from rich.console import Console
 
@@ -76,7 +69,7 @@ def _run(arguments: list[str]) -> int:
     with _clean_stdout(options.json == "-") as stdout:
         # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
         shown = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
-        result = command.run(options, bars(Console(stderr=True)))
+        result: Result = command.run(options, bars(Console(stderr=True)))
         for table in result.tables:
             print_table(table, shown)
         if result.message:
@@ -86,28 +79,32 @@ def _run(arguments: list[str]) -> int:
     return result.exit_code
 
 
-def _parser(selected: str | None) -> argparse.ArgumentParser:
-    parser = _Parser(prog="headjax", description="How many attention heads, how large, and what can they share?")
+def _without_command(words: list[str]) -> int:
+    """Print the commands or the version, or raise the error of an unknown command."""
+    parser = Parser(prog="headjax", description="How many attention heads, how large, and what can they share?")
     parser.add_argument("--version", action="version", version=f"headjax {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, text in COMMANDS.items():
-        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        sub.add_argument("--json", metavar="PATH", help="write the result as JSON; - is stdout")
-        if name == selected:
-            importlib.import_module(f"headjax.commands.{name}").COMMAND.arguments(sub)
-    return parser
+        commands.add_parser(name, help=text)
+    parser.parse_args(words)
+    parser.print_help()
+    return 0
+
+
+def _sentence(name: str) -> str:
+    return COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
 
 
 @contextlib.contextmanager
 def _clean_stdout(clean: bool) -> Iterator[Any]:
-    """Keeps stdout for the JSON alone: whatever else is printed meanwhile goes to stderr."""
+    """Keep stdout for the JSON alone: everything else that is printed meanwhile goes to stderr."""
     stdout = sys.stdout
     with contextlib.redirect_stdout(sys.stderr) if clean else contextlib.nullcontext():
         yield stdout
 
 
 def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
-    """Writes JSON to a file, which appears only once it is complete, or to stdout for `-`.
+    """Write JSON to a file, which appears only once it is complete, or to stdout for `-`.
 
     Raises:
         HeadjaxError: the file cannot be written.
@@ -120,7 +117,7 @@ def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Array scalars, arrays and paths as plain JSON values."""
+    """Return array scalars, arrays and paths as plain JSON values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Path):

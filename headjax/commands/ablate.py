@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result
-from headjax.commands.examples import add_examples_arguments, open_model_and_examples
+from headjax.commands.examples import ExamplesOptions, open_model_and_examples
+from headjax.commands.options import Result, option
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
@@ -23,67 +24,58 @@ SHOWN = 5
 """Heads printed at either end."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    add_examples_arguments(parser)
-    parser.add_argument("--mode", default="each", metavar="MODES", help="each, all-but-one, or each,all-but-one")
-    parser.add_argument(
-        "--budget", default="1GB", metavar="SIZE", help="memory that temporaries may take (default %(default)s)"
-    )
-    parser.add_argument(
-        "--resamples", type=int, default=1000, metavar="N", help="resamples of the bootstrap (default %(default)s)"
-    )
-
-
-def run(options: argparse.Namespace, progress: Progress) -> Result:
-    """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
-    modes = options.mode.split(",")
-    for mode in modes:
-        if mode not in MODES:
-            raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
-    if options.resamples < 1:
-        raise HeadjaxError(f"--resamples: must be at least 1, got {options.resamples}")
-    budget = parse_size("--budget", options.budget)
-    model, examples = open_model_and_examples(options)
-    task = examples.evaluation
-    model = task.fit(model)
-    described = examples.described(selection=False)
-    found = {mode: _effects(model, task, mode, budget, options, progress) for mode in modes}
-    by_mode = {mode: _to_json(effects) for mode, effects in found.items()}
-    tables = [_table(effects, mode, described.notes) for mode, effects in found.items()]
-    return Result({**by_mode[modes[0]], "modes": by_mode, **described.data}, tables)
-
-
-def _effects(
-    model: Model, task: Task, mode: Any, budget: int, options: argparse.Namespace, progress: Progress
-) -> HeadEffects:
-    from headjax.evaluation.head_effects import head_effects
-    from headjax.heads.ablation import ablate
-    from headjax.heads.head_id import all_heads
-
-    batches = task.batches(options.batch_size, limit=options.limit, buckets=options.buckets)
-    with progress(f"ablating, {mode}", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
-        ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), budget=budget, progress=bar)
-    with progress("testing", len(all_heads(model.config)), "head") as bar:
-        return head_effects(ablation, task.measure, resamples=options.resamples, progress=bar)
-
-
-def parse_size(field: str, text: str) -> int:
-    """`512MB` or `2GB` in bytes, in powers of 1000.
+def size_in_bytes(text: str) -> int:
+    """Return `512MB` or `2GB` in bytes, in powers of 1000.
 
     Raises:
-        HeadjaxError: it is no size.
+        ValueError: the text is no size above 0.
     """
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
     unit = next((unit for unit in units if text.upper().endswith(unit)), "")
     try:
         size = int(float(text[: len(text) - len(unit)]) * units.get(unit, 1))
     except (ValueError, OverflowError):
-        raise HeadjaxError(f"{field}: expected a size such as 512MB, got {text!r}") from None
+        raise ValueError(f"expected a size such as 512MB, got {text!r}") from None
     if size < 1:
-        raise HeadjaxError(f"{field}: must be positive, got {text!r}")
+        raise ValueError(f"must be positive, got {text!r}")
     return size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ExamplesOptions):
+    """Options of `headjax ablate`."""
+
+    mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")
+    budget: int = option(10**9, "memory that temporaries may take", "SIZE", read=size_in_bytes, shown="1GB")
+    resamples: Size = option(1000, "resamples of the bootstrap")
+
+
+def run(options: Options, progress: Progress) -> Result:
+    """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
+    modes = options.mode
+    for mode in modes:
+        if mode not in MODES:
+            raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
+    model, examples = open_model_and_examples(options)
+    task = examples.evaluation
+    model = task.fit(model)
+    described = examples.described(selection=False)
+    found = {mode: _effects(model, task, mode, options, progress) for mode in modes}
+    by_mode = {mode: _to_json(effects) for mode, effects in found.items()}
+    tables = [_table(effects, mode, described.notes) for mode, effects in found.items()]
+    return Result({**by_mode[modes[0]], "modes": by_mode, **described.data}, tables)
+
+
+def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Progress) -> HeadEffects:
+    from headjax.evaluation.head_effects import head_effects
+    from headjax.heads.ablation import ablate
+    from headjax.heads.head_id import all_heads
+
+    batches = task.batches(options.batch_size, limit=options.limit, buckets=options.buckets)
+    with progress(f"ablating, {mode}", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
+        ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), budget=options.budget, progress=bar)
+    with progress("testing", len(all_heads(model.config)), "head") as bar:
+        return head_effects(ablation, task.measure, resamples=options.resamples, progress=bar)
 
 
 def _to_json(found: HeadEffects) -> dict[str, Any]:
@@ -110,6 +102,3 @@ def _table(found: HeadEffects, mode: str, notes: tuple[str, ...]) -> Table:
     rows = [(str(head), effects[head], found.comparisons[head].p_value) for head in picked]
     note = f"Extremes of {len(heads)} heads; {found.metric} with all: {found.baseline[found.metric]:.4g}. {found.test}."
     return Table(columns, rows, notes=(note, *notes))
-
-
-COMMAND = Command("ablate", "the effect of removing each head", arguments, run)

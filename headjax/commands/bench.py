@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import importlib
 
-from headjax.commands.command import Command, Result
+from headjax.commands.options import CommandOptions, Result, argument
 from headjax.core.progress import Progress
+from headjax.core.serialize import unknown_name
 from headjax.report import numbers
 
 BENCHES = {
@@ -20,19 +21,23 @@ BENCHES = {
 """Benchmarks and what they compare; each is `run` in `headjax.bench.<name>`."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    names = "; ".join(f"{name}: {text}" for name, text in BENCHES.items())
-    parser.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=names)
+def _known(name: str) -> str:
+    if name not in BENCHES:
+        raise ValueError(unknown_name("benchmark", name, BENCHES))
+    return name
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax bench`."""
+
+    name: str = argument("NAME", "; ".join(f"{name}: {text}" for name, text in BENCHES.items()), read=_known)
+
+
+def run(options: Options, progress: Progress) -> Result:
     """Measures both sides in one run, and says on what machine."""
     from headjax.bench.result import measure
 
     measured = measure(importlib.import_module(f"headjax.bench.{options.name}").run, progress)
     ratio = numbers.significant(measured.result.ratio)
     return Result(measured.to_json(), measured.tables, f"ratio: {ratio} (ours over the peer's)")
-
-
-COMMAND = Command("bench", "side by side with a peer, ratio and spread", arguments, run)

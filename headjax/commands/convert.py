@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, not_negative
-from headjax.commands.comparison import comparison_table, evaluate_pair
-from headjax.commands.examples import NOTHING_READ, add_examples_arguments, open_model_and_examples_if_any
-from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
+from headjax.commands.examples import NOTHING_READ, TASK, open_model_and_examples_if_any
+from headjax.commands.options import Result, argument, option
+from headjax.commands.surgery import ConversionOptions, comparison_table, evaluate_pair, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Count
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -29,45 +29,34 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048)
 """Tokens that costs are given for."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    parser.add_argument("out", metavar="OUT", help="where the converted model goes")
-    parser.add_argument(
-        "--to", required=True, metavar="TARGET", help="such as collaborative:shared_dim=384, grouped:kv_heads=4 or deep"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ConversionOptions):
+    """Options of `headjax convert`."""
+
+    out: str = argument("OUT", "folder of the converted model", also=("--out",))
+    to: str = option(help="such as collaborative:shared_dim=384, grouped:kv_heads=4 or deep", metavar="TARGET")
+    task: str = option("", TASK, "TASK")
+    stacks: tuple[str, ...] = option((), "convert these only: encoder,decoder,cross", "STACKS")
+    layers: tuple[int, ...] = option((), "convert these layers only, such as 0,3,4", "LAYERS")
+    parameters: Count = option(
+        0,
+        "with --to collaborative: most parameters of the whole model, where every layer gets the shared_dim that suits "
+        "it; 0: no bound",
     )
-    add_examples_arguments(parser, required=False)
-    parser.add_argument(
-        "--calibrate",
-        type=not_negative,
-        default=0,
-        metavar="N",
-        help="weigh errors by the inputs of N batches of the selection examples",
-    )
-    parser.add_argument("--stacks", default="", metavar="STACKS", help="only these: encoder,decoder,cross")
-    parser.add_argument("--layers", default="", metavar="LAYERS", help="only these, such as 0,3,4")
-    parser.add_argument(
-        "--parameters",
-        type=not_negative,
-        default=0,
-        metavar="N",
-        help="with --to collaborative: most of the whole model; every layer gets the shared_dim that suits it",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random choices (default %(default)s)")
-    add_fine_tuning_arguments(parser)
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
-    if options.calibrate and not options.task:
+    if (options.calibrate or options.selected is not None) and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
     lessons = fine_tuning_of(options)
     model, examples = open_model_and_examples_if_any(options)
     task, batches, described = None, None, NOTHING_READ
     if examples is not None:
         task = examples.evaluation
-        batches = examples.sample(options.calibrate) or None
-        calibrated = examples.selection.count_full(options.calibrate, options.batch_size)
+        number = options.calibration_batches(examples.selection, options.batch_size)
+        batches = examples.sample(number) or None
+        calibrated = examples.selection.count_full(number, options.batch_size)
         described = examples.described(selection=bool(calibrated), selected=calibrated)
     with progress(f"converting to {options.to}", 1, "model") as bar:
         conversion = _convert(model, options, batches)
@@ -100,14 +89,14 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     return Result(data, tables, f"model: {options.out}")
 
 
-def _convert(model: Model, options: argparse.Namespace, batches: Sequence[Batch] | None) -> Conversion:
+def _convert(model: Model, options: Options, batches: Sequence[Batch] | None) -> Conversion:
     from headjax.conversion import Target, ToCollaborative, convert
     from headjax.conversion.analysis import ranks_for_size
     from headjax.conversion.target import HeadLayer
 
     chosen: dict[str, Any] = {
-        "stacks": options.stacks.split(",") if options.stacks else None,
-        "layers": _layers(options.layers),
+        "stacks": options.stacks or None,
+        "layers": options.layers or None,
         "batches": batches,
     }
     to: str | dict[HeadLayer, Target | str] = options.to
@@ -137,16 +126,7 @@ def _costs(before: Model, after: Model) -> dict[str, Any]:
     return {"costs": costs, "break_even_length": model_break_even(after.config, before.config)}
 
 
-def _layers(text: str) -> list[int] | None:
-    if not text:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise HeadjaxError(f"--layers: expected numbers such as 0,3,4, got {text!r}") from None
-
-
-def _difference(before: Model, after: Model, task: Task, options: argparse.Namespace) -> float:
+def _difference(before: Model, after: Model, task: Task, options: Options) -> float:
     """The relative difference of the models' outputs on some batches of the task."""
     from headjax.conversion.analysis import output_difference
 
@@ -175,6 +155,3 @@ def _cost_table(costs: dict[str, Any]) -> Table:
         0: "Its attention takes more operations than before at every length.",
     }.get(length, f"Its attention takes more operations than before above {length} tokens.")
     return Table(columns, rows, notes=(note,))
-
-
-COMMAND = Command("convert", "another formulation from the same weights", arguments, run)

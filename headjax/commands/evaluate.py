@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import importlib.util
 from typing import Any
 
-from headjax.commands.command import Command, Result, add_task_arguments, open_model_and_task
-from headjax.core.errors import HeadjaxError, require
+from headjax.commands.examples import TaskOptions, open_model_and_task
+from headjax.commands.options import Result, option
+from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Count
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -16,23 +18,20 @@ BEAMS = 4
 """Hypotheses of beam search, as Vaswani et al. 2017 have them."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    add_task_arguments(parser)
-    parser.add_argument(
-        "--beams", type=int, metavar="N", help=f"translate with N hypotheses, for BLEU (default {BEAMS}; 0: no BLEU)"
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(TaskOptions):
+    """Options of `headjax evaluate`."""
+
+    beams: Count | None = option(None, f"translate with N hypotheses, for BLEU (default: {BEAMS}; 0: no BLEU)")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """The model's loss and the task's metrics."""
     from headjax.data.forms.translation import Translations
     from headjax.evaluation.selection import describe
     from headjax.evaluation.task import measure_task
 
     beams = options.beams if options.beams is not None else BEAMS
-    require(beams >= 0, "--beams", f"must not be negative, got {beams}")
     model, task = open_model_and_task(options)
     pairs = task.data.validation
     if options.beams and not isinstance(pairs, Translations):
@@ -64,6 +63,3 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
             notes = (f"BLEU: {bleu.signature}, {beams} beams.",)
     columns = (Column(task.name), Column(f"{found.examples:,} examples", numbers.significant))
     return Result(data, [Table(columns, list(data["metrics"].items()), notes=notes)])
-
-
-COMMAND = Command("evaluate", "a model's metrics on a task", arguments, run)

@@ -1,13 +1,13 @@
-"""The options that say which examples a command reads, by the policy of `headjax.evaluation.selection`."""
+"""Models, tasks and examples that commands read, and the options that name them."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import add_task_arguments, not_negative, open_model_and_task
+from headjax.commands.options import CommandOptions, argument, option
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Count, Size
 
 if TYPE_CHECKING:
     from headjax.evaluation.selection import Parts
@@ -16,33 +16,58 @@ if TYPE_CHECKING:
     from headjax.models.model import Model
 
 
-def add_examples_arguments(
-    parser: argparse.ArgumentParser, *, required: bool = True, names: tuple[str, ...] = ("--selected",), usual: int = 0
-) -> None:
-    """Declare `--task`, how much of it to read, and which examples heads are chosen on.
+TASK = "task name (python, sst2, ...) or a file"
+"""Help of `--task`, also where a command can do without."""
 
-    Args:
-        parser: the command's.
-        required: whether the command needs a task.
-        names: names of the option for the number of selection examples.
-        usual: that number where the user gives none; 0 is `--limit`, or 1024.
-    """
-    add_task_arguments(parser, required=required)
-    parser.add_argument(
-        "--select",
-        default="",
-        metavar="SPLIT|FILE",
-        help="examples to choose heads on: train, validation, or another task or file (default train; a task with one "
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigOptions(CommandOptions):
+    """Options of commands that read a config file; the command line collects the overrides."""
+
+    config: str = option(
+        help="config file, with its arguments; --config.FIELD=VALUE sets a field of it", metavar="FILE[:ARGS]"
+    )
+    overrides: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions(CommandOptions):
+    """Options of commands that evaluate a model on a task."""
+
+    model: str = argument("MODEL", "model directory")
+    task: str = option(help=TASK, metavar="TASK")
+    batch_size: Size = option(16, "examples per batch")
+    limit: Count = option(0, "use the first N examples; 0 is all")
+    length: Size | None = option(
+        None, "cut texts to N tokens (default: the model's positions, at most 512; windows of squad 384)"
+    )
+    buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExamplesOptions(TaskOptions):
+    """Options of commands that choose heads on some examples of a task, by the policy of `evaluation.selection`."""
+
+    select: str = option(
+        "",
+        "examples to choose heads on: train, validation, or another task or file (default: train; a task with one "
         "split is divided in halves)",
+        "SPLIT|FILE",
     )
-    parser.add_argument(
-        *names,
-        dest="selected",
-        type=not_negative,
-        default=usual or None,
-        metavar="N",
-        help=f"choose on N of them, drawn at random; 0 is all (default {usual or '1024, or --limit'})",
-    )
+    selected: Count | None = option(None, "choose on N of them, drawn at random; 0 is all (default: 1024, or --limit)")
+
+
+def open_model_and_task(options: TaskOptions) -> tuple[Model, Task]:
+    """Return the model directory and the task that the options name; the task has been found to fit the model.
+
+    A command that writes a model keeps this one; `task.fit(model)` may have another output.
+    """
+    from headjax.evaluation.specs import load_task
+    from headjax.models.model import load
+
+    model = load(options.model)
+    task = load_task(options.task, model, options.length or 0)
+    return model, task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +77,12 @@ class Examples:
     Attributes:
         parts: the examples to choose heads on, and those to take metrics on.
         selected: number of selection examples; 0 is all.
-        options: the command's; `limit`, `batch_size` and `buckets` are read.
+        options: the command's options.
     """
 
     parts: Parts
     selected: int
-    options: argparse.Namespace
+    options: ExamplesOptions
 
     @property
     def selection(self) -> Task:
@@ -95,7 +120,7 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """What a command says of its examples.
+    """Entries and notes about the examples that a command has read.
 
     Attributes:
         data: the keys `selection` and `evaluation` of its JSON.
@@ -107,11 +132,11 @@ class Described:
 
 
 NOTHING_READ = Described({"selection": None, "evaluation": None}, ())
-"""What a command without a task says."""
+"""The entries and notes of a command without a task."""
 
 
-def open_model_and_examples(options: argparse.Namespace) -> tuple[Model, Examples]:
-    """Return the model directory that the arguments name and the parts of the task, which fits the model.
+def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
+    """Return the model directory that the options name and the parts of the task, which fits the model.
 
     Raises:
         HeadjaxError: there is no such model, task or split, or the task or the examples do not fit the model.
@@ -120,7 +145,7 @@ def open_model_and_examples(options: argparse.Namespace) -> tuple[Model, Example
     return model, examples_of(model, task, options)
 
 
-def open_model_and_examples_if_any(options: argparse.Namespace) -> tuple[Model, Examples | None]:
+def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Examples | None]:
     """Return the same for a command that can do without a task.
 
     Raises:
@@ -135,7 +160,7 @@ def open_model_and_examples_if_any(options: argparse.Namespace) -> tuple[Model, 
     return load(options.model), None
 
 
-def examples_of(model: Model, task: Task, options: argparse.Namespace) -> Examples:
+def examples_of(model: Model, task: Task, options: ExamplesOptions) -> Examples:
     """Return the parts of a loaded task.
 
     Raises:
@@ -148,7 +173,7 @@ def examples_of(model: Model, task: Task, options: argparse.Namespace) -> Exampl
     if options.select == "train" and not len(task.data.train):
         raise HeadjaxError(f"--select: {task.name} has no training examples; leave it out to divide the task in halves")
     try:
-        parts = split_task(task, select if select in SPLITS else load_task(select, model, options.length))
+        parts = split_task(task, select if select in SPLITS else load_task(select, model, options.length or 0))
     except HeadjaxError as error:
         if select in SPLITS:
             raise

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 
-from headjax.commands.command import Command, Result
+from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    parser.add_argument("directory", metavar="HF_DIR", help="where the Hugging Face directory goes")
-    parser.add_argument(
-        "--layout",
-        default="auto",
-        metavar="LAYOUT",
-        help="auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4), "
-        "onnx (default %(default)s)",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax export`."""
+
+    model: str = argument("MODEL", "model directory")
+    out: str = argument("HF_DIR", "folder of the Hugging Face files", also=("--out",))
+    layout: str = option(
+        "auto",
+        "auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4), onnx",
+        "LAYOUT",
     )
-    parser.add_argument("--family", metavar="TYPE", help="model_type (default: what the model came from, or fits)")
-    parser.add_argument("--length", type=int, metavar="N", help="tokens of an example, for onnx (default 128)")
-    parser.add_argument("--check", action="store_true", help="read it again and compare outputs")
+    family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
+    length: Size | None = option(None, "tokens of an example, for onnx (default: 128)")
+    check: bool = option(False, "read the files again and compare outputs")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
     from headjax.hub.exporting import max_difference, to_onnx
@@ -34,12 +35,12 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
     model = load(options.model)
     if options.layout == "onnx":
-        exported = to_onnx(model, options.directory, length=options.length)
+        exported = to_onnx(model, options.out, length=options.length)
     else:
-        exported = to_huggingface(model, options.directory, options.layout, family=options.family, progress=progress)
+        exported = to_huggingface(model, options.out, options.layout, family=options.family, progress=progress)
         if options.check:
-            exported = exported._replace(max_difference=max_difference(model, options.directory))
-    data = exported._asdict() | {"directory": str(options.directory)}
+            exported = exported._replace(max_difference=max_difference(model, options.out))
+    data = exported._asdict() | {"directory": str(options.out)}
     rows = [
         ("family", exported.family),
         ("layout", exported.layout),
@@ -48,7 +49,4 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     ]
     if exported.max_difference is not None:
         rows.append(("largest difference of outputs", f"{exported.max_difference:.2g}"))
-    return Result(data, [Table((Column("Exported"), Column("")), rows)], f"directory: {options.directory}")
-
-
-COMMAND = Command("export", "a Hugging Face directory from a model", arguments, run)
+    return Result(data, [Table((Column("Exported"), Column("")), rows)], f"directory: {options.out}")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+from typing import Literal
 
-from headjax.commands.command import Command, Result
+from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("directory", metavar="HF_DIR", help="config.json, safetensors and tokenizer files")
-    parser.add_argument("out", metavar="OUT", help="where the model directory goes")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="type to convert weights to (default: as they are)"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax import`."""
+
+    directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files")
+    out: str = argument("OUT", "folder of the new model", also=("--out",))
+    dtype: Literal["float32", "bfloat16", "float16"] | None = option(
+        None, "type to convert weights to (default: as they are)"
     )
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Reads a Hugging Face directory, strictly, and writes it as a model directory."""
     from headjax.core.tensors import flatten
     from headjax.hub import from_huggingface
@@ -46,6 +49,3 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         ("tokenizer", "yes" if data["tokenizer"] else "none that can be read"),
     ]
     return Result(data, [Table((Column("Imported"), Column("")), rows)], f"model: {options.out}")
-
-
-COMMAND = Command("import", "a model from a Hugging Face directory", arguments, run)

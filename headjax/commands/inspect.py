@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headjax.commands.command import Command, Result
+from headjax.commands.examples import ConfigOptions
+from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.models.config import ModelConfig
 from headjax.models.summary import LayerSummary, ModelSummary, summarize
@@ -17,22 +19,20 @@ from headjax.report import numbers as format_numbers
 from headjax.report.tables import Column, Table
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="model directory")
-    parser.add_argument("--config", metavar="FILE[:ARGS]", help="config file, instead of a model directory")
-    parser.add_argument(
-        "--length", type=int, default=128, metavar="N", help="tokens that FLOPs are for (default %(default)s)"
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ConfigOptions):
+    """Options of `headjax inspect`."""
+
+    model: str = argument("MODEL", "model directory", "")
+    config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]")
+    length: Size = option(128, "number of tokens that FLOPs are given for")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Counts parameters, heads, FLOPs and cache; no array is read or made."""
-    if (options.model is None) == (options.config is None):
+    if bool(options.model) == bool(options.config):
         raise HeadjaxError("inspect: give a model directory or --config, one of them")
-    if options.length < 1:
-        raise HeadjaxError(f"--length: must be at least 1, got {options.length}")
-    config = _from_file(options) if options.model is None else _from_directory(options.model)
+    config = _from_directory(options.model) if options.model else _from_file(options)
     summary = summarize(config, options.length)
     return Result(summary.to_json(), [_totals(summary), _layers(summary.layers)])
 
@@ -43,7 +43,7 @@ def _from_directory(path: str) -> ModelConfig:
     return load_config(Path(path))
 
 
-def _from_file(options: argparse.Namespace) -> ModelConfig:
+def _from_file(options: Options) -> ModelConfig:
     from headjax.core.serialize import from_data
     from headjax.initialization import Initialization, architecture
     from headjax.models.recipe import Recipe
@@ -122,6 +122,3 @@ def number_list(numbers: Sequence[int]) -> str:
         else:
             ranges.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-
-
-COMMAND = Command("inspect", "layers, heads, sizes and costs of a model or config", arguments, run)

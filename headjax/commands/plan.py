@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, add_config_arguments, whole_numbers
+from headjax.commands.examples import ConfigOptions
+from headjax.commands.options import Result, option
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -18,18 +20,17 @@ if TYPE_CHECKING:
     from headjax.plan.tpu import Slice
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    add_config_arguments(parser)
-    parser.add_argument("--topology", required=True, metavar="SLICE", help="TPU slice: v3-32, v5e-16, or v3:4x4")
-    parser.add_argument(
-        "--scale", type=whole_numbers, default=(), metavar="N,N,...", help="other sizes to compare it with"
-    )
-    parser.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits")
-    parser.add_argument("--length", type=int, metavar="N", help="tokens of an example (default: the config's)")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ConfigOptions):
+    """Options of `headjax plan`."""
+
+    topology: str = option(help="TPU slice: v3-32, v5e-16, or v3:4x4", metavar="SLICE")
+    scale: tuple[Size, ...] = option((), "other sizes to compare it with", "N,N,...")
+    max_batch: bool = option(False, "also find the largest batch that fits")
+    length: Size | None = option(None, "tokens of an example (default: the config's)")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Compiles the training step for a TPU slice, on any machine."""
     import jax
 
@@ -136,8 +137,3 @@ def _verdict(plan: Plan) -> str:
     if plan.fits:
         return f"fits on {plan.topology}: {peak} of {there} per device"
     return f"does not fit on {plan.topology}: at least {peak} wanted, {there} there; more remat or accumulate may"
-
-
-COMMAND = Command(
-    "plan", "compile the training step for a TPU slice without one: does it fit, how fast", arguments, run
-)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import dataclasses
 import os
@@ -10,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result
+from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.fields import Positive, Size
 from headjax.core.files import local_folder
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -27,33 +27,31 @@ LEARNED_FROM = 1_000_000
 """Rows that a vocabulary is learned from at most, and a thousand times as many characters."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("task", metavar="TASK", help="name of a task (lm1b, mnli, wmt14_ende, ...), see docs/data.md")
-    parser.add_argument("--out", required=True, metavar="D", help="folder of the shards")
-    parser.add_argument("--source", nargs="+", default=[], metavar="PATH", help="local files (default: TFDS)")
-    parser.add_argument("--tokenizer", metavar="PATH", help="a vocab.txt, a folder with a tokenizer, or a MODEL")
-    parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help="tokens to learn without --tokenizer")
-    parser.add_argument("--length", type=int, default=0, metavar="N", help="tokens of an example")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="another field of the task's form (masking=static)",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax prepare`."""
+
+    task: str = argument("TASK", "name of a task (lm1b, mnli, wmt14_ende, ...), see docs/data.md")
+    out: str = argument("OUT", "folder of the shards", also=("--out",))
+    source: tuple[str, ...] = option((), "local files (default: TFDS)", "PATH", words="many")
+    tokenizer: str | None = option(None, "a vocab.txt, a folder with a tokenizer, or a MODEL", "PATH")
+    vocab_size: Size | None = option(None, "tokens to learn without --tokenizer (default: the task's own number)")
+    length: Size | None = option(None, "tokens of an example (default: the task's own number)")
+    set: tuple[str, ...] = option(
+        (), "another field of the task's form (masking=static)", "FIELD=VALUE", words="repeated"
     )
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many encode at a time (default 1)")
-    parser.add_argument("--shard-mb", type=float, default=32.0, metavar="N", help="text of a shard in MB (default 32)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn at random (default 0)")
+    processes: Size = option(1, "number of processes that encode at a time")
+    shard_mb: Positive = option(32.0, "text of a shard in MB")
+    seed: int = option(0, "seed of random choices")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Writes a task as tokenised shards; started again it goes on."""
     from headjax.data.prepare import prepare
     from headjax.data.tasks import find_task
 
     out, spec = local_folder(options.out), find_task(options.task)
-    given = ([f"length={options.length}"] if options.length else []) + options.set
+    given = ([f"length={options.length}"] if options.length else []) + [*options.set]
     form = changed(spec.form, given)
     spec = dataclasses.replace(spec, form=form)
     paths = [Path(path).expanduser() for path in options.source]
@@ -140,7 +138,7 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     return tfds_rows(spec)
 
 
-def _tokenizer(spec: TaskSpec, rows: Rows, options: argparse.Namespace) -> Tokenizer:
+def _tokenizer(spec: TaskSpec, rows: Rows, options: Options) -> Tokenizer:
     """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text."""
     import itertools
 
@@ -188,6 +186,3 @@ def open_tokenizer(path: str) -> Tokenizer:
         if found is not None:
             return found
     raise DataError(f"{path}: no tokenizer there")
-
-
-COMMAND = Command("prepare", "a task as tokenised shards, read fast", arguments, run)

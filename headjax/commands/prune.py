@@ -2,64 +2,100 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from headjax.commands.command import Command, Result
-from headjax.commands.comparison import comparison_table, evaluate_pair
-from headjax.commands.examples import NOTHING_READ, Examples, add_examples_arguments, open_model_and_examples_if_any
-from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tune, fine_tuning_of
-from headjax.commands.prune_goal import Goal, drop_of, is_gradual, ordered
+from headjax.commands.examples import NOTHING_READ, TASK, Examples, open_model_and_examples_if_any
+from headjax.commands.options import Result, argument, option
+from headjax.commands.surgery import FineTuningOptions, comparison_table, evaluate_pair, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Bound, Count, Size
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
+    from headjax.evaluation.task import Task
     from headjax.heads.ordering import Order
+    from headjax.models.config import Batch
     from headjax.models.model import Model
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    parser.add_argument("out", metavar="OUT", help="where the pruned model goes")
-    goal = parser.add_mutually_exclusive_group(required=True)
-    goal.add_argument("--remove", metavar="WHAT", help="40%%, a number of heads, or heads: encoder/3/7,...")
-    goal.add_argument(
-        "--max-drop",
-        type=drop_of,
-        metavar="D",
-        help="as many heads as cost at most this much of the metric: 0.01, or 5%% of it",
-    )
-    goal.add_argument(
-        "--speed-up", type=float, metavar="X", help="as few heads as make a forward X times as fast, by measurement"
-    )
-    parser.add_argument(
-        "--by", default="importance", metavar="ORDER",
-        help="order: a score, ablation, fisher_blocks, hard_concrete, subset, or random (default %(default)s)",
-    )  # fmt: skip
-    add_examples_arguments(parser, required=False)
-    parser.add_argument("--stacks", default="", metavar="STACKS", help="only heads of these: encoder,decoder,cross")
-    parser.add_argument(
-        "--minimum", type=int, default=0, metavar="N", help="heads every layer keeps (default %(default)s)"
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=1,
-        metavar="N",
-        help="score and remove in N rounds, heads scored anew in each (default %(default)s)",
-    )
-    parser.add_argument("--normalize", action="store_true", help="divide scores by the l2 norm of their layer's")
-    parser.add_argument(
-        "--rescale", action="store_true", help="scale kept heads so that layers compute as before, by least squares"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random choices (default %(default)s)")
-    add_fine_tuning_arguments(parser)
+FISHER_SHARE = 0.5
+"""Share of the heads above which the second-order estimate of `fisher_blocks` is not trusted, see docs/heads.md."""
+
+RESCALED = 4
+"""Batches that kept heads are scaled by."""
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+class Drop(NamedTuple):
+    """How much of a metric may be lost: in its own unit, or as a share of what it is with all heads."""
+
+    amount: float
+    relative: bool
+
+
+def drop_of(text: str) -> Drop:
+    """Return the drop that `0.01` or `5%` means.
+
+    Raises:
+        ValueError: the text is no number of at least 0.
+    """
+    try:
+        amount = float(text.removesuffix("%"))
+    except ValueError:
+        amount = -1.0
+    if not 0.0 <= amount < float("inf"):
+        raise ValueError(f"expected a number such as 0.01, or 5%, got {text!r}")
+    return Drop(amount / 100.0, True) if text.endswith("%") else Drop(amount, False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(FineTuningOptions):
+    """Options of `headjax prune`."""
+
+    out: str = argument("OUT", "folder of the pruned model", also=("--out",))
+    remove: str | None = option(None, "40%, a number of heads, or heads: encoder/3/7,...", "WHAT", one_of="goal")
+    max_drop: Drop | None = option(
+        None,
+        "as many heads as cost at most this much of the metric: 0.01, or 5% of it",
+        "D",
+        read=drop_of,
+        one_of="goal",
+    )
+    speed_up: Annotated[float, Bound("must be at least 1", lambda value: value >= 1.0)] | None = option(
+        None, "as few heads as make a forward X times as fast, by measurement", "X", one_of="goal"
+    )
+    by: str = option("importance", "order: a score, ablation, fisher_blocks, hard_concrete, subset, or random", "ORDER")
+    task: str = option("", TASK, "TASK")
+    stacks: tuple[str, ...] = option((), "only heads of these: encoder,decoder,cross", "STACKS")
+    minimum: Count = option(0, "heads every layer keeps")
+    steps: Size = option(1, "score and remove in N rounds, heads scored anew in each")
+    normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
+    rescale: bool = option(False, "scale kept heads so that layers compute as before, by least squares")
+
+    @property
+    def names_heads(self) -> bool:
+        """Whether the heads to remove are named one by one."""
+        return self.remove is not None and "/" in self.remove
+
+
+class Goal(NamedTuple):
+    """The heads to remove.
+
+    Attributes:
+        number: how many heads to remove.
+        removed: the heads; None where training between the steps decides which.
+        found: other findings on the way, for the command's result.
+    """
+
+    number: int
+    removed: Order | None
+    found: Mapping[str, float]
+
+
+def run(options: Options, progress: Progress) -> Result:
     """Removes heads for real and writes the smaller model; with a task, also its metrics before and after."""
-    from headjax.commands.prune_goal import goal_of, measured_speed_up
     from headjax.heads.head_id import all_heads
 
     _check(options)
@@ -92,28 +128,26 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
     )
 
 
-def _read(examples: Examples, options: argparse.Namespace) -> dict[str, Any]:
+def _read(examples: Examples, options: Options) -> dict[str, Any]:
     """Return which selection examples were read, as `Examples.described` takes it: named heads alone need none."""
-    named = options.remove is not None and "/" in options.remove
-    if (not named and options.by != "random") or options.max_drop is not None:
+    if (not options.names_heads and options.by != "random") or options.max_drop is not None:
         return {}
     if options.rescale:
         return {"selected": examples.selection.count_full(RESCALED, options.batch_size)}
     return {"selection": options.speed_up is not None}
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Options) -> None:
     from headjax.core.serialize import unknown_name
     from headjax.heads.named_orders import ORDERS
     from headjax.heads.ordering import amount_of
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
-    named = options.remove is not None and "/" in options.remove
-    if options.remove is not None and not named:
+    if options.remove is not None and not options.names_heads:
         amount_of(options.remove)
     needs = {
-        f"order heads by {options.by}": not named and options.by != "random",
+        f"order heads by {options.by}": not options.names_heads and options.by != "random",
         "measure --max-drop on": options.max_drop is not None,
         "measure --speed-up on": options.speed_up is not None,
         "rescale heads on": options.rescale,
@@ -121,19 +155,13 @@ def _check(options: argparse.Namespace) -> None:
     for what, needed in needs.items():
         if needed and not options.task:
             raise HeadjaxError(f"--task: needed to {what}")
-    if options.speed_up is not None and not options.speed_up >= 1.0:
-        raise HeadjaxError(f"--speed-up: must be at least 1, got {options.speed_up:g}")
-    if options.minimum < 0:
-        raise HeadjaxError(f"--minimum: must not be negative, got {options.minimum}")
-    if options.steps < 1:
-        raise HeadjaxError(f"--steps: must be at least 1, got {options.steps}")
     fine_tuning_of(options)
     if options.rescale and options.steps > 1 and options.fine_tune:
         raise HeadjaxError("--rescale: fine-tuning between several steps leaves nothing to rescale")
 
 
 def _remove(
-    model: Model, examples: Examples | None, goal: Goal, options: argparse.Namespace, progress: Progress
+    model: Model, examples: Examples | None, goal: Goal, options: Options, progress: Progress
 ) -> tuple[Model, Order]:
     """Return the model without the goal's heads, fine-tuned where asked for, and the heads that went."""
     from headjax.heads.pruning import prune
@@ -154,7 +182,7 @@ def _remove(
 
 
 def _remove_gradually(
-    model: Model, examples: Examples, count: int, options: argparse.Namespace, progress: Progress
+    model: Model, examples: Examples, count: int, options: Options, progress: Progress
 ) -> tuple[Model, Order]:
     """Return the model without `count` heads, trained and ordered anew after every step, and the heads that went."""
     from headjax.heads.pruning import fraction_steps, prune_gradually
@@ -172,11 +200,122 @@ def _remove_gradually(
     return found.model, found.removed
 
 
-FISHER_SHARE = 0.5
-"""Share of the heads above which the second-order estimate of `fisher_blocks` is not trusted, see docs/heads.md."""
+def goal_of(model: Model, examples: Examples | None, options: Options, progress: Progress) -> Goal:
+    """Return the heads that the options ask to remove.
 
-RESCALED = 4
-"""Batches that kept heads are scaled by."""
+    Raises:
+        HeadjaxError: heads that do not exist, or more heads than may be removed.
+    """
+    from headjax.heads.head_id import all_heads, require_stack
+    from headjax.heads.named_orders import AT_ONCE
+    from headjax.heads.ordering import explicit_heads, keep_minimum, requested_count, select
+
+    stacks = options.stacks or None
+    for stack in options.stacks:
+        require_stack(model.config, stack, "--stacks")
+    removable = keep_minimum(model.config, all_heads(model.config, stacks), options.minimum)
+    if options.remove is not None:
+        named = explicit_heads(model.config, options.remove)
+        if named is not None:
+            return Goal(len(named), named, {})
+        count = requested_count(model.config, options.remove)
+        select(model.config, options.remove, removable)  # finds a count that is too large before anything is scored
+        if is_gradual(options):
+            return Goal(count, None, {})
+        order = ordered(model, examples, options, count, progress, steps=options.steps)
+        return Goal(count, select(model.config, options.remove, order), {})
+    if options.by in AT_ONCE:
+        raise HeadjaxError(f"--by: {options.by} chooses a given number of heads; ask for one with --remove")
+    if examples is None:
+        raise HeadjaxError("--task: needed to measure on")
+    order = ordered(model, examples, options, len(removable), progress, steps=options.steps)
+    if options.max_drop is not None:
+        return _within(model, examples, order, options, options.max_drop, progress)
+    return _fast_enough(model, examples.selection, order, options, options.speed_up or 1.0)
 
 
-COMMAND = Command("prune", "remove heads for real", arguments, run)
+def ordered(
+    model: Model,
+    examples: Examples | None,
+    options: Options,
+    count: int,
+    progress: Progress,
+    *,
+    steps: int,
+) -> Order:
+    """Return the heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
+    from headjax.heads.named_orders import OrderConfig, order_heads
+    from headjax.heads.ordering import iterative, keep_minimum
+    from headjax.heads.pruning import fraction_steps
+
+    config = OrderConfig(by=options.by, normalize=options.normalize, seed=options.seed, stacks=options.stacks)
+    fitted = model if examples is None else examples.selection.fit(model)
+    batches = [] if examples is None or options.by == "random" else examples.selection_batches()
+
+    def once(gates: Any = None) -> Order:
+        with progress(f"ordering by {options.by}", max(len(batches), 1), "batch") as bar:
+            return order_heads(fitted, batches, config, gates=gates, progress=bar)(count)
+
+    if steps == 1 or options.by == "random":
+        order = once()
+    else:
+        counts = fraction_steps(count, [step / steps for step in range(1, steps + 1)])
+
+        def rescore(gates: Any) -> dict[Any, float]:
+            return {head: float(place) for place, head in enumerate(once(gates))}
+
+        order = iterative(model.config, counts, rescore, options.minimum, options.stacks or None)
+    return keep_minimum(model.config, order, options.minimum)
+
+
+def is_gradual(options: Options) -> bool:
+    """Return whether the model is trained between the steps, so that each step orders the heads anew."""
+    return options.steps > 1 and options.fine_tune > 0 and not options.names_heads
+
+
+def measured_speed_up(whole: Model, pruned: Model, task: Task, options: Options) -> float:
+    """Return how many times as fast the pruned model is, measured on the task's first batch."""
+    from headjax.heads.latency import time_forward
+
+    timings = time_forward({"whole": whole, "pruned": pruned}, _inputs(task, options))
+    return timings["whole"].median / timings["pruned"].median
+
+
+def _within(model: Model, examples: Examples, order: Order, options: Options, drop: Drop, progress: Progress) -> Goal:
+    from headjax.evaluation.task import evaluate_task
+    from headjax.heads import gates as head_gates
+    from headjax.heads.ordering import most_within
+
+    task = examples.selection
+    sign = 1.0 if task.higher_is_better else -1.0
+    done = 0
+    with progress("searching", len(order).bit_length() + 1, "evaluation") as bar:
+
+        def evaluate(removed: Order) -> float:
+            nonlocal done
+            done += 1
+            gates = head_gates.without(model.config, removed)
+            found = evaluate_task(
+                model, task, gates, examples.selected, batch_size=options.batch_size, buckets=options.buckets
+            )
+            bar(done, {task.headline: found[task.headline]})
+            return sign * found[task.headline]
+
+        within = most_within(order, evaluate, drop.amount * (abs(evaluate(())) if drop.relative else 1.0))
+    return Goal(
+        len(within.heads), within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline}
+    )
+
+
+def _fast_enough(model: Model, task: Task, order: Order, options: Options, speed_up: float) -> Goal:
+    from headjax.heads.latency import heads_for_speed_up, measure_latency
+
+    table = measure_latency(model, _inputs(task, options))
+    removed = heads_for_speed_up(model.config, order, table, speed_up)
+    predicted = table.seconds(model.config) / table.seconds(model.config, removed)
+    return Goal(len(removed), removed, {"predicted_speed_up": predicted})
+
+
+def _inputs(task: Task, options: Options) -> Batch:
+    """Return the task's first batch."""
+    return next(islice(task.batches(options.batch_size, limit=options.limit), 1))

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
-from headjax.commands.command import Command, Result
+from headjax.commands.options import CommandOptions, Result, option
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.quickstart.settings import BATCH_SIZE, STEPS
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument(
-        "--workdir", default="runs/quickstart", metavar="D", help="where everything goes (default %(default)s)"
-    )
-    parser.add_argument("--path", default="", metavar="P", help="your own text: a file, a folder or a glob")
-    parser.add_argument(
-        "--steps", type=int, default=STEPS, metavar="N", help="training steps a model (default %(default)s)"
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=BATCH_SIZE,
-        metavar="N",
-        help="blocks of 128 tokens a step (default %(default)s)",
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax quickstart`."""
+
+    workdir: str = option("runs/quickstart", "folder of everything that it writes", "D")
+    path: str = option("", "your own text: a file, a folder or a glob", "P")
+    steps: Size = option(STEPS, "training steps of a model")
+    batch_size: Size = option(BATCH_SIZE, "blocks of 128 tokens a step")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Trains a small decoder in three formulations, scores, prunes, converts, compares, writes `report.html`."""
     from headjax.quickstart.page import cost_table, write_report
     from headjax.quickstart.study import run_study
@@ -66,6 +59,3 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         "seconds": study.seconds,
     }
     return Result(data, [cost_table(study)], f"report: {report}")
-
-
-COMMAND = Command("quickstart", "train, score, prune, convert, report", arguments, run)

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, whole_numbers
-from headjax.commands.examples import add_examples_arguments, open_model_and_examples
+from headjax.commands.examples import ExamplesOptions, open_model_and_examples
+from headjax.commands.options import Result, argument, option
+from headjax.core.fields import Count, Size
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.head_report.study import HeadStudy
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    add_examples_arguments(parser, names=("--selected", "--scored"), usual=256)
-    parser.add_argument("--out", default="heads.html", metavar="FILE", help="where the page goes (default %(default)s)")
-    parser.add_argument("--second", default="", metavar="TASK", help="other data, to compare importance on")
-    parser.add_argument("--run", default="", metavar="D", help="workdir of a training run, to prune its checkpoints")
-    parser.add_argument("--orders", default="", metavar="ORDERS", help="importance,fisher_blocks+rescale,random,...")
-    parser.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="repeats of every order (default %(default)s)"
-    )
-    parser.add_argument(
-        "--percentages",
-        type=whole_numbers,
-        default=tuple(range(10, 101, 10)),
-        metavar="P",
-        help="heads removed along the curves (default 10,20,...,100)",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ExamplesOptions):
+    """Options of `headjax report`."""
+
+    selected: Count | None = option(256, "choose on N of them, drawn at random; 0 is all", also=("--scored",))
+    out: str = argument("OUT", "file of the page", "heads.html", also=("--out",))
+    second: str = option("", "other data, to compare importance on", "TASK")
+    run: str = option("", "workdir of a training run, to prune its checkpoints", "D")
+    orders: tuple[str, ...] = option((), "importance,fisher_blocks+rescale,random,...", "ORDERS")
+    seeds: Size = option(3, "repeats of every order")
+    percentages: tuple[Size, ...] = option(
+        tuple(range(10, 101, 10)), "shares of the heads that are removed along the curves", "P"
     )
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Scores, ablates, prunes by gates and looks at the heads of a model; writes one HTML page."""
     from headjax.evaluation.specs import load_task
     from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
@@ -45,12 +40,12 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         limit=options.limit,
         batch_size=options.batch_size,
         buckets=options.buckets,
-        orders=tuple(options.orders.split(",")) if options.orders else ORDERS,
+        orders=options.orders or ORDERS,
         seeds=options.seeds,
         scored=examples.selected,
         percentages=options.percentages,
     )
-    second = load_task(options.second, model, options.length) if options.second else None
+    second = load_task(options.second, model, options.length or 0) if options.second else None
     study = study_heads(
         model,
         examples.evaluation,
@@ -108,6 +103,3 @@ def _to_json(study: HeadStudy) -> dict[str, Any]:
 
 def _named(values: Any) -> dict[str, float]:
     return {str(head): value for head, value in values.items()}
-
-
-COMMAND = Command("report", "everything about a model's heads on one page", arguments, run)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 
-from headjax.commands.command import Command, Result
-from headjax.commands.examples import add_examples_arguments, open_model_and_examples
+from headjax.commands.examples import ExamplesOptions, open_model_and_examples
+from headjax.commands.options import Result, option
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    add_examples_arguments(parser)
-    parser.add_argument("--normalize", action="store_true", help="divide scores by the l2 norm of their layer's")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ExamplesOptions):
+    """Options of `headjax score`."""
+
+    normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Every head score in one pass; the five least and most important heads are printed."""
     from headjax.heads.ordering import by_score
     from headjax.heads.scores import SCORES, normalize_layers, score_heads
@@ -52,6 +52,3 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
 SHOWN = 5
 """Heads printed at either end."""
-
-
-COMMAND = Command("score", "every head score in one pass over a task", arguments, run)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.command import Command, Result, not_negative
-from headjax.commands.examples import add_examples_arguments, open_model_and_examples_if_any
+from headjax.commands.examples import TASK, ExamplesOptions, open_model_and_examples_if_any
+from headjax.commands.options import Result, option
 from headjax.core.errors import ConfigError
+from headjax.core.fields import Count
 from headjax.core.files import write_file
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -28,17 +29,16 @@ PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T"}
 """What is decomposed, and how plots name it."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    parser.add_argument("--plots", metavar="FOLDER", help="write the curves of captured variance there")
-    parser.add_argument(
-        "--budget", type=not_negative, default=0, metavar="N", help="share N dimensions out among the layers"
-    )
-    add_examples_arguments(parser, required=False)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ExamplesOptions):
+    """Options of `headjax sharing`."""
+
+    task: str = option("", TASK, "TASK")
+    plots: str | None = option(None, "folder for the curves of captured variance", "FOLDER")
+    budget: Count = option(0, "share N dimensions out among the layers; 0: none")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """How far queries and keys are low rank, alone and together; with a task, what context and content are worth."""
     from headjax.conversion.analysis import captured_variance, rank_budget
 
@@ -83,9 +83,7 @@ def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table
     return Table(columns, rows, notes=(note,))
 
 
-def _split(
-    model: Model, task: Task, options: argparse.Namespace, progress: Progress
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _split(model: Model, task: Task, options: Options, progress: Progress) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the task's metrics with all of the logits, and with context or content alone.
 
     A model whose logits cannot be split has the first only; the second dict then says why, by the name of the others.
@@ -137,8 +135,3 @@ def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[P
         "captured_by_head.png": captured_variance(alone, title="Captured variance, mean of single heads"),
     }
     return [write_file(folder / name, plot.png()) for name, plot in plots.items()]
-
-
-COMMAND = Command(
-    "sharing", "how much heads could share: captured variance, budgets, context and content", arguments, run
-)

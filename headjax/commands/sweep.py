@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headjax.commands.command import Command, Result, not_negative
-from headjax.commands.examples import add_examples_arguments, open_model_and_examples
-from headjax.commands.fine_tuning import add_fine_tuning_arguments, fine_tuning_of
+from headjax.commands.examples import open_model_and_examples
+from headjax.commands.options import Result, argument, option
+from headjax.commands.surgery import ConversionOptions, fine_tuning_of
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Count
 from headjax.core.files import write_file
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -21,32 +22,20 @@ if TYPE_CHECKING:
     from headjax.training.trials import Trial, Trials
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="model directory")
-    parser.add_argument("out", metavar="OUT", help="folder for trials.jsonl and sweep.png; trials there are kept")
-    parser.add_argument(
-        "--to",
-        required=True,
-        action="append",
-        metavar="TARGETS",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ConversionOptions):
+    """Options of `headjax sweep`."""
+
+    out: str = argument("OUT", "folder of trials.jsonl and sweep.png; trials there are kept", also=("--out",))
+    to: tuple[str, ...] = option(
         help="targets of several sizes, such as collaborative:shared_dim=384/192/96; may be given again",
+        metavar="TARGETS",
+        words="repeated",
     )
-    add_examples_arguments(parser)
-    parser.add_argument(
-        "--calibrate",
-        type=not_negative,
-        default=16,
-        metavar="N",
-        help="batches of 32 to calibrate on (default %(default)s)",
-    )
-    add_fine_tuning_arguments(parser)
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of random starts and batches (default %(default)s)"
-    )
+    selected: Count | None = option(512, "calibrate on N selection examples, in batches of 32; 0 is all")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Converts a model to every size of every target and evaluates each; what is done already is not done again."""
     from headjax.conversion.model import parse_target
     from headjax.training.trials import BATCH_SIZE, Trial, expand, prepare_trials
@@ -56,17 +45,18 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         parse_target(target)
     fine_tuning = fine_tuning_of(options)
     model, examples = open_model_and_examples(options)
+    batches = options.calibration_batches(examples.selection, BATCH_SIZE)
     file = Path(options.out) / "trials.jsonl"
     done = {(trial.to, trial.variant): trial for trial in read_trials(file)}
     trials = prepare_trials(
         model,
         examples.evaluation,
         selection=examples.selection,
-        calibration=options.calibrate,
+        calibration=batches,
         fine_tuning=fine_tuning,
         limit=options.limit,
     )
-    calibrated = examples.selection.count_full(options.calibrate, BATCH_SIZE)
+    calibrated = examples.selection.count_full(batches, BATCH_SIZE)
     described = examples.described(selection=bool(calibrated), selected=calibrated)
     original = Trial("original", "plain", model.num_parameters, 0.0, 0.0, 0.0, 1.0, trials.own.metrics)
     wanted = [(target, variant) for target in targets for variant in trials.variants]
@@ -136,6 +126,3 @@ def _table(found: Sequence[Trial], headline: str, notes: tuple[str, ...]) -> Tab
         "of the logits of the inputs seen; before training. Cosine: between the embeddings and the original's."
     )
     return Table(columns, rows, notes=(note, *notes))
-
-
-COMMAND = Command("sweep", "convert to many sizes and evaluate each", arguments, run)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+from typing import Literal
 
-from headjax.commands.command import Command, Result
+from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("text", metavar="TEXT", nargs="+", help="text files, folders of them, or patterns")
-    parser.add_argument(
-        "--out", required=True, metavar="D", help="folder for tokenizer.json and special_tokens_map.json"
-    )
-    parser.add_argument(
-        "--kind", choices=("bpe", "bytes", "sentencepiece"), default="bpe", help="algorithm (default bpe)"
-    )
-    parser.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="tokens to learn (default 8000)")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax tokenizer`."""
+
+    text: tuple[str, ...] = argument("TEXT", "text files, folders of them, or patterns", words="many")
+    out: str = option(help="folder for tokenizer.json and special_tokens_map.json", metavar="D")
+    kind: Literal["bpe", "bytes", "sentencepiece"] = option("bpe", "algorithm")
+    vocab_size: Size = option(8000, "number of tokens to learn")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Learns a vocabulary from text, for `--config.data.tokenizer=D`."""
     from headjax.data.documents import text_files
     from headjax.tokenizers.learned import TRAINERS
@@ -35,20 +35,18 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
         bar(2, {})
     tokenizer.save(options.out)
     size = sum(len(text.encode()) for text in texts)
+    bytes_per_token = size / max(tokens, 1)
     data = {
         "tokenizer": options.out,
         "kind": options.kind,
         "vocab_size": tokenizer.vocab_size,
         "fingerprint": tokenizer.fingerprint,
         "special": dict(tokenizer.special),
-        "bytes_per_token": size / max(tokens, 1),
+        "bytes_per_token": bytes_per_token,
     }
     rows = [
         ("tokens", numbers.count(tokenizer.vocab_size)),
         ("text", f"{numbers.count(size)} bytes in {len(texts)} files"),
-        ("bytes per token", numbers.significant(data["bytes_per_token"])),
+        ("bytes per token", numbers.significant(bytes_per_token)),
     ]
     return Result(data, [Table((Column("Vocabulary"), Column("")), rows)], f"tokenizer: {options.out}")
-
-
-COMMAND = Command("tokenizer", "a vocabulary learned from text", arguments, run)

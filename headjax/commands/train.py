@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 
-from headjax.commands.command import Command, Result, add_config_arguments
+from headjax.commands.examples import ConfigOptions
+from headjax.commands.options import Result, option
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    add_config_arguments(parser)
-    parser.add_argument("--workdir", required=True, metavar="D", help="where checkpoints, metrics and the model go")
-    parser.add_argument(
-        "--distributed", metavar="WHO", help="one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ConfigOptions):
+    """Options of `headjax train`."""
+
+    workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D")
+    distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
+    profile_steps: str | None = option(
+        None, "write a trace of these steps, for xprof", "FIRST:LAST", also=("--profile_steps",)
     )
-    parser.add_argument("--profile_steps", metavar="FIRST:LAST", help="write a trace of these steps, for xprof")
 
 
-def run(options: argparse.Namespace, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Result:
     """Trains, evaluates, checkpoints and resumes by itself."""
     from headjax.training.profile import ProfiledSteps
 
@@ -63,5 +65,3 @@ def run(options: argparse.Namespace, progress: Progress) -> Result:
 
 DIVERGED = 3
 """Exit code of a run that diverged."""
-
-COMMAND = Command("train", "train a model from a config file", arguments, run)

@@ -78,6 +78,17 @@ def check_fields(owner: Any) -> None:
         check(name, getattr(owner, name))
 
 
+def check_value(expected: Any, field: str, value: Any) -> None:
+    """Compare one value with a declared type and its bounds, as `check_fields` does.
+
+    Raises:
+        ConfigError: a value of another type or out of bounds; the message starts with the field's name.
+    """
+    check = _check_of(expected)
+    if check is not None:
+        check(field, value)
+
+
 _Check = Callable[[str, Any], None]
 
 

@@ -95,7 +95,7 @@ def test_a_length_that_the_model_does_not_have(case, capsys):
     family, model, task = case
     capsys.readouterr()
     assert main(["evaluate", str(model), "--task", task, "--length", "0"]) == 2
-    assert "--length: expected a whole number of at least 1, got '0'" in capsys.readouterr().err
+    assert "--length: must be an integer of at least 1, got 0" in capsys.readouterr().err
     if family in ("bert", "gpt2", "bart"):
         assert main(["evaluate", str(model), "--task", task, "--length", "999"]) == 2
         assert "length: 999 tokens, but the model has " in capsys.readouterr().err

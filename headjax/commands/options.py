@@ -1,0 +1,256 @@
+"""Options and results of commands: a command's options are one frozen dataclass, and argparse is made from its fields.
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Options(ModelOptions, FineTuningOptions):
+        out: str = argument("OUT", "folder of the new model", also=("--out",))
+        layers: tuple[Count, ...] = option((), "convert these layers only, such as 0,3,4", "LAYERS")
+
+A field's type says how its text is read and which values it can have (`headjax.core.fields`); its default is shown in
+the help. Errors name the option as it was typed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.fields import check_value
+from headjax.report.tables import Table
+
+Words = Literal["one", "many", "repeated"]
+
+
+class Result(NamedTuple):
+    """A command's result, for programs and for people.
+
+    Attributes:
+        data: the JSON that `--json` writes.
+        tables: the tables that are printed.
+        message: a last line, such as where the output went.
+        exit_code: of the command line; not 0 where the command did its work and the outcome is bad.
+    """
+
+    data: Mapping[str, Any]
+    tables: Sequence[Table] = ()
+    message: str = ""
+    exit_code: int = 0
+
+
+class _Declared(NamedTuple):
+    """Metadata of a field; see `option` and `argument`."""
+
+    help: str
+    metavar: str
+    positional: bool = False
+    also: tuple[str, ...] = ()
+    read: Callable[[str], Any] | None = None
+    shown: str = ""
+    words: Words = "one"
+    one_of: str = ""
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    metavar: str = "N",
+    *,
+    also: tuple[str, ...] = (),
+    read: Callable[[str], Any] | None = None,
+    shown: str = "",
+    words: Words = "one",
+    one_of: str = "",
+) -> Any:
+    """Declare a field as the option of its name: `batch_size` is `--batch-size`.
+
+    Args:
+        default: the value where the option is not typed; without one the option is required.
+        help: the line of `--help`, to which the default is added. An option without help is accepted and not listed.
+        metavar: name of the value in the help.
+        also: other spellings, which are accepted and not listed.
+        read: the function from text to value, for types beyond numbers, text, choices and tuples of them with commas;
+            the text of its `ValueError` is the rest of the error's line.
+        shown: the default as the help shows it.
+        words: `many`: the option takes several words; `repeated`: it can be typed again. Both fill a tuple.
+        one_of: name of a group of options, of which exactly one must be typed.
+    """
+    declared = _Declared(help, metavar, also=also, read=read, shown=shown, words=words, one_of=one_of)
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+def argument(
+    metavar: str,
+    help: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    also: tuple[str, ...] = (),
+    read: Callable[[str], Any] | None = None,
+    words: Words = "one",
+) -> Any:
+    """Declare a field as a word without a name, in the order of the fields; `also` are names that it can have."""
+    declared = _Declared(help, metavar, positional=True, also=also, read=read, words=words)
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandOptions:
+    """Options of every command."""
+
+    json: str | None = option(None, "write the result as JSON; - is stdout", "PATH")
+
+
+OptionsT = TypeVar("OptionsT", bound=CommandOptions)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are `HeadjaxError`s."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message as an error that the command line prints in one line."""
+        raise HeadjaxError(message.removeprefix("argument "))
+
+
+def parse_options(cls: type[OptionsT], words: Sequence[str], *, prog: str, description: str, **given: Any) -> OptionsT:
+    """Return a command's options as typed.
+
+    Args:
+        cls: the dataclass of the options.
+        words: the words after the command's name.
+        prog: names of the program and the command, for the help.
+        description: the help's first line.
+        given: values of fields that are no options.
+
+    Raises:
+        HeadjaxError: an unknown or missing option, or a value that it cannot have.
+    """
+    parser = Parser(prog=prog, description=description)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = [field for field in dataclasses.fields(cls) if "option" in field.metadata]
+    groups: dict[str, Any] = {"": parser}
+    for field in fields:
+        name = field.metadata["option"].one_of
+        if name not in groups:
+            groups[name] = parser.add_mutually_exclusive_group(required=True)
+        _add(groups[name], field, hints[field.name])
+    # Words without names may stand anywhere between the options, also those that can be left out.
+    found = vars(parser.parse_intermixed_args(list(words)))
+    missing = [_name(field) for field in fields if field.default is dataclasses.MISSING and field.name not in found]
+    if missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+    return cls(**found, **given)
+
+
+def _name(field: dataclasses.Field[Any]) -> str:
+    declared: _Declared = field.metadata["option"]
+    return declared.metavar if declared.positional else f"--{field.name.replace('_', '-')}"
+
+
+def _add(parser: Any, field: dataclasses.Field[Any], hint: Any) -> None:
+    """Add a field to a parser or to a group of it, under all of its names; argparse never sees a default."""
+    declared: _Declared = field.metadata["option"]
+    choices = typing.get_args(_plain(hint)) if typing.get_origin(_plain(hint)) is Literal else ()
+    for name in (_name(field), *declared.also):
+        listed = bool(declared.help) and name == _name(field)
+        common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field) if listed else argparse.SUPPRESS}
+        if hint is bool:
+            parser.add_argument(name, dest=field.name, action="store_true", **common)
+            continue
+        common |= {"metavar": f"{{{','.join(choices)}}}" if choices else declared.metavar}
+        common |= {"action": _Fill, "reader": functools.partial(_read, hint, declared)}
+        required = field.default is dataclasses.MISSING and not declared.also
+        if declared.words == "many":
+            common |= {"nargs": "+"}
+        elif name == declared.metavar and not required:
+            common |= {"nargs": "?"}
+        if name == declared.metavar:
+            parser.add_argument(field.name, **common)
+        else:
+            parser.add_argument(name, dest=field.name, required=required, **common)
+
+
+def _help(field: dataclasses.Field[Any]) -> str:
+    declared: _Declared = field.metadata["option"]
+    default = field.default
+    unset = default is dataclasses.MISSING or default is None or default is False or default in ("", ())
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else "" if unset else str(default)
+    shown = declared.shown or shown
+    also = "".join(f", or {name} {declared.metavar}" for name in declared.also if declared.positional)
+    return (declared.help + also + (f" (default {shown})" if shown else "")).replace("%", "%%")
+
+
+class _Fill(argparse.Action):
+    """Fill a field with the value of a typed word."""
+
+    def __init__(self, *, reader: Callable[[str, Any, Any], Any], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.reader = reader
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest, None)
+        if option_string is None and before is not None:
+            raise HeadjaxError(f"{self.metavar}: given twice, {before!r} and {values!r}")
+        setattr(namespace, self.dest, self.reader(option_string or str(self.metavar), values, before))
+
+
+def _read(hint: Any, declared: _Declared, name: str, words: Any, before: Any) -> Any:
+    """Return the value of typed words, compared with the field's type and bounds; `name` is the option as typed."""
+    read = declared.read or _reader(_item(hint) if declared.words != "one" else hint)
+    try:
+        if declared.words == "many":
+            value: Any = tuple(read(word) for word in words)
+        else:
+            value = (*(before or ()), read(words)) if declared.words == "repeated" else read(words)
+    except ValueError as error:
+        raise HeadjaxError(f"{name}: {error}") from None
+    check_value(hint, name, value)
+    return value
+
+
+def _plain(hint: Any) -> Any:
+    """Return a type without its bounds and without None."""
+    if typing.get_origin(hint) is Annotated:
+        return _plain(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return _plain(next(each for each in typing.get_args(hint) if each is not type(None)))
+    return hint
+
+
+def _item(hint: Any) -> Any:
+    """Return the type of a tuple's items."""
+    return typing.get_args(_plain(hint))[0]
+
+
+def _reader(hint: Any) -> Callable[[str], Any]:
+    """Return the function from text to a value of a type."""
+    plain = _plain(hint)
+    if typing.get_origin(plain) is tuple:
+        return functools.partial(_parts, _plain(_item(plain)))
+    readers: dict[Any, Callable[[str], Any]] = {int: _whole_number, float: _number}
+    return readers.get(plain, str)
+
+
+def _parts(item: Any, text: str) -> tuple[Any, ...]:
+    read = _reader(item)
+    try:
+        return tuple(read(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"expected numbers such as 16,32,64, got {text!r}") from None
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"expected a whole number, got {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a number, got {text!r}") from None

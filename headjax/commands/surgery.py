@@ -1,0 +1,133 @@
+"""Options and steps of commands that change models: fine-tuning with the original as teacher, and a comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headjax.commands.examples import ExamplesOptions
+from headjax.commands.options import option
+from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Count, NotNegative, Positive
+from headjax.core.progress import Progress
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.evaluation.task import Task
+    from headjax.models.model import Model
+    from headjax.training.distillation import Distillation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTuningOptions(ExamplesOptions):
+    """Options of commands that can fine-tune the models that they make."""
+
+    fine_tune: Count = option(0, "fine-tune for N steps afterwards")
+    learning_rate: Positive = option(5e-5, "peak learning rate of fine-tuning", "R")
+    labels: NotNegative = option(1.0, "fine-tuning: weight of the task's own loss", "W")
+    distill: NotNegative = option(1.0, "fine-tuning: weight of the original model's logits", "W")
+    distill_hidden: NotNegative = option(0.0, "fine-tuning: weight of the original model's hidden states", "W")
+    seed: int = option(0, "seed of random choices")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConversionOptions(FineTuningOptions):
+    """Options of commands that convert models, and can calibrate the conversion on selection examples.
+
+    Attributes:
+        calibrate: the number of batches of selection examples, an older form of `selected`.
+    """
+
+    selected: Count | None = option(
+        None, "weigh errors by the inputs of N selection examples, in full batches; 0 is all (default: weigh none)"
+    )
+    calibrate: Count | None = option(None)
+
+    def calibration_batches(self, selection: Task, batch_size: int) -> int:
+        """Return the number of batches of selection examples to calibrate on."""
+        if self.calibrate is not None:
+            return self.calibrate
+        return 0 if self.selected is None else -(-(self.selected or selection.count()) // batch_size)
+
+
+def fine_tuning_of(options: FineTuningOptions) -> Distillation | None:
+    """Return the fine-tuning that the options ask for; None is no training.
+
+    Raises:
+        HeadjaxError: there is no task to train on.
+    """
+    from headjax.training.distillation import Distillation
+    from headjax.training.optimizer import AdamW, LinearDecay
+
+    if not options.fine_tune:
+        return None
+    if not options.task:
+        raise HeadjaxError("--task: needed to fine-tune on")
+    return Distillation(
+        steps=options.fine_tune,
+        optimizer=AdamW(schedule=LinearDecay(peak=options.learning_rate, warmup_steps=options.fine_tune // 10)),
+        task=options.labels,
+        logits=options.distill,
+        hidden=options.distill_hidden,
+        seed=options.seed,
+    )
+
+
+def fine_tune(
+    student: Model,
+    teacher: Model,
+    task: Task,
+    settings: Distillation,
+    options: FineTuningOptions,
+    progress: Progress,
+) -> Model:
+    """Return the student after its lessons; it keeps the output that it had."""
+    from headjax.training.distillation import distill
+
+    batches = task.train_batches(options.batch_size, seed=options.seed, buckets=options.buckets)
+    with progress("fine-tuning", settings.steps, "step") as bar:
+        tuned = distill(task.fit(student), task.fit(teacher), batches, settings, progress=bar).model
+    return student.replace(params=tuned.params, history=tuned.history)
+
+
+class Metrics(NamedTuple):
+    """A task's metrics before and after surgery; both empty without a task."""
+
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+def evaluate_pair(
+    before: Model, after: Model, task: Task | None, options: FineTuningOptions, progress: Progress
+) -> Metrics:
+    """Return the task's metrics of both models, on as much of it as the options say."""
+    from headjax.evaluation.task import evaluate_task
+
+    if task is None:
+        return Metrics({}, {})
+    found = []
+    with progress("evaluating", 2, "model") as bar:
+        for model in (before, after):
+            found.append(
+                evaluate_task(model, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
+            )
+            bar(len(found), {})
+    return Metrics(*found)
+
+
+def comparison_table(before: Model, after: Model, metrics: Metrics, notes: tuple[str, ...] = ()) -> Table:
+    """Return heads, parameters and metrics of both models, with notes on the examples that were read."""
+    from headjax.heads.head_id import all_heads
+
+    rows: list[tuple[str, float, float]] = [
+        ("heads", len(all_heads(before.config)), len(all_heads(after.config))),
+        ("parameters", before.num_parameters, after.num_parameters),
+    ]
+    rows += [(name, value, metrics.after[name]) for name, value in metrics.before.items()]
+    return Table((Column(""), Column("Before", _number), Column("After", _number)), rows, notes=notes)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else numbers.significant(value)
