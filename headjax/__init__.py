@@ -46,7 +46,7 @@ _LAZY = {
     "score_heads": "headjax.heads.scores",
     "split_task": "headjax.evaluation.selection",
     "summarize": "headjax.models.summary",
-    "text_batch": "headjax.data.text_batch",
+    "text_batch": "headjax.data.encoding",
     "to_huggingface": "headjax.hub.exporting",
     "train": "headjax.training.loop",
     "train_config": "headjax.training.config",

@@ -19,8 +19,8 @@ from headjax.data.encoding import padding_id
 from headjax.data.examples import Source, TokenBlocks, sequences
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.prepared_data import PreparedData
-from headjax.data.rows import RowSource, TaskRow
+from headjax.data.prepared import PreparedData
+from headjax.data.rows import Row, RowSource
 from headjax.data.stream import LengthBuckets, train_iterator
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -82,7 +82,7 @@ def _sources(folder: str) -> dict[str, Source]:
 
 
 def _packed(folder: str, texts: list[str], tokenizer: Tokenizer) -> Source:
-    found = [TaskRow(f"paragraph {number}", {"text": text}) for number, text in enumerate(texts)]
+    found = [Row(f"paragraph {number}", {"text": text}) for number, text in enumerate(texts)]
     splits: Mapping[Any, RowSource] = {"train": RowSource.of(found[10:]), "validation": RowSource.of(found[:10])}
     prepare("bench", LanguageForm(length=LENGTH, packed=True), splits, tokenizer, folder)
     return PreparedData(path=folder).load().train

@@ -27,7 +27,7 @@ class Options(TaskOptions):
 
 def run(options: Options, progress: Progress) -> Result:
     """The model's loss and the task's metrics."""
-    from headjax.data.forms.translation import Translations
+    from headjax.data.forms.language import Translations
     from headjax.evaluation.selection import describe
     from headjax.evaluation.task import measure_task
 

@@ -20,7 +20,7 @@ from headjax.report.tables import Column, Table
 if TYPE_CHECKING:
     from headjax.data.forms import Form
     from headjax.data.rows import Rows
-    from headjax.data.tasks.spec import TaskSpec
+    from headjax.data.task_spec import TaskSpec
     from headjax.tokenizers.tokenizer import Tokenizer
 
 LEARNED_FROM = 1_000_000
@@ -130,7 +130,7 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
         raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        from headjax.data.tasks.seqio_tasks import tfds_rows
+        from headjax.data.seqio_tasks import tfds_rows
     except ImportError as error:
         raise HeadjaxError(
             f"{spec.name}: TFDS needs {error.name}: pip install 'headjax[data]'; or name local files with --source"
@@ -142,7 +142,7 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options) -> Tokenizer:
     """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text."""
     import itertools
 
-    from headjax.data.store import TOKENIZER, is_prepared
+    from headjax.data.prepared import TOKENIZER, is_prepared
     from headjax.tokenizers.learned import train_bpe
     from headjax.tokenizers.tokenizer import Tokenizer
 

@@ -53,6 +53,9 @@ Rate = Annotated[float, Bound("must be at least 0 and below 1", lambda value: 0 
 Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0 <= value <= 1)]
 """A number from 0 to 1, both included."""
 
+Fraction = Annotated[float, Bound("must be within (0, 1)", lambda value: 0 < value < 1)]
+"""A number strictly between 0 and 1."""
+
 
 class Checked:
     """Base of configs, whose fields are compared with their declared types and bounds.

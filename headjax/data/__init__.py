@@ -3,7 +3,7 @@
 from headjax.data.glue import Glue
 from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
-from headjax.data.prepared_data import PreparedData
+from headjax.data.prepared import PreparedData
 from headjax.data.rehearsal import Rehearsal
 from headjax.data.task import DataConfig, Source, TaskData
 from headjax.data.text_data import LanguageConfig, ParallelText, PretrainingText, QuestionAnswering

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
 from headjax.core.files import read_text
+from headjax.data.files import find_files, read_lines
 from headjax.data.rows import Split
-from headjax.data.text_files import find_files, read_lines
 
 COMPARED = 80
 """Characters from which a repeated passage counts as a repetition; shorter ones (headings, stock phrases) may recur."""

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences as a model reads them: with the tokenizer's special tokens, cut to a length."""
+"""Texts as token ids: single texts, pairs of them, and whole batches for a model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.data.examples import sequences
 from headjax.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Sequences(NamedTuple):
 
     Attributes:
         ids: token ids of each example, int32 `[tokens]`.
-        types: which sentence each token belongs to (`token_type_ids`), int32 `[tokens]`.
+        types: number of the sentence of each token (`token_type_ids`), int32 `[tokens]`.
     """
 
     ids: list[np.ndarray]
@@ -29,18 +30,18 @@ class Sequences(NamedTuple):
 def encode_sequences(
     tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None = None, *, max_length: int
 ) -> Sequences:
-    """Encodes sentences, or pairs of them, as the tokenizer was made to ([CLS] a [SEP] b [SEP] for BERT).
+    """Encode sentences, or pairs of them, with the tokenizer's special tokens ([CLS] a [SEP] b [SEP] for BERT).
 
-    What is too long is cut at its end; of a pair the longer sentence is cut first, token by token.
+    Examples that are too long are cut at their end; of a pair the longer sentence is cut first, token by token.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
         first: the sentences.
         second: second sentences of pairs.
-        max_length: of an example in tokens, special ones included.
+        max_length: greatest number of tokens of an example, special tokens included.
 
     Raises:
-        DataError: a length that leaves no room for text, or pairs for a tokenizer that does not know how to join them.
+        DataError: a length that leaves no room for text, or pairs for a tokenizer without a post-processor.
     """
     backend = changeable(tokenizer)
     pair = second is not None
@@ -60,16 +61,16 @@ def encode_sequences(
 def encode_packed(
     tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str], *, max_length: int
 ) -> dict[str, list[np.ndarray]]:
-    """Encodes every pair as two sentences that do not see each other, one after the other in one example.
+    """Encode every pair as two sentences that do not attend to each other, one after the other in one example.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
         first, second: the sentences.
-        max_length: of a sentence in tokens, special ones included.
+        max_length: greatest number of tokens of a sentence, special tokens included.
 
     Returns:
-        By example int32 `[tokens]` of `input_ids`, `segment_ids` (1 for the first sentence, 2 for the second) and
-        `position_ids` (of each sentence from 0).
+        For every example int32 `[tokens]` of `input_ids`, `segment_ids` (1 for the first sentence, 2 for the second)
+        and `position_ids` (from 0 in each sentence).
 
     Raises:
         DataError: a length that leaves no room for text.
@@ -84,14 +85,45 @@ def encode_packed(
 
 
 def padding_id(tokenizer: Tokenizer) -> int:
-    """The id of padding; 0, which the attention mask hides as well, where the tokenizer has no padding token."""
+    """Return the id of padding; 0 if the tokenizer has no padding token, since the attention mask hides padding."""
     return tokenizer.special_id("pad_token") if "pad_token" in dict(tokenizer.special) else 0
 
 
 def changeable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """A copy of the library's tokenizer, free to be changed."""
+    """Return a copy of the library's tokenizer, which may be changed."""
     import tokenizers
 
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.encode_special_tokens = True
     return backend
+
+
+UNLIMITED = 2**31 - 1
+
+
+def text_batch(
+    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
+) -> dict[str, np.ndarray]:
+    """Return texts, or pairs of texts, as a batch for a model: with special tokens, padded on the right.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        texts: the texts, or the first text of each pair.
+        pairs: the second text of each pair.
+        max_length: greatest number of tokens of an example, see `encode_sequences`; None cuts nothing.
+
+    Returns:
+        `input_ids`, `token_type_ids` (1 on the second text where the vocabulary tells them apart) and `attention_mask`
+        (0 at padding), int32 `[batch, length]`, the length of the longest example rounded up to a multiple of 8.
+
+    Raises:
+        DataError: no texts, a string instead of a list, or not as many pairs as texts.
+    """
+    if isinstance(texts, str) or isinstance(pairs, str) or not texts:
+        raise DataError("texts: expected a list of at least one text")
+    if pairs is not None and len(pairs) != len(texts):
+        raise DataError(f"pairs: there are {len(pairs)} for {len(texts)} texts")
+    encoded = encode_sequences(tokenizer, texts, pairs, max_length=UNLIMITED if max_length is None else max_length)
+    rows = sequences({"input_ids": encoded.ids, "token_type_ids": encoded.types}, {}, padding_id(tokenizer))
+    examples = [rows[index] for index in range(len(rows))]
+    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}

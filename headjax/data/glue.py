@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.class_names import find_class, reorder, tell_nothing
-from headjax.core.errors import DataError, require, require_positive
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Size
 from headjax.core.serialize import kind, unknown_name
+from headjax.data.files import candidate_folders, find_files, missing
+from headjax.data.forms.labelled import LabelledForm
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, TextSimilarity
-from headjax.data.roots import candidate_folders, missing
+from headjax.data.rows import Rows, RowSource, Split
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.text_files import find_files
+from headjax.data.task_spec import TaskSpec, TfdsSource, local_rows
+from headjax.data.text_rows import header
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Layout(NamedTuple):
-    """Files of a task as someone distributes them.
+    """Files of a task, as one of its distributions has them.
 
     Attributes:
         train, validation: file names or patterns in the task's folder; `train` alone is split.
@@ -33,14 +37,14 @@ class Layout(NamedTuple):
 
 
 class GlueTask(NamedTuple):
-    """A task.
+    """Description of a task.
 
     Attributes:
-        folders: where it is looked for under the root.
-        layouts: how its files may look, in order of preference.
-        metrics: its metrics, names of `headjax.evaluation.measures`; the first is the headline.
+        folders: folders under the root in which it is looked for.
+        layouts: layouts of its files, in order of preference.
+        metrics: names of metrics of `headjax.evaluation.measures`; the first is the headline.
         classes: labels in the files in the order of the class numbers; empty for a regression.
-        class_names: what they mean.
+        class_names: names of the classes, in the same order.
     """
 
     folders: tuple[str, ...]
@@ -55,12 +59,12 @@ _NLI = ("entailment", "neutral", "contradiction")
 
 
 def _task(name: str, *layouts: Layout, folders: tuple[str, ...] = (), **fields: Any) -> GlueTask:
-    """A task whose folder has GLUE's name for it, or one of the others."""
+    """Return a task whose folder has GLUE's name for it, or one of the others."""
     return GlueTask((f"glue/{name}", name, *folders), layouts, **fields)
 
 
 def _own(text: str, second: str, label: str) -> Layout:
-    """GLUE's own two files."""
+    """Return the layout of GLUE's own two files."""
     return Layout("train.tsv", "dev.tsv", text, second, label)
 
 
@@ -127,23 +131,23 @@ class Glue(DataConfig):
         name: a name of `GLUE`.
         path: the task's folder; empty looks for it under the folder that the environment variable HEADJAX_DATA names.
         similarity: for `stsb`, whether each sentence is read by itself and labels are divided by 5.
-        max_length: tokens of an example.
+        max_length: number of tokens of an example.
         vocabulary, buckets: see `LabelledText`.
-        classes: the task's class names in another order than GLUE's, a model's.
+        classes: the task's class names in a model's order; empty for GLUE's.
     """
 
     name: str
     path: str = ""
     similarity: bool = False
-    max_length: int = 128
+    max_length: Size = 128
     vocabulary: str = ""
-    buckets: tuple[int, ...] = ()
+    buckets: tuple[Size, ...] = ()
     classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.name in GLUE, "name", unknown_name("GLUE task", self.name, GLUE))
         require(not self.similarity or self.name == "stsb", "similarity", "only stsb has similarities as labels")
-        require_positive(self, "max_length")
         known = ", ".join(GLUE[self.name].class_names)
         ordered = not self.classes or reorder(self.classes, GLUE[self.name].class_names) is not None
         require(ordered, "classes", f"the classes of {self.name} are {known}, got {', '.join(self.classes)}")
@@ -167,10 +171,10 @@ class Glue(DataConfig):
         return data._replace(measured=data.measured._replace(arguments=arguments))
 
     def table(self) -> LabelledText:
-        """The task's files as a table.
+        """Return the task's files as a table.
 
         Raises:
-            DataError: they are not there.
+            DataError: the files are not found.
         """
         task = GLUE[self.name]
         folder, layout = self._find(task)
@@ -206,3 +210,55 @@ def _exists(folder: Path, pattern: str) -> bool:
         return bool(find_files(folder / pattern))
     except DataError:
         return False
+
+
+FIELDS = {
+    "cola": ("sentence",),
+    "sst2": ("sentence",),
+    "mrpc": ("sentence1", "sentence2"),
+    "stsb": ("sentence1", "sentence2"),
+    "qqp": ("question1", "question2"),
+    "mnli": ("premise", "hypothesis"),
+    "qnli": ("question", "sentence"),
+    "rte": ("sentence1", "sentence2"),
+}
+"""Features of the texts in TFDS."""
+
+
+def local_glue(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
+    """Return the rows of GLUE's own files in one of their layouts, or of tables and TFRecords of the task's fields."""
+    name = spec.name.partition("_")[0]
+    try:
+        table = Glue(name=name, path=str(paths[0])).table()
+    except DataError:
+        return local_rows(spec, paths)
+    if {*spec.form.wanted} <= {*header(find_files(table.path)[0])}:
+        return local_rows(spec, paths)
+    return {split: RowSource.of(rows) for split, rows in table.numbered(table.read()).items()}
+
+
+def _spec(name: str, mismatched: bool = False) -> TaskSpec:
+    features = FIELDS[name]
+    fields = {**dict(zip(("text", "second"), features, strict=False)), "label": "label"}
+    held = "validation_matched" if name == "mnli" else "validation"
+    splits: Mapping[Split, str] = {"train": "train", "validation": held}
+    if mismatched:
+        splits = {"validation": "validation_mismatched"}
+    return TaskSpec(
+        name=f"{name}_mismatched" if mismatched else name,
+        form=LabelledForm(pairs=len(features) == 2, classes=GLUE[name].class_names),
+        local=local_rows if mismatched else local_glue,
+        sources=(TfdsSource(f"glue/{name}:2.0.0", splits, fields),),
+        metrics=GLUE[name].metrics,
+        files="" if mismatched else "GLUE's own files",
+        columns={field: _columns(name, field) for field in fields},
+    )
+
+
+def _columns(name: str, field: str) -> tuple[str, ...]:
+    """Return the names of a field's column in GLUE's own files."""
+    names = dict.fromkeys(getattr(layout, field) for layout in GLUE[name].layouts)
+    return tuple(name for name in names if not name.isdecimal())
+
+
+GLUE_TASKS = (*(_spec(name) for name in GLUE), _spec("mnli", mismatched=True))

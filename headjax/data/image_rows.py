@@ -16,9 +16,9 @@ import numpy as np
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
 from headjax.core.files import read_bytes
-from headjax.data.rows import Rows, RowSource, Split, TaskRow
+from headjax.data.rows import Row, Rows, RowSource, Split
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 
 FOLDERS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "validation": ("validation", "val", "test")}
 """Names that the folder of a split may have."""
@@ -27,7 +27,7 @@ MNIST_FILES: Mapping[Split, str] = {"train": "train", "validation": "t10k"}
 """First parts of the names of MNIST's files."""
 
 CIFAR_SHAPE = (3, 32, 32)
-"""Of an image in CIFAR's files: planes of red, green and blue, row by row."""
+"""Shape of an image in CIFAR's files: planes of red, green and blue, row by row."""
 
 
 class ImageRows(NamedTuple):
@@ -36,7 +36,7 @@ class ImageRows(NamedTuple):
     Attributes:
         rows: by split; rows hold `image`, uint8 `[height, width]` or `[height, width, channels]`, and `label`.
         classes: the classes' names in the order of their numbers.
-        fingerprint: hash of what is trained on, which checkpoints hold.
+        fingerprint: hash of the training images, which checkpoints hold.
     """
 
     rows: Rows
@@ -56,16 +56,16 @@ class Arrays(NamedTuple):
     labels: np.ndarray
 
     def rows(self, place: str) -> RowSource:
-        """The images as rows."""
+        """Return the images as rows."""
 
-        def row(index: int) -> TaskRow:
-            return TaskRow(f"{place}: image {index}", {"image": self.pixels[index], "label": int(self.labels[index])})
+        def row(index: int) -> Row:
+            return Row(f"{place}: image {index}", {"image": self.pixels[index], "label": int(self.labels[index])})
 
         return RowSource.by_number(row, len(self.labels))
 
 
 def is_mnist(folder: Path) -> bool:
-    """Whether a folder holds files in MNIST's format."""
+    """Return whether a folder holds files in MNIST's format."""
     return _packed_or_not(folder, "train-images-idx3-ubyte").is_file()
 
 
@@ -73,7 +73,7 @@ def mnist_rows(folder: Path) -> ImageRows:
     """Return the images of both splits from files in MNIST's format (MNIST, Fashion-MNIST, KMNIST).
 
     Raises:
-        DataError: a file that is missing or broken, or images and labels that do not belong together.
+        DataError: a file that is missing or damaged, or images and labels of different numbers.
     """
     arrays = {split: _mnist(folder, name) for split, name in MNIST_FILES.items()}
     train, held = arrays["train"], arrays["validation"]
@@ -98,12 +98,12 @@ def _mnist(folder: Path, name: str) -> Arrays:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """Return an array of bytes from an IDX file, packed or not.
+    """Return an array of bytes from an IDX file, which may be packed with gzip.
 
     The format is two zero bytes, type 8, the number of axes, their sizes, the values.
 
     Raises:
-        DataError: a file that is no such array, or not a whole one; the message starts with it.
+        DataError: a file of another format, or one that is cut off; the message starts with its path.
     """
     file = Path(path)
     data = read_bytes(file)
@@ -130,10 +130,10 @@ def _packed_or_not(folder: Path, name: str) -> Path:
 def folder_rows(root: Path) -> ImageRows:
     """Return the images of `train/CLASS/*.png` and `validation/CLASS/*.png` (or JPEG, or BMP), as ImageNet is unpacked.
 
-    No image is read before its row is.
+    An image is read with its row.
 
     Raises:
-        DataError: a folder that is not there, has no images, or other classes than the training one.
+        DataError: a folder that is missing, has no images, or has other classes than the training folder.
     """
     classes: tuple[str, ...] = ()
     files: dict[Split, list[tuple[Path, int]]] = {}
@@ -157,13 +157,13 @@ def folder_rows(root: Path) -> ImageRows:
 
 
 def _images(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
-def _reader(files: Sequence[tuple[Path, int]]) -> Callable[[int], TaskRow]:
-    def read(index: int) -> TaskRow:
+def _reader(files: Sequence[tuple[Path, int]]) -> Callable[[int], Row]:
+    def read(index: int) -> Row:
         file, number = files[index]
-        return TaskRow(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
+        return Row(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
 
     return read
 
@@ -172,7 +172,7 @@ def pixels(data: bytes, place: str) -> np.ndarray:
     """Return an encoded image (PNG, JPEG, ...) as uint8 `[height, width]` or `[height, width, 3]`.
 
     Raises:
-        DataError: it is none.
+        DataError: the data is not an image.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -188,8 +188,8 @@ class CifarLayout(NamedTuple):
 
     Attributes:
         train, test: names, with `.bin` in the binary version and without in the Python one.
-        label_bytes: before each image in the binary version; the last of them is the label.
-        label_key: of the labels in the Python version.
+        label_bytes: number of bytes before each image in the binary version; the last of them is the label.
+        label_key: key of the labels in the Python version.
         classes: number of classes.
     """
 
@@ -204,11 +204,11 @@ CIFAR: Mapping[str, CifarLayout] = {
     "cifar10": CifarLayout(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), 1, b"labels", 10),
     "cifar100": CifarLayout(("train",), ("test",), 2, b"fine_labels", 100),
 }
-"""CIFAR-100's labels are the 100 fine ones."""
+"""Layouts by name; CIFAR-100's labels are the 100 fine ones."""
 
 
 def find_cifar(folder: Path) -> str | None:
-    """Return the name in `CIFAR` whose files are in a folder."""
+    """Return the name in `CIFAR` whose files a folder holds; None if it holds neither's."""
     for name, layout in CIFAR.items():
         files = (*layout.train, *layout.test)
         if any(all((folder / f"{file}{suffix}").is_file() for file in files) for suffix in (".bin", "")):
@@ -217,14 +217,14 @@ def find_cifar(folder: Path) -> str | None:
 
 
 def cifar_rows(folder: Path, name: str) -> ImageRows:
-    """Return the images of CIFAR's own files; those to evaluate on are the test images.
+    """Return the images of CIFAR's own files; the test images are evaluated on.
 
     Args:
-        folder: where the unpacked files are.
+        folder: folder of the unpacked files.
         name: a name of `CIFAR`.
 
     Raises:
-        DataError: a file that is missing, cut off or none of CIFAR's; the message starts with it.
+        DataError: a file that is missing, cut off or of another format; the message starts with its path.
     """
     found = read_cifar(folder, name)
     return ImageRows(
@@ -260,7 +260,7 @@ def _binary(file: Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
     data = np.frombuffer(read_bytes(file), np.uint8)
     size = layout.label_bytes + math.prod(CIFAR_SHAPE)
     if len(data) % size:
-        raise DataError(f"{file}: {len(data):,} bytes are no whole number of images of {size:,}")
+        raise DataError(f"{file}: {len(data):,} bytes are not a whole number of images of {size:,}")
     rows = data.reshape(-1, size)
     return rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1]
 
@@ -276,13 +276,13 @@ def _python(file: Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds NumPy arrays and plain data, and runs nothing else that a pickle may ask for."""
+    """Unpickler that builds NumPy arrays and plain data, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return np.ndarray
         if (module, name) == ("numpy", "dtype"):
-            return lambda code, *flags: np.dtype(code)  # flags of NumPy 1, which NumPy 2 warns of
+            return lambda code, *flags: np.dtype(code)  # NumPy 2 warns of the flags of NumPy 1
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
             return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
         if (module, name) == ("_codecs", "encode"):

@@ -5,82 +5,81 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from headjax.core.class_names import MISSING, class_numbers, find_class, reorder, tell_nothing
-from headjax.core.errors import DataError, require, require_positive
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Fraction, Positive, Size
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.documents import text_hash
+from headjax.data.files import find_files
 from headjax.data.forms import Form, LabelledForm, SimilarityForm
 from headjax.data.forms.labelled import finite
 from headjax.data.loading import Reading, load_rows
-from headjax.data.rows import Split, TaskRow
-from headjax.data.tables import Row, read_table
+from headjax.data.rows import Row, Split
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import vocabulary_tokenizer
-from headjax.data.text_files import find_files
+from headjax.data.text_rows import table_rows
 from headjax.tokenizers.tokenizer import Tokenizer
 
-
-class Tables(NamedTuple):
-    """The rows of both splits: (text, second text if there are pairs, label)."""
-
-    train: list[Row]
-    validation: list[Row]
+Table = Mapping[Split, Sequence[Row]]
+"""The rows of both splits, with the fields `text`, `second` (of pairs) and `label`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelledText(DataConfig):
-    """Base of the tables of labelled text; formats and columns are those of `headjax.data.tables.read_table`.
+    """Base of the tables of labelled text; `headjax.data.text_rows.table_rows` describes formats and columns.
 
     Attributes:
         path: file with the examples to train on, or a glob pattern; empty for none.
-        validation: file with examples to evaluate on, or a glob pattern; empty holds some of `path` out. Rows whose
-            first text is the same are then held out together.
-        validation_fraction: how much of `path` is held out where there is no `validation`, about.
+        validation: file with examples to evaluate on, or a glob pattern; empty holds some of `path` out. Rows with the
+            same first text are then held out together.
+        validation_fraction: share of `path` that is held out if there is no `validation`, approximately.
         text: column of the text.
         second: column of the second text of a pair; empty for single texts.
         label: column of the label.
-        max_length: tokens of an example, special ones included; what is longer is cut.
+        max_length: number of tokens of an example, special tokens included; longer examples are cut.
         vocabulary: a BERT's `vocab.txt`, to train a model that brings no tokenizer.
-        buckets: lengths that training batches are padded to, besides the longest example's; one compilation each.
+        buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
     """
 
     path: str = ""
     validation: str = ""
-    validation_fraction: float = 0.1
+    validation_fraction: Fraction = 0.1
     text: str = "sentence"
     second: str = ""
     label: str = "label"
-    max_length: int = 128
+    max_length: Size = 128
     vocabulary: str = ""
-    buckets: tuple[int, ...] = ()
+    buckets: tuple[Size, ...] = ()
 
     def __post_init__(self) -> None:
-        require_positive(self, "max_length")
+        super().__post_init__()
         require(bool(self.path or self.validation), "path", "name a file to train on, one to evaluate on, or both")
-        fraction = self.validation_fraction
-        require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")
 
-    def read(self) -> Tables:
-        """The rows of both splits.
+    def read(self) -> Table:
+        """Return the rows of both splits, labels as the text in the files.
 
         Raises:
-            DataError: a file that cannot be used, or too few rows to hold some out.
+            DataError: a file that cannot be read, or too few rows to hold some out.
         """
-        columns = [column for column in (self.text, self.second, self.label) if column]
+        named = {"text": self.text, "second": self.second, "label": self.label}
+        columns = {field: column for field, column in named.items() if column}
         train, validation = (
-            [row for file in (find_files(path) if path else ()) for row in read_table(file, columns)]
+            [row for file in (find_files(path) if path else ()) for row in table_rows(file, columns)]
             for path in (self.path, self.validation)
         )
         if self.validation:
-            return Tables(train, validation)
-        out = [text_hash(row.values[0]) < self.validation_fraction for row in train]
+            return {"train": train, "validation": validation}
+        out = [text_hash(row.values["text"]) < self.validation_fraction for row in train]
         if all(out) or not any(out):
             raise DataError(f"{self.path}: too few rows to hold some of them out; name a validation file")
-        return Tables(*([row for row, held in zip(train, out, strict=True) if held is side] for side in (False, True)))
+        return {
+            "train": [row for row, held in zip(train, out, strict=True) if not held],
+            "validation": [row for row, held in zip(train, out, strict=True) if held],
+        }
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         return self.load_measured(tokenizer)
@@ -90,59 +89,54 @@ class LabelledText(DataConfig):
 
         Args:
             tokenizer: see `DataConfig.load`.
-            metrics: the headline first; empty takes those that are usual for such labels.
+            metrics: the headline first; empty for the usual metrics of such labels.
         """
-        tables = self.read()
+        table = self.read()
         tokenizer = tokenizer or vocabulary_tokenizer(self.vocabulary)
-        rows = self.rows(tables)
+        rows = self.numbered(table)
         reading = Reading(metrics, self.buckets)
-        data = load_rows(self.form(tables), rows, tokenizer, {"text": self.path or self.validation}, reading)
+        data = load_rows(self.form(table), rows, tokenizer, {"text": self.path or self.validation}, reading)
         noted: dict[str, Any] = {split: {**data.info[split], **self.notes(found)} for split, found in rows.items()}
         return data._replace(info={**data.info, **noted})
 
-    @abc.abstractmethod
-    def form(self, tables: Tables) -> Form:
-        """Return how the rows become examples."""
-
-    def rows(self, tables: Tables) -> dict[Split, list[TaskRow]]:
-        """Return the rows with the fields of the form, labels as class numbers or numbers.
+    def numbered(self, table: Table) -> dict[Split, list[Row]]:
+        """Return the rows with their labels as class numbers or numbers.
 
         Raises:
             DataError: a label that cannot be used; the message names file and line.
         """
-        number = self.numbering(tables)
-        fields = ("text", "second") if self.second else ("text",)
-        named: dict[Split, list[Row]] = {"train": tables.train, "validation": tables.validation}
+        number = self.numbering(table)
         return {
-            split: [
-                TaskRow(row.place, {**dict(zip(fields, row.values[:-1], strict=True)), "label": number(row)})
-                for row in rows
-            ]
-            for split, rows in named.items()
+            split: [row._replace(values={**row.values, "label": number(row)}) for row in rows]
+            for split, rows in table.items()
         }
 
     @abc.abstractmethod
-    def numbering(self, tables: Tables) -> Callable[[Row], float]:
-        """Return what gives a row its label as a number.
+    def form(self, table: Table) -> Form:
+        """Return the form that encodes the rows."""
+
+    @abc.abstractmethod
+    def numbering(self, table: Table) -> Callable[[Row], float]:
+        """Return the function from a row to its label as a number.
 
         Raises:
             DataError: a label that cannot be used; the message names file and line.
         """
 
-    def notes(self, rows: Sequence[TaskRow]) -> Mapping[str, Any]:
-        """Return what else to report of a split."""
+    def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:
+        """Return facts about a split for `TaskData.info`, besides the counts of its form."""
         return {}
 
 
 @kind("text_classification")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextClassification(LabelledText):
-    """Text, or pairs of texts, to sort into classes.
+    """Text, or pairs of texts, with a class each.
 
     Attributes:
         classes: labels as they stand in the files, in the order of the class numbers; empty takes the labels of the
-            training file (of the validation file where there is no other), sorted (as numbers if they all are).
-        names: what the classes are called, in the same order; empty calls them what the files do.
+            training file (of the validation file if there is no other), sorted (as numbers if they all are).
+        names: names of the classes, in the same order; empty takes the labels themselves.
     """
 
     classes: tuple[str, ...] = ()
@@ -165,37 +159,36 @@ class TextClassification(LabelledText):
             raise DataError(f"{where}: its classes are {', '.join(own)}; the model's are {', '.join(names)}")
         return dataclasses.replace(self, classes=tuple(self.classes[i] for i in places), names=tuple(names))
 
-    def form(self, tables: Tables) -> Form:
-        return LabelledForm(
-            length=self.max_length, pairs=bool(self.second), classes=tuple(self.names or self.labels(tables))
-        )
+    def form(self, table: Table) -> Form:
+        classes = tuple(self.names or self.labels(table))
+        return LabelledForm(length=self.max_length, pairs=bool(self.second), classes=classes)
 
-    def numbering(self, tables: Tables) -> Callable[[Row], float]:
-        classes = self.labels(tables)
+    def numbering(self, table: Table) -> Callable[[Row], float]:
+        classes = self.labels(table)
         found: dict[str, int] = {}
 
         def number(row: Row) -> float:
-            label = row.values[-1]
+            label = row.values["label"]
             if label not in found:
                 found[label] = _class_number(row.place, label, classes)
             return found[label]
 
         return number
 
-    def labels(self, tables: Tables) -> tuple[str, ...]:
-        """The labels as they stand in the files, in the order of the class numbers.
+    def labels(self, table: Table) -> tuple[str, ...]:
+        """Return the labels as they stand in the files, in the order of the class numbers.
 
         Raises:
             DataError: a row without a label; the message names file and line.
         """
         if self.classes:
             return self.classes
-        rows = tables.train or tables.validation
+        rows = table["train"] or table["validation"]
         for row in rows:
-            _require_label(row.place, row.values[-1])
-        return sorted_labels({row.values[-1] for row in rows})
+            _require_label(row.place, row.values["label"])
+        return _sorted_labels({row.values["label"] for row in rows})
 
-    def notes(self, rows: Sequence[TaskRow]) -> Mapping[str, Any]:
+    def notes(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         return {"classes": np.bincount(np.asarray([row.values["label"] for row in rows], int)).tolist()}
 
 
@@ -205,16 +198,16 @@ class TextRegression(LabelledText):
     """Text, or pairs of texts, with a number each.
 
     Attributes:
-        scale: the label that counts as 1.
+        scale: divisor of the labels.
     """
 
-    scale: float = 1.0
+    scale: Positive = 1.0
 
-    def form(self, tables: Tables) -> Form:
+    def form(self, table: Table) -> Form:
         return LabelledForm(length=self.max_length, pairs=bool(self.second))
 
-    def numbering(self, tables: Tables) -> Callable[[Row], float]:
-        return lambda row: finite(row.place, row.values[-1]) / self.scale
+    def numbering(self, table: Table) -> Callable[[Row], float]:
+        return lambda row: finite(row.place, row.values["label"]) / self.scale
 
 
 @kind("text_similarity")
@@ -222,20 +215,20 @@ class TextRegression(LabelledText):
 class TextSimilarity(TextRegression):
     """Pairs of texts with their similarity, for models that embed each text by itself: see `SimilarityForm`.
 
-    `max_length` is that of one text.
+    `max_length` is the number of tokens of one text.
 
     Attributes:
-        scale: the label that means equal.
+        scale: label of equal texts.
     """
 
     second: str = "second"
 
-    def form(self, tables: Tables) -> Form:
+    def form(self, table: Table) -> Form:
         return SimilarityForm(length=self.max_length)
 
 
-def sorted_labels(labels: set[str]) -> tuple[str, ...]:
-    """Labels in the order of their class numbers: as numbers if they all are, else as text."""
+def _sorted_labels(labels: set[str]) -> tuple[str, ...]:
+    """Return labels in the order of their class numbers: as numbers if they all are, else as text."""
     return tuple(sorted(labels, key=int)) if all(label.isdecimal() for label in labels) else tuple(sorted(labels))
 
 

@@ -1,29 +1,31 @@
-"""From a form and its records to the data that a run reads."""
+"""From a form and its rows to the data that a run reads: rows are encoded in memory, or one by one when read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.data.augmentation import Augmentation
-from headjax.data.examples import Padded, Source
+from headjax.data.examples import Padded, Record, Records, Source
 from headjax.data.forms.form import Form, Seed
 from headjax.data.forms.images import augmented
-from headjax.data.rows import Split, TaskRow
-from headjax.data.store import Stored, encode_rows
+from headjax.data.rows import Row, Rows, RowSource, Split, fingerprint
 from headjax.data.stream import LengthBuckets
 from headjax.data.task import TaskData
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Reading(NamedTuple):
-    """How examples are read and measured, of which the records know nothing.
+    """Choices of how records are read and measured; the records do not depend on them.
 
     Attributes:
-        metrics: the task's own metrics, the headline first; empty takes those that are usual for the form.
-        buckets: lengths that training batches are padded to, besides the longest example's; one compilation each.
-        augmentation: what training does to images; None is what is usual for the form.
+        metrics: the task's own metrics, the headline first; empty for the form's usual ones.
+        buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
+        augmentation: random changes of training images; None for the form's usual ones.
     """
 
     metrics: Sequence[str] = ()
@@ -31,29 +33,54 @@ class Reading(NamedTuple):
     augmentation: Augmentation | None = None
 
 
+class Stored(NamedTuple):
+    """The records of a split, in memory or on disk.
+
+    Attributes:
+        records: the records.
+        sizes: `[records]` their numbers of tokens.
+        counts: number of examples and the form's counts, with words and bytes per token where they are known.
+    """
+
+    records: Records
+    sizes: np.ndarray
+    counts: Mapping[str, Any]
+
+
 def load_rows(
     form: Form,
-    rows: Mapping[Split, Sequence[TaskRow]],
+    rows: Mapping[Split, Sequence[Row]],
     tokenizer: Tokenizer | None,
     info: Mapping[str, Any],
     reading: Reading = Reading(),
     seed: Seed = (0,),
 ) -> TaskData:
-    """Encodes rows into memory and returns them as a task's data.
+    """Encode rows in memory and return them as a task's data.
 
     Args:
-        form: how rows become examples.
+        form: encodes the rows.
         rows: by split; a split without rows has no examples.
         tokenizer: of the text.
-        info: what to report of the data besides its counts.
+        info: facts to report besides the counts.
         reading: how examples are read.
-        seed: of what is drawn at random.
+        seed: seed of the random choices in encoding.
 
     Raises:
         DataError: a row that cannot be used, or a split whose rows give no example.
     """
-    found = encode_rows(form, rows, tokenizer, seed)
-    return task_data(form, tokenizer, found.splits, {"data": found.fingerprint, **info}, reading)
+    if form.reads_text:
+        form.check(tokenizer)
+    splits: dict[Split, Stored] = {}
+    trained = ""
+    for split, some in rows.items():
+        encoded = form.encode(tokenizer, some, split, seed)
+        if some and not len(encoded.records):
+            raise DataError(form.nothing(split, encoded.counts, some[0].place))
+        sizes = record_sizes(form, encoded.records)
+        splits[split] = Stored(encoded.records, sizes, totals([(len(sizes), encoded.counts)]))
+        if split == "train":
+            trained = encoded.fingerprint or fingerprint(some)
+    return task_data(form, tokenizer, splits, {"data": trained, **info}, reading)
 
 
 def task_data(
@@ -63,17 +90,17 @@ def task_data(
     info: Mapping[str, Any],
     reading: Reading = Reading(),
 ) -> TaskData:
-    """Returns records, wherever they are stored, as a task's data.
+    """Return records, wherever they are stored, as a task's data.
 
     Args:
-        form: how the records become examples.
+        form: turns records into examples.
         tokenizer: of the text.
         splits: the records; `train` may be missing or empty.
-        info: what to report of the data besides its counts.
+        info: facts to report besides the counts.
         reading: how examples are read.
 
     Raises:
-        DataError: an augmentation of what are no images, or buckets of examples of one length.
+        DataError: an augmentation of examples that are not images, or buckets of examples of one length.
     """
     sources = {
         split: form.examples(tokenizer, found.records, found.sizes, split) if len(found.records) else ()
@@ -98,3 +125,52 @@ def _bucketed(source: Source, buckets: Sequence[int]) -> Source:
     if not isinstance(source, Padded):
         raise DataError("config.data.buckets: the examples of this task are all of one length")
     return LengthBuckets(source, tuple(buckets))
+
+
+def record_sizes(form: Form, records: Records) -> np.ndarray:
+    """Return the numbers of tokens, int32 `[records]`."""
+    return np.asarray([form.tokens(records[index]) for index in range(len(records))], np.int32)
+
+
+def totals(parts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[str, Any]:
+    """Return the sums of examples and counts, with words and bytes per token where they are known.
+
+    Args:
+        parts: number of examples and counts of each part of a split (a shard).
+    """
+    total: dict[str, Any] = {"examples": 0}
+    for examples, counts in parts:
+        total["examples"] += examples
+        for name, count in counts.items():
+            total[name] = total.get(name, 0) + count
+    for name in ("words", "bytes"):
+        if name in total and total.get("tokens"):
+            total[f"{name}_per_token"] = total[name] / total["tokens"]
+    return total
+
+
+def read_when_asked(form: Form, rows: Rows) -> dict[Split, Stored]:
+    """Return the records of rows that are encoded each time they are read (images in their files)."""
+    return {
+        split: Stored(RowRecords(form, source), np.ones(source.count, np.int64), {"examples": source.count})
+        for split, source in rows.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class RowRecords:
+    """Records by index, one of each row, encoded each time it is read.
+
+    Attributes:
+        form: encodes a row.
+        source: reads the rows.
+    """
+
+    form: Form
+    source: RowSource
+
+    def __len__(self) -> int:
+        return self.source.count
+
+    def __getitem__(self, index: int) -> Record:
+        return self.form.encode(None, [self.source.at(index)], "train", ()).records[0]

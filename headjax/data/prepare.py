@@ -1,4 +1,4 @@
-"""Preparing a task: rows -> chunks -> several processes -> shards -> manifest, going on where it stopped."""
+"""Preparation of a task: rows, chunks, shards written by several processes, manifest; it resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headjax.core.errors import DataError, require
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.serialize import to_data
 from headjax.data.forms import Form
-from headjax.data.rows import Rows, RowSource, Split, TaskRow, chunks, fingerprint
-from headjax.data.store import (
+from headjax.data.loading import record_sizes
+from headjax.data.prepared import (
     MANIFEST,
     TOKENIZER,
     UNFINISHED,
@@ -26,20 +26,20 @@ from headjax.data.store import (
     Shard,
     ShardRecords,
     load_manifest,
-    record_sizes,
     sizes_path,
     write_shard,
 )
+from headjax.data.rows import Row, Rows, RowSource, Split, chunks, fingerprint
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
 
 SHARD_BYTES = 2**25
-"""Bytes of the rows of one shard, about, unless asked otherwise."""
+"""Default size of the rows of one shard in bytes, approximately."""
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 PACKAGES = ("array_record", "numpy", "seqio", "tensorflow-datasets", "tokenizers")
 SETTINGS = ("task", "form", "source", "tokenizer", "shard_bytes", "seed")
-"""What must be the same for a preparation to go on."""
+"""Fields of the manifest that must be the same for a preparation to resume."""
 
 
 class Work(NamedTuple):
@@ -48,13 +48,13 @@ class Work(NamedTuple):
     Attributes:
         path: its file.
         split: its split.
-        rows: what it is made of.
-        seed: of what is drawn at random in it.
+        rows: the rows to encode.
+        seed: seed of the random choices.
     """
 
     path: Path
     split: Split
-    rows: list[TaskRow]
+    rows: list[Row]
     seed: tuple[int, ...]
 
 
@@ -65,8 +65,8 @@ class Prepared(NamedTuple):
     """A finished preparation.
 
     Attributes:
-        manifest: what the folder says of itself.
-        written: shards written this time; others were there.
+        manifest: the manifest of the folder.
+        written: number of shards written by this call; the others existed.
     """
 
     manifest: Manifest
@@ -86,27 +86,27 @@ def prepare(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Prepared:
-    """Writes a task as shards of records, with a manifest and the tokenizer.
+    """Write a task as shards of records, with a manifest and the tokenizer.
 
-    A shard appears under its name when it is whole. Stopped (a full disk, a signal, a bad row), the shards that are
-    there stay, and the same call goes on: it reads the rows again and encodes only those of missing shards, and of
-    shards whose rows have changed. The result does not depend on where it stopped, nor on the number of processes.
+    A shard gets its name when it is complete. If the call is interrupted (a full disk, a signal, a bad row), complete
+    shards stay, and the same call resumes: it reads the rows again and encodes those of missing shards, and of shards
+    whose rows have changed. The result depends neither on interruptions nor on the number of processes.
 
     Args:
-        name: of the task.
-        form: how its rows become examples.
+        name: name of the task.
+        form: form that encodes its rows.
         splits: its rows.
-        tokenizer: of its text.
+        tokenizer: tokenizer of its text.
         out: the folder.
-        source: where the rows come from, for the manifest.
-        processes: how many encode at the same time.
-        shard_bytes: bytes of a shard's rows, about.
-        seed: of what is drawn at random.
-        progress: shows the advance.
+        source: origin of the rows, for the manifest.
+        processes: number of processes that encode.
+        shard_bytes: approximate size of a shard's rows in bytes.
+        seed: seed of the random choices.
+        progress: shows the progress.
 
     Raises:
-        DataError: a row that cannot be used, a split without examples, a file that cannot be written, or a folder that
-            holds something else.
+        DataError: a row that cannot be used, a split without examples, a file that cannot be written, or a folder with
+            other content.
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
     require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
@@ -133,7 +133,7 @@ def prepare(
 
 
 def _write_splits(journal: _Journal, splits: Rows, processes: int, progress: Progress) -> None:
-    """Every split's shards, noted in the journal."""
+    """Write the shards of every split and enter them in the journal."""
     wanted = journal.wanted
     with _workers(wanted.form, journal.tokenizer, processes) as submit:
         for split in (split for split in SPLITS if split in splits):
@@ -146,15 +146,15 @@ def _write_splits(journal: _Journal, splits: Rows, processes: int, progress: Pro
 
 
 class _Journal:
-    """Which shards there are, kept on disk after each of them.
+    """The list of complete shards, saved on disk after each of them.
 
     Args:
-        folder: where they are.
-        wanted: the manifest to be, without shards.
-        tokenizer: of the text.
+        folder: the prepared folder.
+        wanted: the final manifest, without shards.
+        tokenizer: tokenizer of the text.
 
     Raises:
-        DataError: the folder holds something else.
+        DataError: the folder has other content.
     """
 
     def __init__(self, folder: Path, wanted: Manifest, tokenizer: Tokenizer | None) -> None:
@@ -173,14 +173,14 @@ class _Journal:
             raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
 
     def begin(self) -> None:
-        """Makes the folder, before its first shard."""
+        """Make the folder, before its first shard."""
         if not (self.folder / UNFINISHED).is_file() and not (self.folder / MANIFEST).is_file():
             self.wanted.write(self.folder, UNFINISHED)
         if self.tokenizer is not None and not (self.folder / TOKENIZER).is_dir():
             _save_tokenizer(self.tokenizer, self.folder / TOKENIZER)
 
     def leave(self) -> None:
-        """Removes what `begin` made if no shard came of it."""
+        """Remove the files that `begin` made if no shard was written."""
         if not self.shards and not self.there and (self.folder / UNFINISHED).is_file():
             (self.folder / UNFINISHED).unlink()
             shutil.rmtree(self.folder / TOKENIZER, ignore_errors=True)
@@ -188,7 +188,7 @@ class _Journal:
                 self.folder.rmdir()
 
     def add(self, shard: Shard, *, fresh: bool) -> None:
-        """Notes the next shard, written just now or before."""
+        """Enter the next shard; `fresh` if this call has written it."""
         self.shards.append(shard)
         if fresh:
             self.written += 1
@@ -198,7 +198,7 @@ class _Journal:
             (self.folder / MANIFEST).unlink(missing_ok=True)
 
     def finish(self) -> Manifest:
-        """Removes shards that belong to no row any more and writes the manifest."""
+        """Remove shards without rows and write the manifest."""
         for name in self.there.keys() - {shard.name for shard in self.shards}:
             for file in (self.folder / name, sizes_path(self.folder / name)):
                 file.unlink(missing_ok=True)
@@ -209,7 +209,7 @@ class _Journal:
 
 
 def _plan(journal: _Journal, split: Split, source: RowSource, bar: Update) -> Iterator[Shard | Work]:
-    """For every chunk of rows its shard, where that is there already, or the work to do."""
+    """Yield for every chunk of rows its shard, if it exists already, or the work to do."""
     read = 0
     for number, rows in enumerate(chunks(source.rows(), journal.wanted.shard_bytes)):
         read += len(rows)
@@ -225,7 +225,7 @@ def _plan(journal: _Journal, split: Split, source: RowSource, bar: Update) -> It
 
 
 def _in_order(planned: Iterator[Shard | Work], submit: Submit, processes: int, journal: _Journal) -> Iterator[Shard]:
-    """The shards one after another, some of them being written at the same time; each is noted when it is whole."""
+    """Yield the shards in order, several written at the same time; each is entered in the journal when complete."""
     waiting: collections.deque[Shard | Future[Shard]] = collections.deque()
 
     def next_one() -> Shard:
@@ -243,7 +243,7 @@ def _in_order(planned: Iterator[Shard | Work], submit: Submit, processes: int, j
 
 
 def encode_shard(form: Form, tokenizer: Tokenizer | None, work: Work) -> Shard:
-    """Encodes rows and writes their shard."""
+    """Encode rows and write their shard."""
     encoded = form.encode(tokenizer, work.rows, work.split, work.seed)
     sizes = record_sizes(form, encoded.records)
     write_shard(work.path, encoded.records, sizes)
@@ -253,7 +253,7 @@ def encode_shard(form: Form, tokenizer: Tokenizer | None, work: Work) -> Shard:
 
 @contextlib.contextmanager
 def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterator[Submit]:
-    """What writes shards: this process, or several others."""
+    """Yield the function that submits work: to this process, or to several others."""
     if processes == 1:
 
         def here(work: Work) -> Future[Shard]:
@@ -263,7 +263,7 @@ def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterato
 
         yield here
         return
-    # Processes that start anew inherit no threads, which forked ones could wait for in vain.
+    # Spawned processes inherit no threads, which a forked one could wait for forever.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context) as pool:
         try:
@@ -281,7 +281,7 @@ def _is_whole(folder: Path, shard: Shard) -> bool:
 
 
 def _change(field: str, old: object, new: object) -> str:
-    """What differs between two settings, in words."""
+    """Return the difference between two settings in words."""
     if isinstance(old, Form) and isinstance(new, Form):
         before, now = to_data(old), to_data(new)
         field = next((name for name in now if before.get(name) != now[name]), field)

@@ -1,6 +1,6 @@
-"""A few examples in the form of any task, to rehearse a run in seconds: made of what every Python installation carries.
+"""A few made-up examples in the form of any task, to rehearse a run in seconds before its data is prepared.
 
-Nothing is to be learned from them but whether a config runs. Text is the Python language reference (`help("topics")`).
+They show whether a config runs, and nothing else. Text is the Python language reference (`help("topics")`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from headjax.core.errors import DataError, require_positive
+from headjax.core.errors import DataError
+from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
+from headjax.data.bert_text import sentences
 from headjax.data.corpus import reference_topics
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, TranslationForm
 from headjax.data.loading import Reading, load_rows
-from headjax.data.rows import Split, TaskRow, fingerprint
-from headjax.data.sentences import sentences
+from headjax.data.rows import Row, Split, fingerprint
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import find_task
 from headjax.tokenizers.learned import train_bpe
@@ -29,38 +30,35 @@ from headjax.tokenizers.vocabularies import WORDPIECE_SPECIAL as SPECIAL
 from headjax.tokenizers.vocabularies import wordpiece_of
 
 VOCABULARY = 320
-"""Tokens of the vocabularies learned here."""
+"""Number of tokens of the vocabularies learned here."""
 
 WORDS = 12
-"""Most words of a sentence."""
+"""Greatest number of words of a sentence."""
 
 
 @kind("rehearsal")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rehearsal(DataConfig):
-    """Made-up rows, encoded as those of a task are.
+    """Made-up rows, encoded in the form of a task.
 
-    Labels follow from the examples by rule: the class of a text is the part of the reference that it is from, a
-    number is its words, a translation has the source's words in reverse, an answer is the word after the one asked
+    Labels follow from the examples by rule: the class of a text is the part of the reference it stands in, its number
+    is its count of words, a translation has the source's words in reverse, an answer is the word after the one asked
     about, and the class of an image is the height of a bright band.
 
     Attributes:
         task: name of the task.
-        length: tokens of an example, for tasks of text.
-        size: pixels of an image's side.
-        train, validation: rows of each split.
+        length: number of tokens of an example, for tasks of text.
+        size: side of an image in pixels.
+        train, validation: number of rows of each split.
         augmentation: see `PreparedData`.
     """
 
     task: str
-    length: int = 96
-    size: int = 32
-    train: int = 32
-    validation: int = 8
+    length: Size = 96
+    size: Size = 32
+    train: Size = 32
+    validation: Size = 8
     augmentation: Augmentation | None = None
-
-    def __post_init__(self) -> None:
-        require_positive(self, "length", "size", "train", "validation")
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         spec = find_task(self.task)
@@ -69,28 +67,28 @@ class Rehearsal(DataConfig):
         texts = [text for row in rows for text in form.texts(row)]
         if tokenizer is None and form.reads_text:
             tokenizer = train_bpe(texts, VOCABULARY) if spec.vocabulary == "bpe" else letters_tokenizer(texts)
-        splits: dict[Split, list[TaskRow]] = {"train": rows[: self.train], "validation": rows[self.train :]}
+        splits: dict[Split, list[Row]] = {"train": rows[: self.train], "validation": rows[self.train :]}
         info = {"text": "made up to rehearse", "task": self.task, "data": fingerprint(splits["train"])}
         reading = Reading(metrics=spec.metrics, augmentation=self.augmentation)
         return load_rows(form, splits, tokenizer if form.reads_text else None, info, reading)
 
     def small(self, form: Form) -> Form:
-        """The form with this length or size."""
+        """Return the form with this length or size."""
         names = {field.name for field in dataclasses.fields(form)}
         sizes = {"length": self.length, "stride": self.length // 4, "size": self.size, "stored": self.size + 4}
         return dataclasses.replace(form, **{name: size for name, size in sizes.items() if name in names})
 
 
-def made_up_rows(form: Form) -> Iterator[TaskRow]:
-    """Rows without end, the same ones every time."""
+def made_up_rows(form: Form) -> Iterator[Row]:
+    """Yield rows without end, the same in every process."""
     make: Callable[[Any, int], dict[str, Any]] = _document
     for cls, maker in MAKERS.items():
         make = maker if isinstance(form, cls) else make
-    return (TaskRow(f"made-up row {index}", make(form, index)) for index in itertools.count())
+    return (Row(f"made-up row {index}", make(form, index)) for index in itertools.count())
 
 
 def letters_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """BERT's tokenizer with single characters as its pieces."""
+    """Return a tokenizer like BERT's whose pieces are single characters."""
     letters = sorted({letter for text in texts for letter in text.lower() if not letter.isspace()})
     pieces = [*SPECIAL.values(), *letters, *(f"##{letter}" for letter in letters)]
     return wordpiece_of(pieces[:VOCABULARY], "made-up vocabulary")
@@ -106,7 +104,7 @@ def _texts() -> tuple[str, ...]:
 
 @functools.cache
 def _sentences() -> tuple[str, ...]:
-    """Sentences of two to `WORDS` words, longer ones cut, in the reference's order."""
+    """Return sentences of two to `WORDS` words in the reference's order; longer ones are cut."""
     found = [" ".join(sentence.split()[:WORDS]) for text in _texts()[:20] for sentence in sentences(text)]
     return tuple(sentence for sentence in found if len(sentence.split()) > 1)
 
@@ -155,4 +153,4 @@ MAKERS: dict[type[Form], Callable[[Any, int], dict[str, Any]]] = {
     QuestionForm: _question,
     ImageForm: _image,
 }
-"""What makes the values of a row by its number; of other forms, documents."""
+"""Functions from a form and a row's number to the row's values; other forms get documents."""

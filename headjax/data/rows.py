@@ -1,4 +1,4 @@
-"""The rows of a task before they are encoded, wherever they come from."""
+"""Rows: the examples of a task as their source has them, before they are encoded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Split = Literal["train", "validation"]
 """Examples to train on, and examples to evaluate on."""
 
 
-class TaskRow(NamedTuple):
+class Row(NamedTuple):
     """An example as its source has it.
 
     Attributes:
-        place: where it stands (file and line, or data set and number), to start an error message with.
-        values: its fields: texts, numbers, lists of texts, or arrays.
+        place: the file and line, or the data set and number; error messages start with it.
+        values: the fields by name: texts, numbers, tuples of texts, or arrays.
     """
 
     place: str
@@ -31,32 +31,32 @@ class RowSource:
 
     Attributes:
         rows: starts reading.
-        count: number of rows where it is known before reading; 0 is unknown.
-        row: reads one row by its number, where that can be done.
+        count: number of rows; 0 if it is unknown before reading.
+        row: reads one row by its number; None if rows can only be read in order.
     """
 
-    rows: Callable[[], Iterable[TaskRow]]
+    rows: Callable[[], Iterable[Row]]
     count: int = 0
-    row: Callable[[int], TaskRow] | None = None
+    row: Callable[[int], Row] | None = None
 
-    def at(self, number: int) -> TaskRow:
+    def at(self, number: int) -> Row:
         """Return one row by its number.
 
         Raises:
-            TypeError: the rows can only be read in their order.
+            TypeError: the rows can only be read in order.
         """
         if self.row is None:
             raise TypeError("these rows are read in their order")
         return self.row(number)
 
     @classmethod
-    def of(cls, rows: Sequence[TaskRow]) -> RowSource:
-        """Rows that are in memory."""
+    def of(cls, rows: Sequence[Row]) -> RowSource:
+        """Return a source of rows in memory."""
         return cls(lambda: rows, len(rows), rows.__getitem__)
 
     @classmethod
-    def by_number(cls, row: Callable[[int], TaskRow], count: int) -> RowSource:
-        """Rows that are read one by one, in any order."""
+    def by_number(cls, row: Callable[[int], Row], count: int) -> RowSource:
+        """Return a source of rows that are read one by one, in any order."""
         return cls(lambda: map(row, range(count)), count, row)
 
 
@@ -64,14 +64,14 @@ Rows = Mapping[Split, RowSource]
 """The rows of a task by split."""
 
 
-def weight(row: TaskRow) -> int:
-    """About how many bytes a row holds."""
+def weight(row: Row) -> int:
+    """Return the approximate size of a row in bytes."""
     return sum(value.nbytes if isinstance(value, np.ndarray) else len(str(value)) for value in row.values.values())
 
 
-def chunks(rows: Iterable[TaskRow], size: int) -> Iterator[list[TaskRow]]:
-    """Consecutive rows of about `size` bytes together, which is what one shard is made of."""
-    chunk: list[TaskRow] = []
+def chunks(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    """Yield consecutive rows in lists of about `size` bytes; a shard is written from each list."""
+    chunk: list[Row] = []
     held = 0
     for row in rows:
         chunk.append(row)
@@ -83,8 +83,8 @@ def chunks(rows: Iterable[TaskRow], size: int) -> Iterator[list[TaskRow]]:
         yield chunk
 
 
-def fingerprint(rows: Sequence[TaskRow]) -> str:
-    """Hash of the rows' values, 16 hexadecimal digits."""
+def fingerprint(rows: Sequence[Row]) -> str:
+    """Return the hash of the rows' values, 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for row in rows:
         for name, value in row.values.items():

@@ -1,4 +1,4 @@
-"""What training and evaluation read: random-access sources of examples, and where they come from."""
+"""A loaded task: its examples and how they are measured; and the base of the configs that load one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from headjax.core.fields import Checked
 from headjax.data.examples import Source
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
 class Measured(NamedTuple):
-    """What is measured on examples, in words that need no model: `headjax.evaluation.data_measures` has the functions.
+    """Name and arguments of the measure of a task's examples; `headjax.evaluation.task.MEASURES` has the measures.
 
     Attributes:
         measure: name of the measure: `classes`, `numbers`, `similarities`, `language_modelling`, `spans` or
             `masked_and_next`.
-        arguments: the measure's own.
+        arguments: arguments of the measure.
     """
 
     measure: str
@@ -28,11 +29,11 @@ class TaskData(NamedTuple):
     """A loaded task.
 
     Attributes:
-        tokenizer: turns text into the sources' ids; None for tasks without text.
+        tokenizer: tokenizer of the text; None for tasks without text.
         train: examples to train on.
-        validation: examples never trained on.
-        info: counts worth reporting (documents, tokens, bytes).
-        measured: what is measured on the examples besides the loss and the perplexity; None is nothing.
+        validation: examples to evaluate on, never trained on.
+        info: facts to report (documents, tokens, bytes).
+        measured: measure of the examples; None for the loss and the perplexity alone.
     """
 
     tokenizer: Tokenizer | None
@@ -42,14 +43,14 @@ class TaskData(NamedTuple):
     measured: Measured | None = None
 
 
-class DataConfig(abc.ABC):
-    """What `config.data` of a config file holds."""
+class DataConfig(Checked, abc.ABC):
+    """Base of the kinds of data, the values of `config.data` in a config file."""
 
     def for_classes(self, names: Sequence[str]) -> DataConfig:
-        """The same data with its classes numbered as a model numbers its own, where they can be.
+        """Return the same data with its classes numbered as a model numbers its own, if the data has classes.
 
         Args:
-            names: the model's class names in the order of their numbers; the numbers themselves where it has no names.
+            names: the model's class names in the order of their numbers; the numbers themselves if it has no names.
 
         Raises:
             DataError: the data names other classes.
@@ -58,10 +59,10 @@ class DataConfig(abc.ABC):
 
     @abc.abstractmethod
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        """Reads and tokenises the data.
+        """Read and encode the data.
 
         Args:
-            tokenizer: use this one, a trained model's own, instead of making the one that the config describes.
+            tokenizer: a trained model's tokenizer; None makes the one that the config describes.
 
         Raises:
             DataError: a file that cannot be used; the message names it.

@@ -1,4 +1,4 @@
-"""The kinds of data that are the user's own text: language models, pre-training, translation, questions."""
+"""Data of the user's own text: for language models, pre-training, translation, questions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from headjax.core.errors import DataError, require, require_positive
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Count, Fraction, Size
 from headjax.core.serialize import kind
 from headjax.data.corpus import embedded_corpus
 from headjax.data.documents import read_documents, split, text_files
-from headjax.data.forms.language import LanguageForm
+from headjax.data.files import find_files
+from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.pretraining import PretrainingForm
 from headjax.data.forms.questions import QuestionForm
-from headjax.data.forms.translation import TranslationForm
 from headjax.data.loading import Reading, load_rows
-from headjax.data.rows import Split, TaskRow
+from headjax.data.rows import Row, Split
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.text_files import find_files
-from headjax.data.text_rows import document_rows, read_questions, sentence_pairs
+from headjax.data.text_rows import document_rows, read_questions, translation_pairs
 from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -31,28 +31,27 @@ class LanguageConfig(DataConfig):
 
     Attributes:
         path: the user's text: a file, a folder or a glob pattern; empty for the text that ships with Python.
-        length: tokens of one example.
+        length: number of tokens of an example.
         tokenizer: `bpe` (byte pairs) or `sentencepiece`, learned from the training text; `bytes`; or a folder with
             the files of a tokenizer (`headjax tokenizer`).
-        vocab_size: tokens to learn; `bytes` always has 257.
-        validation_fraction: how much of the text is held out, about.
+        vocab_size: number of tokens to learn; `bytes` always has 257.
+        validation_fraction: approximate share of the text that is held out.
     """
 
     path: str = ""
-    length: int = 128
+    length: Size = 128
     tokenizer: str = "bpe"
-    vocab_size: int = 1024
-    validation_fraction: float = 0.05
+    vocab_size: Size = 1024
+    validation_fraction: Fraction = 0.05
 
     def __post_init__(self) -> None:
-        require_positive(self, "length", "vocab_size")
-        self.form  # noqa: B018  (the form bounds its own fields)
+        super().__post_init__()
+        self.form  # noqa: B018  (the form checks its own fields)
         check_tokenizer(self.tokenizer)
-        require_fraction(self)
 
     @property
     def form(self) -> LanguageForm:
-        """How documents become examples."""
+        """The form of the documents."""
         return LanguageForm(length=self.length)
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
@@ -70,11 +69,11 @@ class LanguageConfig(DataConfig):
 
 
 def whole_text_data(path: str, length: int, tokenizer: Tokenizer) -> TaskData:
-    """Return all of a text to evaluate on, as blocks of tokens, and nothing to train on.
+    """Return all of a text as examples to evaluate on, blocks of tokens, without training examples.
 
     Args:
-        path: as that of `LanguageConfig`.
-        length: tokens of one example.
+        path: a file, a folder or a glob pattern.
+        length: number of tokens of an example.
         tokenizer: the model's; it needs an `eos_token`.
 
     Raises:
@@ -92,31 +91,30 @@ class PretrainingText(DataConfig):
     Attributes:
         path: a file, a folder or a glob pattern.
         vocabulary: a BERT's `vocab.txt`, to train a model that brings no tokenizer.
-        length: most tokens of an example.
-        max_predictions: most tokens to predict in one.
-        masking: `dynamic` (anew every time an example is read) or `static`.
-        copies: times that the text is gone through, with other pairs and masks.
-        validation_fraction: how much of the text is held out, about.
-        seed: of the pairs, and of static masks.
+        length: greatest number of tokens of an example.
+        max_predictions: greatest number of masked tokens of an example.
+        masking: `dynamic` (drawn anew each time an example is read) or `static`.
+        copies: number of passes through the text, with different pairs and masks.
+        validation_fraction: approximate share of the text that is held out.
+        seed: seed of the pairs and of static masks.
     """
 
     path: str
     vocabulary: str = ""
-    length: int = 128
-    max_predictions: int = 20
+    length: Size = 128
+    max_predictions: Size = 20
     masking: Literal["static", "dynamic"] = "dynamic"
-    copies: int = 1
-    validation_fraction: float = 0.05
-    seed: int = 0
+    copies: Size = 1
+    validation_fraction: Fraction = 0.05
+    seed: Count = 0
 
     def __post_init__(self) -> None:
-        require_fraction(self)
-        require(self.seed >= 0, "seed", f"must not be negative, got {self.seed}")
-        self.form  # noqa: B018  (the form bounds its own fields)
+        super().__post_init__()
+        self.form  # noqa: B018  (the form checks its own fields)
 
     @property
     def form(self) -> PretrainingForm:
-        """How documents become examples."""
+        """The form of the documents."""
         names = ("length", "max_predictions", "masking", "copies")
         return PretrainingForm(**{name: getattr(self, name) for name in names})
 
@@ -129,45 +127,47 @@ class PretrainingText(DataConfig):
 @kind("parallel_text")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParallelText(DataConfig):
-    """Files of sentences, one a line, whose lines belong together. Each may be packed (`.gz`).
+    """Sentences with their translations: line-aligned files or tables, each also packed (`.gz`).
 
     Attributes:
         validation, train: paths without the language, to which `.source` and `.target` are added: `data/train` stands
             for `data/train.en` and `data/train.de`; or tables (`.tsv`, `.csv`, `.json`, `.jsonl`). Without `train`
-            there is only evaluation.
-        source, target: the languages: suffixes of the files, or columns of the tables (numbers from 0 where a table
-            has no header).
-        max_length: tokens of a sentence, the end token included; longer training pairs are left out, longer
+            there are no training examples.
+        source, target: the languages: suffixes of the files, or columns of the tables (numbers from 0 if a table has no
+            header).
+        max_length: number of tokens of a sentence, the end token included; longer training pairs are left out, longer
             validation sentences are cut.
         tokenizer: `bpe` or `sentencepiece`, learned from both sides of the training text, or a folder with the files of
-            a tokenizer; where the model brings none.
-        vocab_size: tokens to learn.
-        buckets: lengths that training batches are padded to, besides `max_length`; one compilation each.
+            a tokenizer; used if the model brings none.
+        vocab_size: number of tokens to learn.
+        buckets: lengths to which training batches are padded, besides `max_length`; one compilation each.
     """
 
     validation: str
     source: str
     target: str
     train: str = ""
-    max_length: int = 64
+    max_length: Size = 64
     tokenizer: str = "bpe"
-    vocab_size: int = 8000
-    buckets: tuple[int, ...] = ()
+    vocab_size: Size = 8000
+    buckets: tuple[Size, ...] = ()
 
     def __post_init__(self) -> None:
-        require_positive(self, "max_length", "vocab_size")
+        super().__post_init__()
         require(self.max_length >= 2, "max_length", f"must be at least 2 (a token and the end), got {self.max_length}")
         check_tokenizer(self.tokenizer)
         require(self.source != self.target, "target", f"is the source's language too: {self.source}")
 
     @property
     def form(self) -> TranslationForm:
-        """How pairs become examples."""
+        """The form of the pairs."""
         return TranslationForm(length=self.max_length, packed=False)
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         paths: dict[Split, str] = {"train": self.train, "validation": self.validation}
-        rows = {name: [*sentence_pairs(path, self.source, self.target)] if path else [] for name, path in paths.items()}
+        rows = {
+            name: [*translation_pairs(path, self.source, self.target)] if path else [] for name, path in paths.items()
+        }
         if tokenizer is None:
             require(bool(self.train), "train", "there is no text to learn a vocabulary from")
             texts = [text for row in rows["train"] for text in self.form.texts(row)]
@@ -184,34 +184,29 @@ class QuestionAnswering(DataConfig):
     Attributes:
         train: file to train on; empty for none.
         validation: file to evaluate on.
-        validation_limit: how many of its questions, the first ones; 0 is all.
-        max_length: tokens of a window.
-        stride: tokens by which windows overlap.
-        buckets: lengths that training batches are padded to, besides the longest window's; one compilation each.
+        validation_limit: number of its questions that are read, from the start; 0 is all.
+        max_length: number of tokens of a window.
+        stride: number of tokens by which windows overlap.
+        buckets: lengths to which training batches are padded, besides the longest window's; one compilation each.
     """
 
     validation: str
     train: str = ""
-    validation_limit: int = 0
-    max_length: int = 384
-    stride: int = 128
-    buckets: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        require_positive(self, "max_length")
-        require(self.validation_limit >= 0, "validation_limit", f"must not be negative, got {self.validation_limit}")
-        self.form  # noqa: B018  (the form bounds its own fields)
+    validation_limit: Count = 0
+    max_length: Size = 384
+    stride: Count = 128
+    buckets: tuple[Size, ...] = ()
 
     @property
     def form(self) -> QuestionForm:
-        """How questions become examples."""
+        """The form of the questions."""
         return QuestionForm(length=self.max_length, stride=self.stride)
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         if tokenizer is None:
             raise DataError("tokenizer: questions need a model that brings its tokenizer")
         asked = read_questions(self.validation)
-        rows: dict[Split, Sequence[TaskRow]] = {
+        rows: dict[Split, Sequence[Row]] = {
             "train": read_questions(self.train) if self.train else [],
             "validation": asked[: self.validation_limit or len(asked)],
         }
@@ -220,17 +215,11 @@ class QuestionAnswering(DataConfig):
 
 
 def vocabulary_tokenizer(vocabulary: str) -> Tokenizer:
-    """Return the tokenizer of a BERT's `vocab.txt`, for a model that brings none.
+    """Return the tokenizer of a BERT's `vocab.txt`, for a model that brings no tokenizer.
 
     Raises:
-        DataError: none is named.
+        DataError: no file is named.
     """
     if not vocabulary:
         raise DataError("vocabulary: the model brings no tokenizer; name a vocab.txt")
     return wordpiece_tokenizer(vocabulary)
-
-
-def require_fraction(config: LanguageConfig | PretrainingText) -> None:
-    """Raises `ConfigError` where the part to hold out is none."""
-    fraction = config.validation_fraction
-    require(0.0 < fraction < 1.0, "validation_fraction", f"must be within (0, 1), got {fraction}")

@@ -1,71 +1,211 @@
-"""Text as rows: documents, lines, pairs of sentences, questions."""
+"""Rows of text files: tables (TSV, CSV, JSON), lines, documents, pairs of sentences, questions."""
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.files import read_text
+from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document
-from headjax.data.rows import Split, TaskRow
-from headjax.data.tables import table_rows
-from headjax.data.text_files import count_lines, read_lines
+from headjax.data.files import count_lines, read_lines
+from headjax.data.rows import Row, Split
 
-PACKED = ("", ".gz")
-TABLES = (".tsv", ".csv", ".json", ".jsonl")
+csv.field_size_limit(2**31 - 1)
 
 
-def document_rows(found: Mapping[Split, Sequence[Document]]) -> dict[Split, list[TaskRow]]:
-    """Return documents as rows."""
-    return {name: [TaskRow(one.name, {"text": one.text}) for one in some] for name, some in found.items()}
+def table_rows(path: str | Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows of a table, all values as text. Only a JSON array is read as a whole.
 
+    Formats are known by suffix, each also with `.gz`: `.csv` (commas, with quotes), `.tsv` and `.txt` (tabs; a
+    quotation mark is an ordinary character), `.json` (one array of objects), `.jsonl` (one object per line).
 
-def text_lines(file: Path) -> Iterator[TaskRow]:
-    """Every line of a text file that is not blank.
+    Args:
+        path: the file.
+        columns: for each field of the rows its column: a name in the header line, a key of the objects, or a number
+            from 0 for a file without a header.
 
     Raises:
-        DataError: a file that cannot be used.
+        DataError: a file that cannot be read, a missing column, a row with another number of columns; the message
+            starts with the file and, where known, the line.
+    """
+    file = Path(path).expanduser()
+    suffix = _suffix(file)
+    if suffix not in READERS:
+        raise DataError(f"{file}: a table's name ends in one of {', '.join(READERS)}, also with .gz")
+    row = None
+    for row in READERS[suffix](file, columns):
+        yield row
+    if row is None:
+        raise DataError(f"{file}: no rows")
+
+
+def header(path: str | Path) -> tuple[str, ...]:
+    """Return the cells of a TSV or CSV file's first line, or the keys of a JSON file's first object.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    file = Path(path).expanduser()
+    suffix = _suffix(file)
+    if suffix in (".json", ".jsonl"):
+        return tuple(next(_objects(file, suffix == ".jsonl"))[1])
+    return tuple(next(_cells(file, "," if suffix == ".csv" else "\t"))[1])
+
+
+def is_table(path: str | Path) -> bool:
+    """Return whether a file's suffix is that of a table; `.txt` files count as text."""
+    return _suffix(Path(path)) in READERS.keys() - {".txt"}
+
+
+def _suffix(file: Path) -> str:
+    return Path(file.name.removesuffix(".gz")).suffix
+
+
+def _delimited(file: Path, columns: Mapping[str, str], delimiter: str) -> Iterator[Row]:
+    rows = _cells(file, delimiter)
+    line, first = next(rows)
+    if all(column.isdecimal() for column in columns.values()):
+        wanted = {field: int(column) for field, column in columns.items()}
+        missing = next((number for number in wanted.values() if number >= len(first)), None)
+        if missing is not None:
+            raise DataError(f"{file}: line {line}: no column {missing}, there are {len(first)}, counted from 0")
+        rows = itertools.chain([(line, first)], rows)
+    else:
+        wanted = {field: _index(file, first, column) for field, column in columns.items()}
+    for line, cells in rows:
+        if len(cells) != len(first):
+            raise DataError(f"{file}: line {line}: {len(cells)} columns where the first line has {len(first)}")
+        yield Row(f"{file}: line {line}", {field: cells[number] for field, number in wanted.items()})
+
+
+def _cells(file: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of every row that is not blank, with the number of the row's first line."""
+    lines = read_lines(file)
+    if delimiter == ",":
+        reader = csv.reader(lines, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    line = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{file}: line {line}: {error}") from None
+
+
+def _index(file: Path, names: Sequence[str], column: str) -> int:
+    if column not in names:
+        raise DataError(f"{file}: {unknown_name('column', column, names)}")
+    return list(names).index(column)
+
+
+def _json(file: Path, columns: Mapping[str, str], lines: bool) -> Iterator[Row]:
+    for place, entry in _objects(file, lines):
+        for column in columns.values():
+            if column not in entry:
+                raise DataError(f"{place}: {unknown_name('key', column, entry)}")
+        yield Row(place, {field: _as_text(entry[column]) for field, column in columns.items()})
+
+
+def _objects(file: Path, lines: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the objects of a JSON array or of JSON lines, with their places."""
+    number = 0
+    try:
+        if lines:
+            for number, line in enumerate(read_lines(file), start=1):
+                if line.strip():
+                    yield f"{file}: line {number}", _object(f"{file}: line {number}", json.loads(line))
+            return
+        entries = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        at = number if lines else error.lineno
+        raise DataError(f"{file}: line {at}: not JSON ({error.msg})") from None
+    if not isinstance(entries, list):
+        raise DataError(f"{file}: expected an array of objects")
+    for number, entry in enumerate(entries):
+        yield f"{file}: entry {number}", _object(f"{file}: entry {number}", entry)
+
+
+def _object(place: str, entry: Any) -> Mapping[str, Any]:
+    if not isinstance(entry, dict):
+        raise DataError(f"{place}: expected an object, got {type(entry).__name__}")
+    return entry
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+READERS: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
+    ".csv": lambda file, columns: _delimited(file, columns, ","),
+    ".tsv": lambda file, columns: _delimited(file, columns, "\t"),
+    ".txt": lambda file, columns: _delimited(file, columns, "\t"),
+    ".json": lambda file, columns: _json(file, columns, False),
+    ".jsonl": lambda file, columns: _json(file, columns, True),
+}
+"""Readers of tables by suffix."""
+
+
+def document_rows(found: Mapping[Split, Sequence[Document]]) -> dict[Split, list[Row]]:
+    """Return documents as rows."""
+    return {name: [Row(one.name, {"text": one.text}) for one in some] for name, some in found.items()}
+
+
+def text_lines(file: Path) -> Iterator[Row]:
+    """Yield every line of a text file that is not blank.
+
+    Raises:
+        DataError: a file that cannot be read.
     """
     for number, line in enumerate(read_lines(file), start=1):
         if line.strip():
-            yield TaskRow(f"{file}: line {number}", {"text": line.strip()})
+            yield Row(f"{file}: line {number}", {"text": line.strip()})
 
 
-def sentence_pairs(path: str, source: str, target: str) -> Iterator[TaskRow]:
-    """The pairs of two line-aligned files, or of a table, one after another; none with an empty side.
+def translation_pairs(path: str, source: str, target: str) -> Iterator[Row]:
+    """Yield the pairs of two line-aligned files, or of a table; pairs with an empty side are left out.
 
     Raises:
-        DataError: a file that cannot be used, files of different lengths, or no pairs.
+        DataError: a file that cannot be read, files of different lengths, or no pairs.
     """
-    table = path.removesuffix(".gz").endswith(TABLES)
-    rows = (row.values for row in table_rows(path, [source, target])) if table else _aligned(path, source, target)
+    pairs = (_pair_table if is_table(path) else _aligned)(path, source, target)
     number = -1
-    for number, pair in enumerate(pair for pair in rows if all(side.strip() for side in pair)):
-        yield TaskRow(f"{path}: pair {number}", {"source": pair[0].strip(), "target": pair[1].strip()})
+    for number, pair in enumerate(pair for pair in pairs if all(side.strip() for side in pair)):
+        yield Row(f"{path}: pair {number}", {"source": pair[0].strip(), "target": pair[1].strip()})
     if number < 0:
         raise DataError(f"{path}: no line has text on both sides")
 
 
-def _aligned(path: str, source: str, target: str) -> Iterator[tuple[str, ...]]:
-    files = [_find(f"{path}.{language}") for language in (source, target)]
-    lengths = [count_lines(file) for file in files]
+def _pair_table(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
+    rows = table_rows(path, {"source": source, "target": target})
+    return ((row.values["source"], row.values["target"]) for row in rows)
+
+
+def _aligned(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
+    first, second = (_plain_or_packed(f"{path}.{language}") for language in (source, target))
+    lengths = [count_lines(file) for file in (first, second)]
     if lengths[0] != lengths[1]:
-        raise DataError(f"{files[1]}: {lengths[1]:,} lines, but {files[0].name} has {lengths[0]:,}")
-    return zip(*map(read_lines, files), strict=True)
+        raise DataError(f"{second}: {lengths[1]:,} lines, but {first.name} has {lengths[0]:,}")
+    return zip(read_lines(first), read_lines(second), strict=True)
 
 
-def _find(path: str) -> Path:
-    for suffix in PACKED:
+def _plain_or_packed(path: str) -> Path:
+    for suffix in ("", ".gz"):
         file = Path(f"{path}{suffix}").expanduser()
         if file.is_file():
             return file
     raise DataError(f"{path}: no such file, packed or not")
 
 
-def read_questions(path: str | Path) -> list[TaskRow]:
+def read_questions(path: str | Path) -> list[Row]:
     """Return the questions of a SQuAD v1.1 file, with the fields of `QuestionForm`.
 
     Raises:
@@ -89,7 +229,7 @@ def read_questions(path: str | Path) -> list[TaskRow]:
     return found
 
 
-def _question(file: Path, context: str, entry: Mapping[str, Any]) -> TaskRow:
+def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
     answers = entry["answers"]
     # The order of the fields is part of the hash of prepared rows.
     values = {
@@ -99,4 +239,4 @@ def _question(file: Path, context: str, entry: Mapping[str, Any]) -> TaskRow:
         "answers": tuple(one["text"] for one in answers),
         "start": answers[0]["answer_start"] if answers else 0,
     }
-    return TaskRow(f"{file}: question {entry['id']}", values)
+    return Row(f"{file}: question {entry['id']}", values)

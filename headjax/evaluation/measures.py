@@ -1,6 +1,6 @@
-"""What is read off a model's outputs for a task: numbers per example, and the metrics made of them.
+"""Measures: outcomes per example, read off a model's outputs, and the metrics computed from them.
 
-Per-example outcomes are traceable functions, so that they are computed on the device, batched over head gates
+Outcomes are traceable functions, so that they are computed on the device, batched over head gates
 (`headjax.heads.ablation`) and sharded. Metrics are NumPy functions of the outcomes of all examples, so that the metric
 of any ablation, resample or pruned model follows from outcomes that were computed once.
 """
@@ -29,6 +29,7 @@ from headjax.models.tasks import (
     Classification,
     DistilledClassification,
     NoTask,
+    Pretraining,
     Regression,
     SentenceSimilarity,
     TaskOutput,
@@ -113,7 +114,7 @@ class LanguageModelling(Measure):
     """Perplexity per token, word and byte, of texts or of translations given their sources.
 
     Attributes:
-        words_per_token, bytes_per_token: of the text (`headjax.data.store.totals`).
+        words_per_token, bytes_per_token: of the text (`headjax.data.prepared.totals`).
     """
 
     headline: str = "perplexity"
@@ -284,3 +285,43 @@ def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
     classes = getattr(output, "classes", None)
     has += f" of {classes} classes" if classes is not None else ""
     return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedAndNext(Measure):
+    """How many masked tokens, and how many next-sentence labels, are predicted.
+
+    Outcomes: `masked_right`, of the example's `targets`, and `next_right`, 1 or 0.
+    """
+
+    headline: str = "masked_accuracy"
+
+    def fit(self, config: ModelConfig) -> ModelConfig:
+        if not isinstance(getattr(config, "output", None), Pretraining):
+            raise misfit(config, "a pretraining, masked tokens and the next sentence")
+        return config
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        return {"masked_right": masked_right, "next_right": next_right}
+
+    @property
+    def kind(self) -> Kind:
+        return "corpus"
+
+    def metrics(self, outcomes: Outcomes) -> dict[str, float]:
+        return {
+            "masked_accuracy": float(outcomes["masked_right"].sum() / outcomes["targets"].sum()),
+            "next_sentence_accuracy": float(outcomes["next_right"].mean()),
+        }
+
+
+def masked_right(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` masked tokens whose right token has the largest logit."""
+    right = jnp.argmax(output.require_logits(), axis=-1) == batch_array(batch, "labels")  # -100 is no token
+    return right.sum(axis=1).astype(jnp.float32)
+
+
+def next_right(output: Output, batch: Batch) -> jax.Array:
+    """`[batch]` 1 where the next-sentence label has the larger logit."""
+    logits = output.require_logits("seq_relationship_logits")
+    return (jnp.argmax(logits, axis=-1) == batch_array(batch, "next_sentence_label")).astype(jnp.float32)

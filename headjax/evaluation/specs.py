@@ -8,19 +8,17 @@ from typing import Any, NamedTuple
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
+from headjax.data.files import data_folder
 from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression
-from headjax.data.prepared_data import PreparedData
-from headjax.data.roots import data_folder
-from headjax.data.store import is_prepared
-from headjax.data.tables import header, read_table
+from headjax.data.prepared import PreparedData, is_prepared
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering, whole_text_data
-from headjax.evaluation.data_measures import measure_of
+from headjax.data.text_rows import header, is_table, table_rows
 from headjax.evaluation.selection import SPLITS, selection_of
-from headjax.evaluation.task import Task
+from headjax.evaluation.task import Task, measure_of
 from headjax.models.model import Model
 from headjax.models.tasks import Regression
 from headjax.models.tasks.classification import names_or_numbers
@@ -33,7 +31,6 @@ SQUAD_LENGTH = 384
 """Tokens of a window of SQuAD, likewise."""
 
 SIMILARITY = "sentence_similarity"
-TABLES = (".csv", ".tsv", ".json", ".jsonl")
 
 
 class Request(NamedTuple):
@@ -106,7 +103,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
         task = _prepared(Request(spec, model, length))
     elif path and name == "all":
         task = _whole_text(Request(path, model, length))
-    elif Path(spec).name.removesuffix(".gz").endswith(TABLES):
+    elif is_table(spec):
         task = _table(Request(spec, model, length))
     elif Path(spec).expanduser().exists() or set(spec) & set("/*.?"):
         task = _text(Request(spec, model, length))
@@ -219,7 +216,7 @@ def _is_regression(path: str, model: Model) -> bool:
     output = getattr(model.config, "output", None)
     if names_or_numbers(model.config) or isinstance(output, Regression):
         return isinstance(output, Regression)
-    labels = {row.values[0] for row in read_table(path, ["label"])}
+    labels = {row.values["label"] for row in table_rows(path, {"label": "label"})}
     return all(_is_real(label) for label in labels) and any("." in label for label in labels)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -17,7 +17,16 @@ from headjax.data.examples import Chosen, Padded, Source
 from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.evaluate import require_finite_losses
-from headjax.evaluation.measures import Measure, Outcomes
+from headjax.evaluation.measures import (
+    Classes,
+    LanguageModelling,
+    MaskedAndNext,
+    Measure,
+    Numbers,
+    Outcomes,
+    Similarities,
+)
+from headjax.evaluation.spans import Spans
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
 from headjax.models.inputs import device_batch
@@ -27,7 +36,22 @@ if TYPE_CHECKING:
     import grain
 
 BATCH_SIZE = 16
-"""Examples of a batch where nothing else is asked for."""
+"""Number of examples of a batch if none is asked for."""
+
+MEASURES: Mapping[str, Callable[..., Measure]] = {
+    "classes": Classes,
+    "language_modelling": LanguageModelling,
+    "masked_and_next": MaskedAndNext,
+    "numbers": Numbers,
+    "similarities": Similarities,
+    "spans": Spans,
+}
+"""Measures by the names in `headjax.data.task.Measured`."""
+
+
+def measure_of(data: TaskData) -> Measure | None:
+    """Return the measure of data; None for the loss and the perplexity alone."""
+    return None if data.measured is None else MEASURES[data.measured.measure](**data.measured.arguments)
 
 
 @dataclasses.dataclass(frozen=True)

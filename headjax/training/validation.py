@@ -11,9 +11,8 @@ from headjax.core.tensors import Params
 from headjax.data.examples import Padded
 from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches
 from headjax.data.task import TaskData
-from headjax.evaluation.data_measures import measure_of
 from headjax.evaluation.evaluate import evaluate_batches
-from headjax.evaluation.task import reduce_batches
+from headjax.evaluation.task import measure_of, reduce_batches
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.training.config import TrainConfig

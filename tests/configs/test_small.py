@@ -10,7 +10,7 @@ from headjax.core.configuration import load_config
 from headjax.core.errors import ConfigError
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import Mnist
-from headjax.data.prepared_data import PreparedData
+from headjax.data.prepared import PreparedData
 from headjax.models.recipe import Directory
 from headjax.models.tasks import Classification, Pretraining, Regression, Span
 from headjax.training.config import train_config

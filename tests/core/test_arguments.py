@@ -14,7 +14,7 @@ import pytest
 import headjax
 from headjax.core.arguments import checked
 from headjax.core.errors import ArgumentError, HeadjaxError
-from headjax.data.forms.translation import Translations
+from headjax.data.forms.language import Translations
 from headjax.evaluation.task import Task
 from headjax.models.generation import Greedy
 from headjax.models.tasks import Classification

@@ -11,7 +11,7 @@ from PIL import Image
 from headjax.core.serialize import from_data
 from headjax.data.forms import Form
 from headjax.data.prepare import prepare
-from headjax.data.rows import RowSource, TaskRow
+from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig
 from headjax.tokenizers.learned import byte_tokenizer
@@ -198,7 +198,7 @@ PREPARED = {
 def test_prepared_shards(root, tmp_path, name):
     kind = name.partition(",")[0]
     form = from_data(Form, {"kind": kind, **FORMS[name]})
-    rows = [TaskRow(f"row {index}", values(name, index)) for index in range(30)]
+    rows = [Row(f"row {index}", values(name, index)) for index in range(30)]
     splits = {"train": RowSource.of(rows[:20]), "validation": RowSource.of(rows[20:])}
     prepare("some", form, splits, tokenizer(kind, root) if form.reads_text else None, tmp_path, shard_bytes=500)
     data = from_data(DataConfig, {"kind": "task", "path": str(tmp_path)}).load()

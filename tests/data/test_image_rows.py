@@ -48,7 +48,7 @@ def test_other_folders(tmp_path):
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"\x00" * 3074, r"3,074 bytes are no whole number of images of 3,073"),
+        (b"\x00" * 3074, r"3,074 bytes are not a whole number of images of 3,073"),
         (b"", r"0 images and 0 labels"),
         (b"\x0a" + b"\x00" * 3072, r"label 10, but there are 10 classes"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data.glue import GLUE, Glue
-from headjax.data.labelled_text import Tables, TextClassification, TextRegression, TextSimilarity
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.stream import evaluation_batches
 from headjax.data.task import DataConfig
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -63,10 +63,10 @@ def test_rows_with_the_same_first_text_are_held_out_together(tmp_path, tokenizer
     rows = [f"film {i}\tfun {j}\t{j}" for i in range(60) for j in range(3)]
     path = write_lines(tmp_path / "a.tsv", "sentence\tother\tlabel", *rows)
     config = TextClassification(path=str(path), second="other", validation_fraction=0.3)
-    train, validation = config.read()
+    train, validation = config.read().values()
     assert 0.15 < len(validation) / len(rows) < 0.45
     assert len(train) + len(validation) == len(rows)
-    assert not {row.values[0] for row in train} & {row.values[0] for row in validation}
+    assert not {row.values["text"] for row in train} & {row.values["text"] for row in validation}
     write_lines(path, "sentence\tother\tlabel", *rows[:3])
     with pytest.raises(DataError, match=r"a.tsv: too few rows to hold some of them out; name a validation file$"):
         config.read()
@@ -163,13 +163,14 @@ def test_real_glue_files(data_dir, monkeypatch, name):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     trained, evaluated, classes = REAL[name]
     table = Glue(name=name).table()
-    train, validation = table.read()
+    found = table.read()
+    train, validation = found["train"], found["validation"]
     if evaluated is None:
         assert 0.1 < len(validation) / trained < 0.3
         evaluated = len(validation)
         trained -= evaluated
     assert (len(train), len(validation)) == (trained, evaluated)
-    labels = np.asarray([row.values["label"] for row in table.rows(Tables(train, validation))["validation"]])
+    labels = np.asarray([row.values["label"] for row in table.numbered(found)["validation"]])
     if classes:
         assert sorted(set(labels.tolist())) == list(range(classes)) == list(range(len(GLUE[name].class_names)))
     else:

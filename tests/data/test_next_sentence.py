@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.data.next_sentence import sentence_pairs
+from headjax.data.bert_text import next_sentence_pairs
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def pairs(documents):
     return [
         (number, pair)
         for number in range(len(documents))
-        for pair in sentence_pairs(documents, number, 61, 0.1, generator)
+        for pair in next_sentence_pairs(documents, number, 61, 0.1, generator)
     ]
 
 
@@ -58,7 +58,7 @@ def test_the_text_is_gone_through(pairs, documents):
 
 
 def test_same_generator_same_pairs(documents):
-    first, again = (list(sentence_pairs(documents, 0, 61, 0.1, np.random.default_rng(5))) for _ in range(2))
+    first, again = (list(next_sentence_pairs(documents, 0, 61, 0.1, np.random.default_rng(5))) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one.first, other.first)
         np.testing.assert_array_equal(one.second, other.second)
@@ -66,7 +66,7 @@ def test_same_generator_same_pairs(documents):
 
 def test_one_sentence_each():
     documents = [[np.asarray([1, 2, 3])], [np.asarray([7])]]
-    (pair,) = sentence_pairs(documents, 0, 10, 0.0, np.random.default_rng(0))
+    (pair,) = next_sentence_pairs(documents, 0, 10, 0.0, np.random.default_rng(0))
     assert pair.first.tolist() == [1, 2, 3]
     assert pair.second.tolist() == [7]
     assert not pair.follows

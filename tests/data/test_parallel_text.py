@@ -11,7 +11,7 @@ from headjax.core.serialize import from_data, to_data
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig
 from headjax.data.text_data import ParallelText
-from headjax.data.text_rows import sentence_pairs
+from headjax.data.text_rows import translation_pairs
 from headjax.tokenizers.learned import byte_tokenizer
 
 ENGLISH = ["one", "two dogs", "", "three cats sleep", "four"]
@@ -107,7 +107,7 @@ def test_files_must_belong_together(prefix, tmp_path):
     (tmp_path / "val.en").write_text("one\n\n\n\n\n")
     (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"\nzwei\ndrei\n\n\n"))
     with pytest.raises(DataError, match=r"val: no line has text on both sides$"):
-        list(sentence_pairs(f"{prefix}/val", "en", "de"))
+        list(translation_pairs(f"{prefix}/val", "en", "de"))
     with pytest.raises(ConfigError, match=r"^target: is the source's language too: en$"):
         config(prefix, target="en")
 

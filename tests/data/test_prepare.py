@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data import PreparedData, store
+from headjax.data import PreparedData, prepared
 from headjax.data import prepare as preparing
 from headjax.data.forms import LabelledForm, LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.rows import RowSource, TaskRow
-from headjax.data.store import read_manifest
+from headjax.data.prepared import read_manifest
+from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
 from headjax.tokenizers.learned import byte_tokenizer
@@ -30,7 +30,7 @@ def rows(count, seed=0):
     generator = np.random.default_rng(seed)
     words = [word for word in TEXT if word.isalpha()]
     texts = [" ".join(generator.choice(words, generator.integers(1, 8))) for _ in range(count)]
-    return [TaskRow(f"film.tsv: line {i}", {"text": text, "label": i % 2}) for i, text in enumerate(texts)]
+    return [Row(f"film.tsv: line {i}", {"text": text, "label": i % 2}) for i, text in enumerate(texts)]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_several_processes_write_the_same(folder, splits, tokenizer, tmp_path):
 def test_only_shards_whose_rows_changed_are_written_again(folder, splits, tokenizer, tmp_path):
     out = tmp_path / "films"
     changed = [*splits["train"].rows()]
-    changed[-1] = TaskRow("elsewhere", {"text": "the dull dull film", "label": "good"})
+    changed[-1] = Row("elsewhere", {"text": "the dull dull film", "label": "good"})
     prepare("films", FORM, splits, tokenizer, out, shard_bytes=SIZE)
     done = prepare("films", FORM, splits | {"train": RowSource.of(changed)}, tokenizer, out, shard_bytes=SIZE)
     assert done.written == 1
@@ -172,7 +172,7 @@ def test_only_shards_whose_rows_changed_are_written_again(folder, splits, tokeni
 
 def test_bad_rows_name_their_place(splits, tokenizer, tmp_path):
     def attempt(**values):
-        bad = RowSource.of([*rows(40), TaskRow("film.tsv: line 41", {"text": "a film", "label": 0} | values)])
+        bad = RowSource.of([*rows(40), Row("film.tsv: line 41", {"text": "a film", "label": 0} | values)])
         prepare("films", FORM, splits | {"train": bad}, tokenizer, tmp_path / "films", shard_bytes=SIZE)
 
     with pytest.raises(DataError, match=r"^film.tsv: line 41: unknown label 'goood'; did you mean 'good'\?$"):
@@ -245,13 +245,13 @@ def test_shards_are_read_by_index_in_another_process_too(folder):
     records = manifest.records(folder, "train")
     copy = pickle.loads(pickle.dumps(records))
     np.testing.assert_array_equal(copy[42]["input_ids"], records[42]["input_ids"])
-    assert isinstance(records, store.ShardRecords)
+    assert isinstance(records, prepared.ShardRecords)
     with pytest.raises(IndexError):
         records[70]
 
 
 def test_few_shards_are_open_at_a_time(folder, monkeypatch):
-    monkeypatch.setattr(store, "OPEN_SHARDS", 2)
+    monkeypatch.setattr(prepared, "OPEN_SHARDS", 2)
     records = read_manifest(folder).records(folder, "train")
     everything = [records[index]["input_ids"].tolist() for index in range(70)]
     order = np.random.default_rng(0).permutation(70)

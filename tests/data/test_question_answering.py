@@ -7,7 +7,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.forms.questions import QUESTION_LENGTH, QuestionForm, QuestionWindows
-from headjax.data.store import record_sizes
+from headjax.data.loading import record_sizes
 from headjax.data.text_data import QuestionAnswering
 from headjax.data.text_rows import read_questions
 from headjax.tokenizers.learned import byte_tokenizer

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headjax.data.sentences import sentences
+from headjax.data.bert_text import sentences
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.core.files import read_text
 from headjax.data.documents import Document, text_files
-from headjax.data.text_files import count_lines, read_lines
+from headjax.data.files import count_lines, read_lines
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.evaluation.bleu import corpus_bleu
+from headjax.evaluation.translation import corpus_bleu
 
 
 def test_bleu_and_its_signature():

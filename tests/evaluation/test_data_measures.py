@@ -5,7 +5,7 @@ import pytest
 
 from headjax.data.task import TaskData
 from headjax.data.text_data import LanguageConfig
-from headjax.evaluation.data_measures import measure_of
+from headjax.evaluation.task import measure_of
 
 
 def test_training_on_text_ends_with_the_perplexity_per_word_too(tmp_path):

@@ -7,10 +7,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.data import PreparedData
 from headjax.data.forms import PretrainingForm
 from headjax.data.prepare import prepare
-from headjax.data.rows import RowSource, TaskRow
-from headjax.evaluation.data_measures import measure_of
-from headjax.evaluation.pretraining import MaskedAndNext
-from headjax.evaluation.task import Task, measure_task
+from headjax.data.rows import Row, RowSource
+from headjax.evaluation.measures import MaskedAndNext
+from headjax.evaluation.task import Task, measure_of, measure_task
 from headjax.models.encoder import Bert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import NoTask, Pretraining
@@ -25,7 +24,7 @@ def task(tmp_path_factory):
     generator = np.random.default_rng(0)
     sentences = [" ".join(generator.choice(TEXT[:12], 6)).capitalize() + "." for _ in range(60)]
     texts = [" ".join(sentences[start : start + 15]) for start in range(0, 60, 15)]
-    rows = RowSource.of([TaskRow(f"document {number}", {"text": text}) for number, text in enumerate(texts)])
+    rows = RowSource.of([Row(f"document {number}", {"text": text}) for number, text in enumerate(texts)])
     splits = {"train": rows, "validation": rows}
     tokenizer = wordpiece_tokenizer(write_vocabulary(folder))
     prepare("bert_pretraining", PretrainingForm(length=24), splits, tokenizer, folder / "out")

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.evaluation.spans import best_span
+from headjax.evaluation.spans import answer_f1, best_span
 from headjax.evaluation.specs import load_task
-from headjax.evaluation.squad import answer_f1
 from headjax.evaluation.task import measure_task
 from headjax.models.config import Output
 from headjax.models.encoder import Bert

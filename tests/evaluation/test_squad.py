@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.evaluation.squad import answer_f1, exact_match, normalize_answer, squad_metrics
+from headjax.evaluation.spans import answer_f1, exact_match, normalize_answer, squad_metrics
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ def test_trained_weights_on_real_sentences(minilm, data_dir):
     import torch
     import transformers
 
-    from headjax.data.text_batch import text_batch
+    from headjax.data.encoding import text_batch
 
     sentences = sts_sentences(data_dir, 100)
     ours = from_huggingface(minilm)

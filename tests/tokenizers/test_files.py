@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.text_batch import text_batch
+from headjax.data.encoding import text_batch
 from headjax.tokenizers.files import read_tokenizer, write_tokenizer
 from headjax.tokenizers.learned import byte_tokenizer
 

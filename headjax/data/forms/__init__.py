@@ -3,10 +3,9 @@
 from headjax.data.forms.form import Encoded, Form, SequenceForm
 from headjax.data.forms.images import ImageForm
 from headjax.data.forms.labelled import LabelledForm, SimilarityForm
-from headjax.data.forms.language import LanguageForm
+from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.pretraining import PretrainingForm
 from headjax.data.forms.questions import QuestionForm
-from headjax.data.forms.translation import TranslationForm
 
 __all__ = [
     "Encoded",

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.core.fields import Checked
 from headjax.data.encoding import padding_id
 from headjax.data.examples import Padded, Record, Records, Source, pad_sequence, rounded_length
-from headjax.data.rows import Split, TaskRow
+from headjax.data.rows import Row, Split
 from headjax.data.task import Measured
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -27,7 +28,7 @@ class Encoded(NamedTuple):
     Attributes:
         records: the records.
         counts: numbers that add up over shards (`tokens`, `words`, ...).
-        fingerprint: hash of what the records hold; empty where that of the rows serves.
+        fingerprint: hash of the records; empty if the hash of the rows is used instead.
     """
 
     records: Records
@@ -36,7 +37,7 @@ class Encoded(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Form(abc.ABC):
+class Form(Checked, abc.ABC):
     """Base of the forms. A task is encoded by its form alone, in memory and on disk.
 
     The fields of a form stand in the manifest of prepared shards, so that shards are read as they were written. A field
@@ -44,37 +45,37 @@ class Form(abc.ABC):
     """
 
     fields: ClassVar[Mapping[str, str]] = {}
-    """What rows hold, by name: `text`, `texts`, `integer`, `number`, `label` or `image`."""
+    """Types of the rows' fields by name: `text`, `texts`, `integer`, `number`, `label` or `image`."""
 
     reads_text: ClassVar[bool] = True
-    """Whether there is anything to tokenise."""
+    """Whether the rows have text, so that a tokenizer is needed."""
 
     @property
     def wanted(self) -> Mapping[str, str]:
-        """The fields that every row must have, and what they hold."""
+        """The fields that every row must have, with their types."""
         return self.fields
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The classes in the order of their numbers; none where labels are no classes."""
+        """The classes in the order of their numbers; empty if labels are not classes."""
         return ()
 
     def check(self, tokenizer: Tokenizer | None) -> None:
-        """Raises `DataError` where the tokenizer lacks what the form needs."""
+        """Raise `DataError` if the tokenizer lacks a special token that the form needs."""
 
-    def texts(self, row: TaskRow) -> Iterable[str]:
-        """Return what a vocabulary is learned from."""
+    def texts(self, row: Row) -> Iterable[str]:
+        """Return a row's texts, to learn a vocabulary from."""
         return [row.values[name] for name, what in self.fields.items() if what == "text" and name in row.values]
 
     @abc.abstractmethod
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         """Return the records of some rows, a function of the arguments alone.
 
         Args:
             tokenizer: of the text.
             rows: the rows of one shard.
-            split: which split they are of.
-            seed: of what is drawn at random.
+            split: split of the rows.
+            seed: seed of the random choices.
 
         Raises:
             DataError: a row that cannot be used; the message starts with its place.
@@ -82,7 +83,7 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def tokens(self, record: Record) -> int:
-        """Return the tokens of a record on its longer side; 1 where there are none."""
+        """Return the number of tokens of a record on its longer side; 1 for records without tokens."""
 
     @abc.abstractmethod
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
@@ -91,22 +92,22 @@ class Form(abc.ABC):
         Args:
             tokenizer: of the text.
             records: the records, in memory or on disk.
-            sizes: `[records]` their tokens.
-            split: whether examples are to train on or to evaluate on.
+            sizes: `[records]` their numbers of tokens.
+            split: split of the records.
         """
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
-        """Return what is measured on examples to evaluate on; None is the loss alone.
+        """Return the measure of examples to evaluate on; None for the loss alone.
 
         Args:
             metrics: the task's own metrics, the headline first; empty for the usual ones.
-            counts: what is counted of the examples, with words and bytes per token.
+            counts: counts of the examples, with words and bytes per token.
             held: the examples.
         """
         return None
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
-        """Return what to tell a user whose rows, which begin at a place, gave no record."""
+        """Return the error message for rows, starting at a place, that gave no record."""
         return f"{place}: the split {split} has no examples"
 
 
@@ -123,7 +124,7 @@ class SequenceForm(Form):
     @property
     @abc.abstractmethod
     def limit(self) -> int:
-        """Most tokens of an example."""
+        """Greatest number of tokens of an example."""
 
     def tokens(self, record: Record) -> int:
         return len(record["input_ids"])
@@ -142,7 +143,7 @@ class SequenceForm(Form):
         return pad_sequence(known, length, padding_id=padding_id, targets=self.targets)
 
     def fingerprint(self, records: Sequence[Record]) -> str:
-        """Hash of the columns and targets, 16 hexadecimal digits."""
+        """Return the hash of the columns and targets, 16 hexadecimal digits."""
         columns, targets = (
             {name: [record[name] for record in records] for name in names} for names in (self.columns, self.targets)
         )
@@ -150,7 +151,7 @@ class SequenceForm(Form):
 
 
 def sequences_hash(columns: Mapping[str, Sequence[np.ndarray]], targets: Mapping[str, Sequence[np.ndarray]]) -> str:
-    """Hash of sequences, 16 hexadecimal digits, which checkpoints hold: never to be changed.
+    """Return the hash of sequences, 16 hexadecimal digits. Checkpoints hold it: it must never change.
 
     Args:
         columns: by name `[tokens]` of every example, hashed as int32.
@@ -166,11 +167,11 @@ def sequences_hash(columns: Mapping[str, Sequence[np.ndarray]], targets: Mapping
     return digest.hexdigest()[:16]
 
 
-def text(row: TaskRow, name: str) -> str:
+def text(row: Row, name: str) -> str:
     """Return a field of a row that must be text.
 
     Raises:
-        DataError: it is not, or it is blank.
+        DataError: the field is not text, or is blank.
     """
     value = row.values[name]
     if not isinstance(value, str) or not value.strip():
@@ -179,7 +180,7 @@ def text(row: TaskRow, name: str) -> str:
 
 
 def text_counts(texts: Sequence[str], tokens: int) -> dict[str, int]:
-    """Return the words and bytes of texts and the tokens that they became."""
+    """Return the numbers of words and bytes of texts, and of the tokens they were encoded as."""
     return {
         "tokens": tokens,
         "words": sum(len(one.split()) for one in texts),
@@ -191,7 +192,7 @@ def tokenizer_of(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return the tokenizer of a form that reads text.
 
     Raises:
-        DataError: there is none.
+        DataError: no tokenizer was given.
     """
     if tokenizer is None:
         raise DataError("tokenizer: text needs one")
@@ -199,6 +200,6 @@ def tokenizer_of(tokenizer: Tokenizer | None) -> Tokenizer:
 
 
 def language_measure(counts: Mapping[str, Any]) -> Measured:
-    """Perplexities of text per token, word and byte."""
+    """Return the measure of text: perplexity per token, word and byte."""
     ratios = ("words_per_token", "bytes_per_token")
     return Measured("language_modelling", {name: counts[name] for name in ratios if name in counts})

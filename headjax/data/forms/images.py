@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headjax.core.errors import DataError, require, require_positive
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.augmentation import Augmentation, Flip, RandomSquare
+from headjax.data.augmentation import Augmentation, RandomSquare
 from headjax.data.examples import RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.forms.labelled import CLASS_METRICS
-from headjax.data.rows import Split, TaskRow
+from headjax.data.pixel_transforms import Flip
+from headjax.data.rows import Row, Split
 from headjax.data.task import Measured
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -25,44 +27,41 @@ from headjax.tokenizers.tokenizer import Tokenizer
 class ImageForm(Form):
     """`image`, uint8 `[height, width, channels]`, and `label`, a class's number or name.
 
-    Images are stored as squares of `stored` pixels a side: scaled so that the shorter side is that long, and the middle
-    cut out. Evaluation reads the middle square of `size`. Training reads a random one of the stored image, or of that
-    inside a black margin, mirrored half of the time where `flip` says so, or whatever an `Augmentation` makes of the
-    stored image. Examples hold `pixel_values` float32
-    `[channels, size, size]`, (pixel / 255 - mean) / deviation, and `labels`.
+    Images are stored as squares of `stored` pixels a side: scaled so that the shorter side is that long, the middle cut
+    out. Evaluation reads the middle square of `size`. Training reads a random square of the stored image, framed by a
+    black margin and, with `flip`, mirrored half of the time; or the stored image changed by an `Augmentation`. Examples
+    hold `pixel_values` float32 `[channels, size, size]`, (pixel / 255 - mean) / deviation, and `labels`.
 
     Attributes:
-        size: pixels of a side as the model reads them.
-        stored: pixels of a side on disk.
-        margin: pixels of the margin.
+        size: side of the model's input in pixels.
+        stored: side of the stored image in pixels.
+        margin: width of the margin in pixels.
         flip: whether training mirrors images.
-        mean, deviation: of each channel, of pixels between 0 and 1.
+        mean, deviation: per channel, of pixels scaled to [0, 1].
         classes: names in the order of the class numbers.
     """
 
     fields: ClassVar = {"image": "image", "label": "label"}
     reads_text: ClassVar[bool] = False
 
-    size: int
-    stored: int
+    size: Size
+    stored: Size
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    deviation: tuple[Positive, ...]
     classes: tuple[str, ...]
-    margin: int = 0
+    margin: Count = 0
     flip: bool = False
 
     def __post_init__(self) -> None:
-        require_positive(self, "size", "stored")
-        require(self.margin >= 0, "margin", f"must not be negative, got {self.margin}")
+        super().__post_init__()
         require(self.stored >= self.size, "stored", f"{self.stored} pixels are fewer than size, {self.size}")
-        require(all(value > 0 for value in self.deviation), "deviation", f"must be positive, got {self.deviation}")
         require(len(self.mean) == len(self.deviation), "mean", "and deviation must have as many channels")
 
     @property
     def label_names(self) -> tuple[str, ...]:
         return self.classes
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         records: list[Record] = []
         for row in rows:
             label = row.values["label"]
@@ -77,8 +76,8 @@ class ImageForm(Form):
     def _numbers(self) -> Mapping[str, int]:
         return {name: number for number, name in enumerate(self.classes)}
 
-    def _square(self, row: TaskRow) -> np.ndarray:
-        """The image as it is stored."""
+    def _square(self, row: Row) -> np.ndarray:
+        """Return the image as it is stored."""
         pixels = np.asarray(row.values["image"])
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
         channels = len(self.mean)
@@ -91,7 +90,7 @@ class ImageForm(Form):
 
     @property
     def usual(self) -> Augmentation:
-        """What training does to images unless asked otherwise."""
+        """The random changes of training images unless others are asked for."""
         return Augmentation(crop=RandomSquare(margin=self.margin), pixels=(Flip(),) if self.flip else ())
 
     def tokens(self, record: Record) -> int:
@@ -105,7 +104,7 @@ class ImageForm(Form):
         return Measured("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
 
     def values(self, square: np.ndarray) -> np.ndarray:
-        """What a model reads of a square uint8 `[size, size, channels]`."""
+        """Return the model's input of a square uint8 `[size, size, channels]`."""
         mean, deviation = (np.asarray(numbers, np.float32) for numbers in (self.mean, self.deviation))
         return ((square.astype(np.float32) / 255.0 - mean) / deviation).transpose(2, 0, 1)
 
@@ -116,7 +115,7 @@ class PlainImages:
 
     Attributes:
         records: the records.
-        form: how they become examples.
+        form: their form.
     """
 
     records: Records
@@ -138,8 +137,8 @@ class AugmentedImages(RandomSource):
 
     Attributes:
         records: the records.
-        form: how they become examples.
-        augmentation: what is done to them.
+        form: their form.
+        augmentation: the random changes.
     """
 
     records: Records
@@ -161,7 +160,7 @@ class AugmentedImages(RandomSource):
         return {"pixel_values": mixed.values, "labels": labels}
 
     def _one(self, index: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """An image as a model reads it, and its label."""
+        """Return an image as a model reads it, and its label."""
         record = self.records[index]
         square = self.augmentation.crop(record["image"], self.form.size, generator)
         for change in self.augmentation.pixels:
@@ -173,20 +172,20 @@ class AugmentedImages(RandomSource):
 
 
 def augmented(source: Source, augmentation: Augmentation | None) -> Source:
-    """A source of images to train on, with another augmentation where one is given.
+    """Return a source of training images with another augmentation, if one is given.
 
     Raises:
-        DataError: it has no images.
+        DataError: the examples are not images.
     """
     if augmentation is None:
         return source
     if not isinstance(source, AugmentedImages):
-        raise DataError("config.data.augmentation: the examples of this task are no images")
+        raise DataError("config.data.augmentation: the examples of this task are not images")
     return dataclasses.replace(source, augmentation=augmentation)
 
 
 def _scaled(pixels: np.ndarray, side: int) -> np.ndarray:
-    """The middle square of an image scaled so that its shorter side has `side` pixels."""
+    """Return the middle square of an image scaled so that its shorter side has `side` pixels."""
     from PIL import Image
 
     height, width = pixels.shape[:2]

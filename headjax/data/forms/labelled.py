@@ -9,17 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headjax.core.errors import DataError, require_positive
+from headjax.core.errors import DataError
+from headjax.core.fields import Size
 from headjax.core.serialize import kind, unknown_name
 from headjax.data.encoding import encode_packed, encode_sequences
 from headjax.data.examples import Record, Source
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, text, text_counts, tokenizer_of
-from headjax.data.rows import Split, TaskRow
+from headjax.data.rows import Row, Split
 from headjax.data.task import Measured
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
-"""What is measured on classes where a task has no metrics of its own."""
+"""Metrics of classes if a task has none of its own."""
 
 
 @kind("labelled")
@@ -27,22 +28,19 @@ CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
 class LabelledForm(SequenceForm):
     """`text`, maybe `second`, and `label`: `[CLS] text [SEP] second [SEP]` with a class or a number.
 
-    A label is a class's name or its number; of a regression, a finite number.
+    A label is a class's name or its number; in a regression, a finite number.
 
     Attributes:
-        length: most tokens of an example; what is longer is cut.
-        pairs: whether there is a `second`.
+        length: greatest number of tokens of an example; longer ones are cut.
+        pairs: whether rows have a `second` text.
         classes: names in the order of the class numbers; empty for a regression.
     """
 
     fields: ClassVar = {"text": "text", "second": "text", "label": "label"}
 
-    length: int = 128
+    length: Size = 128
     pairs: bool = False
     classes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        require_positive(self, "length")
 
     @property
     def wanted(self) -> Mapping[str, str]:
@@ -56,7 +54,7 @@ class LabelledForm(SequenceForm):
     def label_names(self) -> tuple[str, ...]:
         return self.classes
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         first = [text(row, "text") for row in rows]
         second = [text(row, "second") for row in rows] if self.pairs else None
         encoded = encode_sequences(tokenizer_of(tokenizer), first, second, max_length=self.length)
@@ -67,11 +65,11 @@ class LabelledForm(SequenceForm):
         counts = text_counts([*first, *(second or ())], sum(map(len, encoded.ids)))
         return Encoded(records, counts, self.fingerprint(records))
 
-    def target(self, row: TaskRow) -> np.ndarray:
-        """The label as `[1]`, int32 of a class or float32.
+    def target(self, row: Row) -> np.ndarray:
+        """Return the label as `[1]`: int32 of a class, float32 of a number.
 
         Raises:
-            DataError: neither a class nor its number, or no finite number.
+            DataError: neither a class nor its number, or not a finite number.
         """
         value = row.values["label"]
         if not self.classes:
@@ -95,26 +93,23 @@ class LabelledForm(SequenceForm):
 class SimilarityForm(SequenceForm):
     """`text`, `second` and `label`, their similarity, for models that embed each text by itself.
 
-    Both texts of a pair stand in one row, kept apart by `segment_ids` (1 and 2, 0 at padding) and each counting its
-    `position_ids` from 0, so that a row is an example.
+    Both texts of a pair stand in one example, kept apart by `segment_ids` (1 and 2, 0 at padding); the `position_ids`
+    of each start at 0.
 
     Attributes:
-        length: most tokens of one text; what is longer is cut.
+        length: greatest number of tokens of one text; longer ones are cut.
     """
 
     fields: ClassVar = {"text": "text", "second": "text", "label": "number"}
     columns: ClassVar = ("input_ids", "segment_ids", "position_ids")
 
-    length: int = 128
-
-    def __post_init__(self) -> None:
-        require_positive(self, "length")
+    length: Size = 128
 
     @property
     def limit(self) -> int:
         return 2 * self.length
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         first, second = ([text(row, name) for row in rows] for name in ("text", "second"))
         columns = encode_packed(tokenizer_of(tokenizer), first, second, max_length=self.length)
         labels = [np.asarray([finite(row.place, row.values["label"])], np.float32) for row in rows]
@@ -131,10 +126,10 @@ class SimilarityForm(SequenceForm):
 
 
 def finite(place: str, value: Any) -> float:
-    """A label as a finite number.
+    """Return a label as a finite number.
 
     Raises:
-        DataError: it is none.
+        DataError: the label is not a finite number.
     """
     try:
         found = float(value)

@@ -8,68 +8,74 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from headjax.core.errors import DataError, require, require_positive, require_rate
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
+from headjax.data.bert_text import (
+    Masked,
+    Masking,
+    MaskingVocabulary,
+    Sentences,
+    masking_vocabulary,
+    next_sentence_pairs,
+    sentences,
+)
 from headjax.data.documents import pieces, units
 from headjax.data.encoding import changeable, padding_id
 from headjax.data.examples import RandomSource, Record, Records, Source, padded
 from headjax.data.forms.form import Encoded, Form, Seed, tokenizer_of
-from headjax.data.masking import Masked, Masking, MaskingVocabulary, masking_vocabulary
-from headjax.data.next_sentence import Sentences, sentence_pairs
-from headjax.data.rows import Split, TaskRow
-from headjax.data.sentences import sentences
+from headjax.data.rows import Row, Split
 from headjax.data.task import Measured
 from headjax.models.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CHAPTER = 50_000
-"""Characters after which a long document (a book) goes on as another one."""
+"""Number of characters after which a long document (a book) is continued as another one."""
 
 SPECIAL = 3
-"""Tokens besides the text: [CLS] a [SEP] b [SEP]."""
+"""Number of special tokens of an example: [CLS] a [SEP] b [SEP]."""
 
 
 @kind("pretraining_pairs")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingForm(Form):
-    """`text` of documents: cut into sentences, put into pairs, with some tokens to predict.
+    """`text` of documents, cut into sentences that are joined to pairs, with some tokens masked.
 
-    An example is `[CLS] a [SEP] b [SEP]` with `token_type_ids`, `next_sentence_label` (0 where b follows a, 1 where it
-    is of another document) and `labels`, -100 but at the tokens to predict. Masking is `static`, drawn when the data is
-    prepared, or `dynamic`, drawn anew every time an example is read (Liu et al. 2019, RoBERTa, section 4.1). Examples
-    to evaluate on are always static.
+    An example is `[CLS] a [SEP] b [SEP]` with `token_type_ids`, `next_sentence_label` (0 if b follows a, 1 if b is from
+    another document) and `labels`, -100 except at the masked tokens. Masking is `static`, drawn when the data is
+    prepared, or `dynamic`, drawn anew each time an example is read (Liu et al. 2019, RoBERTa, section 4.1). Examples to
+    evaluate on are always static.
 
     Attributes:
-        length: most tokens of an example.
-        max_predictions: most tokens to predict in one.
-        rate: share of the tokens to predict.
-        masking: when tokens are masked.
-        copies: times that the training text is gone through, with other pairs and masks (`dupe_factor`).
+        length: greatest number of tokens of an example.
+        max_predictions: greatest number of masked tokens of an example.
+        rate: share of the tokens that are masked.
+        masking: `static` or `dynamic`.
+        copies: number of passes through the training text, with different pairs and masks (`dupe_factor`).
         shorter: share of the examples that are made shorter at random.
     """
 
     fields: ClassVar = {"text": "text"}
 
-    length: int = 128
-    max_predictions: int = 20
-    rate: float = 0.15
+    length: Size = 128
+    max_predictions: Size = 20
+    rate: Rate = 0.15
     masking: Literal["static", "dynamic"] = "dynamic"
-    copies: int = 1
-    shorter: float = 0.1
+    copies: Size = 1
+    shorter: Rate = 0.1
 
     def __post_init__(self) -> None:
-        require_positive(self, "length", "max_predictions", "copies")
+        super().__post_init__()
         require(self.length >= SPECIAL + 2, "length", f"must be at least {SPECIAL + 2}, got {self.length}")
-        require_rate(self, "rate", "shorter")
         Masking(self.rate, self.max_predictions)
 
     def check(self, tokenizer: Tokenizer | None) -> None:
         special = [tokenizer_of(tokenizer).special_id(role) for role in ("cls_token", "sep_token", "mask_token")]
         joined = changeable(tokenizer_of(tokenizer)).encode("a", "a").ids
         if joined.count(special[0]) != 1 or joined.count(special[1]) != 2:
-            raise DataError("tokenizer: it does not join pairs as [CLS] a [SEP] b [SEP], so it is not a BERT's")
+            raise DataError("tokenizer: it does not join pairs as [CLS] a [SEP] b [SEP], so it is not that of a BERT")
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         tokenizer = tokenizer_of(tokenizer)
         cls, sep = (np.asarray([tokenizer.special_id(role)], np.int32) for role in ("cls_token", "sep_token"))
         vocabulary, masking = masking_vocabulary(tokenizer), Masking(self.rate, self.max_predictions)
@@ -78,7 +84,7 @@ class PretrainingForm(Form):
         copies = range(self.copies if split == "train" else 1)
         for copy, number in ((copy, number) for copy in copies for number in range(len(documents))):
             generator = np.random.default_rng([*seed, copy, number])
-            for pair in sentence_pairs(documents, number, self.length - SPECIAL, self.shorter, generator):
+            for pair in next_sentence_pairs(documents, number, self.length - SPECIAL, self.shorter, generator):
                 ids = np.concatenate([cls, pair.first, sep, pair.second, sep])
                 record = {
                     "input_ids": ids,
@@ -93,8 +99,8 @@ class PretrainingForm(Form):
         random = sum(int(record["next_sentence_label"][0]) for record in records)
         return Encoded(records, {"documents": len(rows), "tokens": tokens, "random_next": random})
 
-    def _documents(self, tokenizer: Tokenizer, rows: Sequence[TaskRow]) -> list[Sentences]:
-        """The rows as documents of sentences, at least two of them or none."""
+    def _documents(self, tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
+        """Return the rows as documents of encoded sentences: at least two documents, or none."""
         found: list[Sentences] = []
         for row in rows:
             for chapter in pieces(units(row.values["text"], CHAPTER), CHAPTER):
@@ -123,14 +129,14 @@ class PretrainingForm(Form):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPairs(RandomSource):
-    """Pairs as examples, masked when read where they are not masked already.
+    """Pairs as examples; those that are not masked on disk are masked when read.
 
     Attributes:
         records: the records.
-        rule: how tokens are masked.
-        vocabulary: of the tokens.
-        padding_id: fills `input_ids`.
-        length: tokens of an example.
+        rule: draws the masked tokens.
+        vocabulary: special and ordinary tokens.
+        padding_id: id of padding in `input_ids`.
+        length: number of tokens of an example.
     """
 
     records: Records

@@ -1,4 +1,4 @@
-"""The form of questions about paragraphs, with answers that are spans of them."""
+"""The form of questions about paragraphs, whose answers are spans of the paragraph."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from headjax.core.errors import DataError, require, require_positive
+from headjax.core.errors import DataError
+from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
 from headjax.data.encoding import changeable
 from headjax.data.examples import Padded, Record, Records, Source
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, sequences_hash, tokenizer_of
-from headjax.data.rows import Split, TaskRow
+from headjax.data.rows import Row, Split
 from headjax.data.task import Measured
 from headjax.tokenizers.tokenizer import Tokenizer
 
 QUESTION_LENGTH = 64
-"""Tokens after which a question is cut (Devlin et al. 2019's code)."""
+"""Number of tokens after which a question is cut, as in the code of Devlin et al. 2019."""
 
 
 class Question(NamedTuple):
@@ -31,7 +32,7 @@ class Question(NamedTuple):
         text: the question.
         context: the paragraph that answers it.
         answers: the right answers.
-        start: where the first of them starts in the context, in characters.
+        start: first character of the first answer in the context.
     """
 
     id: str
@@ -46,7 +47,7 @@ class Window(NamedTuple):
 
     Attributes:
         question: number of the question.
-        offsets: `[tokens, 2]` where each token starts and ends in the context, in characters; 0, 0 for other tokens.
+        offsets: `[tokens, 2]` start and end of each token in the context, in characters; 0, 0 for other tokens.
     """
 
     question: int
@@ -55,7 +56,7 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Questions and the windows they are read in.
+    """Questions and the windows in which they are read.
 
     Attributes:
         questions: the questions.
@@ -74,33 +75,30 @@ class Windows:
 @kind("questions")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionForm(SequenceForm):
-    """`id`, `question`, `context`, `answers` and `start`, where the first answer starts, as SQuAD v1.1 has them.
+    """`id`, `question`, `context`, `answers` and `start` (of the first answer, in characters), as in SQuAD v1.1.
 
     An example is a window of a paragraph: `[CLS] question [SEP] part of the paragraph [SEP]` for BERT. Long paragraphs
-    have several, which overlap by `stride` tokens. `start_positions` and `end_positions` are those of the first answer,
-    or both 0 where it is not in the window. `context_mask` is 1 at the paragraph's tokens, `window` is its number.
+    have several windows, which overlap by `stride` tokens. `start_positions` and `end_positions` are the first and last
+    token of the first answer, or both 0 if it is not in the window. `context_mask` is 1 at the paragraph's tokens;
+    `window` is the window's number.
 
     Attributes:
-        length: tokens of a window.
-        stride: tokens by which windows of one paragraph overlap.
+        length: number of tokens of a window.
+        stride: number of tokens by which windows of one paragraph overlap.
     """
 
     fields: ClassVar = {"id": "text", "question": "text", "context": "text", "answers": "texts", "start": "integer"}
     columns: ClassVar = ("input_ids", "token_type_ids", "context_mask")
     targets: ClassVar = ("start_positions", "end_positions")
 
-    length: int = 384
-    stride: int = 128
-
-    def __post_init__(self) -> None:
-        require_positive(self, "length")
-        require(self.stride >= 0, "stride", f"must not be negative, got {self.stride}")
+    length: Size = 384
+    stride: Count = 128
 
     @property
     def limit(self) -> int:
         return self.length
 
-    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[TaskRow], split: Split, seed: Seed) -> Encoded:
+    def encode(self, tokenizer: Tokenizer | None, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         questions = [_question(row) for row in rows]
         records: list[Record] = []
         for number, windows in enumerate(self._windows(tokenizer_of(tokenizer), questions)):
@@ -185,14 +183,14 @@ class QuestionWindows(Padded):
     """Windows whose answers can be read as text.
 
     Attributes:
-        all_records: those of all windows, also where only some were selected.
+        all_records: the records of all windows, even if only some were selected.
     """
 
     all_records: Records
 
     @functools.cached_property
     def windows(self) -> Windows:
-        """All windows, with their questions; their records are read for it once."""
+        """All windows with their questions; their records are read once."""
         return windows_of(self.all_records)
 
 
@@ -208,7 +206,7 @@ def windows_of(records: Records) -> Windows:
     return Windows(tuple(questions), tuple(windows))
 
 
-def _question(row: TaskRow) -> Question:
+def _question(row: Row) -> Question:
     values = row.values
     answers = tuple(values["answers"])
     if not answers:
@@ -225,7 +223,7 @@ def _cut(text: str, encoding: Any) -> str:
 
 
 def _span(question: Question, inside: np.ndarray, offsets: np.ndarray) -> tuple[int, int]:
-    """Return the first and last token of the answer in a window; 0, 0 if it is not all there."""
+    """Return the first and last token of the answer in a window; 0, 0 if the window does not hold all of it."""
     start, end = question.start, question.start + len(question.answers[0])
     tokens = np.flatnonzero(inside & (offsets[:, 1] > start) & (offsets[:, 0] < end))
     if not tokens.size or offsets[tokens[0], 0] > start or offsets[tokens[-1], 1] < end:

@@ -10,16 +10,14 @@ from headjax.core.serialize import from_data, to_data
 from headjax.data.augmentation import (
     Augmentation,
     CutMix,
-    Flip,
     Mixup,
     OneOf,
-    RandAugment,
     RandomErasing,
     RandomResizedCrop,
     RandomSquare,
 )
-from headjax.data.augmentation.pixels import CHANGES
 from headjax.data.forms.images import AugmentedImages, ImageForm, augmented
+from headjax.data.pixel_transforms import CHANGES, Flip, RandAugment
 from headjax.data.stream import train_iterator
 from tests.closeness import assert_close
 
@@ -164,7 +162,7 @@ def test_an_augmentation_is_a_value():
     source = images(Augmentation(crop=RandomSquare()))
     assert augmented(source, None) is source
     assert augmented(source, DEIT).augmentation == DEIT
-    with pytest.raises(DataError, match=r"config.data.augmentation: the examples of this task are no images"):
+    with pytest.raises(DataError, match=r"config.data.augmentation: the examples of this task are not images"):
         augmented([], DEIT)
 
 
@@ -176,9 +174,9 @@ def test_an_augmentation_is_a_value():
         (lambda: RandomSquare(margin=-1), "margin: must not be negative"),
         (lambda: RandAugment(strength=11.0), "strength: must be within"),
         (lambda: RandAugment(deviation=-1.0), "deviation: must not be negative"),
-        (lambda: RandAugment(rate=2.0), "rate: must be within"),
-        (lambda: Flip(rate=2.0), "rate: must be within"),
-        (lambda: RandomErasing(rate=2.0), "rate: must be within"),
+        (lambda: RandAugment(rate=2.0), "rate: must be from 0 to 1"),
+        (lambda: Flip(rate=2.0), "rate: must be from 0 to 1"),
+        (lambda: RandomErasing(rate=2.0), "rate: must be from 0 to 1"),
         (lambda: RandomErasing(area=(0.5, 0.1)), "area: must be within"),
         (lambda: RandomErasing(ratio=(0.0, 0.1)), "ratio: must be positive"),
         (lambda: Mixup(alpha=0.0), "alpha: must be positive"),

@@ -15,10 +15,10 @@ from headjax.data.forms import (
     QuestionForm,
     TranslationForm,
 )
+from headjax.data.forms.language import Translations
 from headjax.data.forms.questions import QuestionWindows
-from headjax.data.forms.translation import Translations
-from headjax.data.rows import TaskRow
-from headjax.data.store import record_sizes
+from headjax.data.loading import record_sizes
+from headjax.data.rows import Row
 from headjax.data.stream import train_iterator
 from headjax.mesh.distributed import BatchShare
 from headjax.tokenizers.learned import byte_tokenizer
@@ -33,7 +33,7 @@ CLS, SEP, MASK = (WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
 
 
 def texts(*found):
-    return [TaskRow(f"text {i}", {"text": text}) for i, text in enumerate(found)]
+    return [Row(f"text {i}", {"text": text}) for i, text in enumerate(found)]
 
 
 def train(form, tokenizer, rows, seed=(0,)):
@@ -91,12 +91,12 @@ def test_packed_documents_have_the_losses_they_have_alone():
 
 def pairs():
     words = ["a", "bb", "ccc", "dddd", "ee ee"]
-    return [TaskRow(f"pair {i}", {"source": words[i], "target": words[-i - 1].upper()}) for i in range(5)]
+    return [Row(f"pair {i}", {"source": words[i], "target": words[-i - 1].upper()}) for i in range(5)]
 
 
 def test_packed_translations_are_those_pairs():
     form = TranslationForm(length=12)
-    source = train(form, BYTES, [*pairs(), TaskRow("long", {"source": "x" * 12, "target": "y"})])
+    source = train(form, BYTES, [*pairs(), Row("long", {"source": "x" * 12, "target": "y"})])
     found = []
     for example in (source[i] for i in range(len(source))):
         assert (example["labels"][example["decoder_segment_ids"] == 0] == -100).all()
@@ -226,7 +226,7 @@ def test_pretraining_on_books_and_articles(data_dir):
 def test_questions_keep_what_their_answers_are_read_from(wordpiece):
     context = "the film was not very dull it was fun , a good film"
     rows = [
-        TaskRow(
+        Row(
             "q",
             {
                 "id": f"q{i}",
@@ -248,18 +248,18 @@ def test_questions_keep_what_their_answers_are_read_from(wordpiece):
     assert held[1]["window"] == 1
     source = train(form, wordpiece, rows)
     assert source[0]["start_positions"] == start
-    bad = [TaskRow("file: question 3", dict(rows[0].values) | {"start": 2})]
+    bad = [Row("file: question 3", dict(rows[0].values) | {"start": 2})]
     with pytest.raises(DataError, match=r"^file: question 3: 'fun' does not stand at character 2"):
         form.encode(wordpiece, bad, "train", (0,))
 
 
 def test_regressions(wordpiece):
     form = LabelledForm(length=8)
-    row = TaskRow("sts.csv: line 4", {"text": "a film", "label": 2.5})
+    row = Row("sts.csv: line 4", {"text": "a film", "label": 2.5})
     assert train(form, wordpiece, [row])[0]["labels"] == np.float32(2.5)
     for value, message in (("much", "the label 'much' is not a number"), ("nan", "the label 'nan' is not finite")):
         with pytest.raises(DataError, match=f"^sts.csv: line 4: {message}"):
-            train(form, wordpiece, [TaskRow("sts.csv: line 4", {"text": "a", "label": value})])
+            train(form, wordpiece, [Row("sts.csv: line 4", {"text": "a", "label": value})])
 
 
 def image_form(**fields):
@@ -270,8 +270,8 @@ def image_form(**fields):
 def test_images():
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     rows = [
-        TaskRow("a.png", {"image": pixels, "label": "dog"}),
-        TaskRow("b.png", {"image": pixels[:, :, ::-1], "label": 0}),
+        Row("a.png", {"image": pixels, "label": "dog"}),
+        Row("b.png", {"image": pixels[:, :, ::-1], "label": 0}),
     ]
     plain = image_form()
     records = plain.encode(None, rows, "train", (0,)).records
@@ -285,7 +285,7 @@ def test_images():
     drawn = [source.draw(0, np.random.default_rng(i))["pixel_values"] for i in range(200)]
     assert len({one.tobytes() for one in drawn}) > 40  # 5 x 5 places, mirrored or not
     assert_close(examples(moved, None, records, "validation")[0]["pixel_values"], expected, sums=1)
-    large = TaskRow("c.png", {"image": np.full((20, 30, 3), 7, np.uint8), "label": 1})
+    large = Row("c.png", {"image": np.full((20, 30, 3), 7, np.uint8), "label": 1})
     (record,) = plain.encode(None, [large], "train", (0,)).records
     assert record["image"].shape == (8, 8, 3)
     assert (record["image"] == 7).all()
@@ -295,4 +295,4 @@ def test_images():
         ({"image": pixels[..., :2]}, r"expected an image uint8 \[height, width, 3\], got uint8 \[8, 8, 2\]"),
     ):
         with pytest.raises(DataError, match=f"^a.png: {message}"):
-            plain.encode(None, [TaskRow("a.png", dict(rows[0].values) | values)], "train", (0,))
+            plain.encode(None, [Row("a.png", dict(rows[0].values) | values)], "train", (0,))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headjax.data.forms.packing import pack, segments
+from headjax.data.forms.language import pack, segments
 
 
 @settings(max_examples=25)

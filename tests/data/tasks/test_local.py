@@ -10,8 +10,8 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
+from headjax.data.task_spec import split_files
 from headjax.data.tasks import TASKS, find_task
-from headjax.data.tasks.local import split_files
 from tests.data.vocabulary import write_lines
 
 

@@ -107,7 +107,7 @@ def fits(value, what, spec):
 
 def test_every_task_reads_its_data_sets(mocked):
     """Names, versions, splits and features exist, and give rows of the form's fields."""
-    from headjax.data.tasks.seqio_tasks import seqio_tasks
+    from headjax.data.seqio_tasks import seqio_tasks
 
     read = set()
     for spec in TASKS.values():
@@ -126,7 +126,7 @@ def test_every_task_reads_its_data_sets(mocked):
 
 
 def test_rows_of_tfds_are_rows_of_the_form(mocked):
-    from headjax.data.tasks.seqio_tasks import tfds_rows
+    from headjax.data.seqio_tasks import tfds_rows
 
     for name in ("mrpc", "stsb", "squad", "mtnt_enfr", "cifar10"):
         spec = find_task(name)
@@ -142,7 +142,7 @@ def test_rows_of_tfds_are_rows_of_the_form(mocked):
 
 def test_the_number_of_rows_is_known_or_said_not_to_be(mocked):
     """Data that is there but cannot be counted is an error, not an unknown number."""
-    from headjax.data.tasks.seqio_tasks import tfds_rows
+    from headjax.data.seqio_tasks import tfds_rows
 
     spec = find_task("mrpc")
     with mocked(2):
@@ -157,7 +157,7 @@ def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
 
     import seqio
 
-    from headjax.data.tasks.seqio_tasks import tfds_rows
+    from headjax.data.seqio_tasks import tfds_rows
 
     def unreachable(*arguments):
         raise OSError("Name or service not known")
@@ -207,7 +207,7 @@ def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
 
 
 def test_the_same_task_over_local_files(mocked, tmp_path):
-    from headjax.data.tasks.seqio_tasks import local_seqio_task, register, seqio_tasks
+    from headjax.data.seqio_tasks import local_seqio_task, register, seqio_tasks
 
     spec = find_task("mrpc")
     write_lines(tmp_path / "train.tsv", "text\tsecond\tlabel", "a film\tthe film\t1", "it was fun\tdull\t0")
@@ -234,7 +234,7 @@ def test_tasks_of_text_to_text(tmp_path):
     """With a tokenizer, seqio itself gives token ids, ended and cut to its lengths."""
     import seqio
 
-    from headjax.data.tasks.seqio_tasks import local_seqio_task, register, seqio_tasks
+    from headjax.data.seqio_tasks import local_seqio_task, register, seqio_tasks
 
     tokenizer = byte_tokenizer()
     end = tokenizer.special_id("eos_token")
@@ -262,7 +262,7 @@ def test_tasks_of_text_to_text(tmp_path):
 
 
 def test_rows_as_text():
-    from headjax.data.tasks.seqio_text import text_writer
+    from headjax.data.seqio_tasks import text_writer
 
     rows = {
         "mrpc": {"text": "a", "second": "b", "label": 1},

@@ -1,4 +1,4 @@
-"""Tasks of text: language models, BERT's pre-training, SQuAD, translation."""
+"""The papers' tasks by name, and the specifications of those of text: data sets in TFDS and local files."""
 
 from __future__ import annotations
 
@@ -8,29 +8,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headjax.core.errors import DataError
+from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document, HeldOut, read_documents
 from headjax.data.forms import LanguageForm, PretrainingForm, QuestionForm, TranslationForm
-from headjax.data.rows import Rows, RowSource, Split, TaskRow
-from headjax.data.tasks.local import HELD_OUT, SUFFIXES, TFRECORD, has_suffix, local_rows, rows_of, split_files
-from headjax.data.tasks.spec import TaskSpec, TfdsSource
-from headjax.data.text_rows import read_questions, sentence_pairs, text_lines
+from headjax.data.glue import GLUE_TASKS
+from headjax.data.image_data import IMAGE_TASKS
+from headjax.data.rows import Row, Rows, RowSource, Split
+from headjax.data.task_spec import (
+    HELD_OUT,
+    ROW_SUFFIXES,
+    TFRECORD,
+    TaskSpec,
+    TfdsSource,
+    has_suffix,
+    local_rows,
+    rows_of,
+    split_files,
+)
+from headjax.data.text_rows import read_questions, text_lines, translation_pairs
 
-TABLES = (".csv", ".tsv", ".json", ".jsonl", TFRECORD)
+TABLES = tuple(suffix for suffix in ROW_SUFFIXES if suffix != ".txt")
 TEXTS = (".txt", ".md", ".tokens", ".raw")
 
 
 def local_sentences(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Text files whose every line is a row of its own, or tables and TFRecords with a column `text`."""
+    """Return the lines of text files as rows, or the rows of tables and TFRecords with a column `text`."""
     if any(has_suffix(path, TABLES) for path in _inside(paths)):
         return local_rows(spec, paths)
     return rows_of(spec, split_files(paths, TEXTS), text_lines)
 
 
 def local_documents(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Text files, each a document or several, or tables and TFRecords with a column `text`.
+    """Return the documents of text files as rows, or the rows of tables and TFRecords with a column `text`.
 
-    Project Gutenberg's header and licence are left out, WikiText's articles are documents of their own. Where no file
-    is for validation, some of the text is held out as `headjax.data.documents.HeldOut` does it.
+    Project Gutenberg's header and licence are left out; each of WikiText's articles is a document. Without a file for
+    validation, `headjax.data.documents.HeldOut` holds some of the text out.
     """
     if any(has_suffix(path, TABLES) for path in _inside(paths)):
         return local_rows(spec, paths)
@@ -48,8 +60,8 @@ def _documents(files: Sequence[Path]) -> Iterator[Document]:
     return itertools.chain.from_iterable(map(read_documents, files))
 
 
-def _rows(read: Callable[[], Iterator[Document]]) -> Iterator[TaskRow]:
-    return (TaskRow(document.name, {"text": document.text}) for document in read())
+def _rows(read: Callable[[], Iterator[Document]]) -> Iterator[Row]:
+    return (Row(document.name, {"text": document.text}) for document in read())
 
 
 def _inside(paths: Sequence[Path]) -> Iterable[Path]:
@@ -57,9 +69,9 @@ def _inside(paths: Sequence[Path]) -> Iterable[Path]:
 
 
 def local_squad(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Files in SQuAD's format, or TFRecords of the fields.
+    """Return the rows of files in SQuAD's format, or of TFRecords of the fields.
 
-    Splits go by names as everywhere, but where no file is for validation all are that are not called `train`.
+    Files are assigned to splits by name, see `split_files`; if none is for validation, all those not named `train` are.
     """
     try:
         files = split_files(paths, (".json", ".json.gz"))
@@ -79,14 +91,14 @@ def local_squad(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
 
 
 def local_pairs(source: str, target: str, spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Line-aligned files `NAME.source` and `NAME.target`, also packed; or tables and TFRecords of both fields.
+    """Return the rows of line-aligned files `NAME.source` and `NAME.target`, or of tables and TFRecords of both fields.
 
     Args:
         source, target: the languages.
         spec, paths: see `local_rows`.
     """
     given = [path for path in paths if not path.is_dir()]
-    if given and all(has_suffix(path, SUFFIXES) for path in given):
+    if given and all(has_suffix(path, ROW_SUFFIXES) for path in given):
         return local_rows(spec, paths)
     named = [path.parent / f"{path.name}.{source}{suffix}" for path in given for suffix in ("", ".gz")]
     asked = [path for path in paths if path.is_dir()] + [path for path in named if path.is_file()]
@@ -94,8 +106,8 @@ def local_pairs(source: str, target: str, spec: TaskSpec, paths: Sequence[Path])
     return rows_of(spec, files, functools.partial(_pairs, source, target))
 
 
-def _pairs(source: str, target: str, file: Path) -> Iterator[TaskRow]:
-    return sentence_pairs(str(file).removesuffix(".gz").removesuffix(f".{source}"), source, target)
+def _pairs(source: str, target: str, file: Path) -> Iterator[Row]:
+    return translation_pairs(str(file).removesuffix(".gz").removesuffix(f".{source}"), source, target)
 
 
 BOTH: Mapping[Split, str] = {"train": "train", "validation": "validation"}
@@ -104,7 +116,7 @@ BOTH: Mapping[Split, str] = {"train": "train", "validation": "validation"}
 def _translation(
     name: str, languages: str, tfds: str = "", splits: Mapping[Split, str] = BOTH, vocab_size: int = 32_768
 ) -> TaskSpec:
-    """A task of two languages: `en-de`. TFDS names the features by language, or `src` and `dst`."""
+    """Return a task of two languages (`en-de`). TFDS names the features by language, or `src` and `dst`."""
     source, _, target = languages.partition("-")
     fields = {"source": source, "target": target}
     if tfds.startswith("mtnt"):
@@ -136,11 +148,11 @@ DOCUMENTS: Mapping[str, tuple[TfdsSource, ...]] = {
     "wikitext": (),
     "text": (),
 }
-"""Tasks of whole documents. BooksCorpus is distributed by nobody any more; TFDS's books are PG-19, from before 1919."""
+"""Tasks of whole documents. BooksCorpus is no longer distributed; TFDS's books are PG-19, from before 1919."""
 
 WMT14_DE, WMT14_FR = "wmt14_translate/de-en:1.0.0", "wmt14_translate/fr-en:1.0.0"
 
-TASKS = (
+TEXT_TASKS = (
     TaskSpec(
         name="lm1b",
         form=LanguageForm(length=256, packed=True),
@@ -201,3 +213,22 @@ TASKS = (
     _translation("iwslt14_deen", "de-en", vocab_size=10_000),
     _translation("multi30k", "en-de", vocab_size=6_000),
 )
+
+TASKS: Mapping[str, TaskSpec] = {spec.name: spec for spec in (*TEXT_TASKS, *GLUE_TASKS, *IMAGE_TASKS)}
+"""The tasks by name."""
+
+
+def find_task(name: str) -> TaskSpec:
+    """Return a task by name.
+
+    Raises:
+        DataError: no task has this name.
+    """
+    if name not in TASKS:
+        raise DataError(f"task: {unknown_name('task', name, TASKS)}")
+    return TASKS[name]
+
+
+def metrics_of(name: str) -> tuple[str, ...]:
+    """Return a task's own metrics, the headline first; empty if the task is unknown or has its form's usual metrics."""
+    return TASKS[name].metrics if name in TASKS else ()

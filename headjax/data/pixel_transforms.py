@@ -1,4 +1,4 @@
-"""Changes of an image's pixels that keep its size."""
+"""Random changes of a training image's pixels that keep its size: mirroring and RandAugment."""
 
 from __future__ import annotations
 
@@ -9,34 +9,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headjax.core.errors import DataError, require, require_positive
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Checked, NotNegative, Share, Size
 from headjax.core.serialize import kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class PixelTransform(abc.ABC):
-    """Changes an image before its pixels become the numbers that a model reads."""
+class PixelTransform(Checked, abc.ABC):
+    """Base of the changes of an image before its pixels are scaled to the model's inputs."""
 
     @abc.abstractmethod
     def __call__(self, image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """An image uint8 `[height, width, channels]`, changed; the input stays as it is."""
+        """Return a changed image uint8 `[height, width, channels]`; the input is not modified."""
 
 
 @kind("flip")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flip(PixelTransform):
-    """Left and right exchanged.
+    """Mirrors left and right.
 
     Attributes:
-        rate: how often.
+        rate: probability that an image is mirrored.
     """
 
-    rate: float = 0.5
-
-    def __post_init__(self) -> None:
-        require(0.0 <= self.rate <= 1.0, "rate", f"must be within [0, 1], got {self.rate}")
+    rate: Share = 0.5
 
     def __call__(self, image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return image[:, ::-1] if generator.random() < self.rate else image
@@ -45,30 +43,28 @@ class Flip(PixelTransform):
 @kind("rand_augment")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandAugment(PixelTransform):
-    """Some of fifteen changes, drawn with replacement (Cubuk et al. 2020), each done `rate` of the time.
+    """Applies a few of fifteen changes, drawn with replacement (Cubuk et al. 2020), each with probability `rate`.
 
-    How strong each is, is drawn from a normal distribution and cut to [0, `STRONGEST`]; directions are drawn too. All
-    grow with their strength, as in DeiT's recipe (`rand-m9-mstd0.5-inc1`): see `CHANGES`.
+    The strength of a change is drawn from a normal distribution and clipped to [0, `STRONGEST`]; its direction is
+    random. All changes grow with their strength, as in DeiT's recipe (`rand-m9-mstd0.5-inc1`): see `CHANGES`.
 
     Attributes:
-        count: changes of an image.
-        strength: mean of their strengths.
-        deviation: of their strengths.
-        rate: how often a change that is drawn is done.
-        fill: colour of what comes into the image from outside, for each channel.
+        count: number of changes drawn for an image.
+        strength: mean of the strengths.
+        deviation: standard deviation of the strengths.
+        rate: probability that a drawn change is applied.
+        fill: colour of pixels from outside the image, one value per channel.
     """
 
-    count: int = 2
+    count: Size = 2
     strength: float = 9.0
-    deviation: float = 0.5
-    rate: float = 0.5
+    deviation: NotNegative = 0.5
+    rate: Share = 0.5
     fill: tuple[int, ...] = (124, 116, 104)
 
     def __post_init__(self) -> None:
-        require_positive(self, "count")
+        super().__post_init__()
         require(0.0 <= self.strength <= STRONGEST, "strength", f"must be within [0, {STRONGEST}], got {self.strength}")
-        require(self.deviation >= 0.0, "deviation", f"must not be negative, got {self.deviation}")
-        require(0.0 <= self.rate <= 1.0, "rate", f"must be within [0, 1], got {self.rate}")
 
     def __call__(self, image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         from PIL import Image
@@ -87,14 +83,15 @@ class RandAugment(PixelTransform):
 
 
 STRONGEST = 10.0
+"""The greatest strength of a change."""
 
 Fill = int | tuple[int, ...]
 Change = Callable[["Image", float, float, Fill], "Image"]
-"""From (image, strength as a share of the strongest, direction, colour from outside) to an image."""
+"""Maps (image, strength / `STRONGEST`, direction of +-1, fill colour) to an image."""
 
 
 def _moved(image: Image, fill: Fill, **matrix: float) -> Image:
-    """An image whose pixel at (x, y) is that at (x + across * y + right, down * x + y + below) before."""
+    """Return an image whose pixel at (x, y) was at (x + across * y + right, down * x + y + below)."""
     from PIL import Image as images
 
     across, right, down, below = (matrix.get(name, 0.0) for name in ("across", "right", "down", "below"))
@@ -131,7 +128,7 @@ def _recoloured(name: str, *arguments: Callable[[float], int]) -> Change:
 
 
 def _brighter_shadows(image: Image, share: float, sign: float, fill: Fill) -> Image:
-    """Adds to the darker half of the pixels."""
+    """Return the image with its darker half of the pixel values raised."""
     return image.point(
         [min(value + int(110 * share), 255) if value < 128 else value for value in range(256)] * len(image.getbands())
     )
@@ -154,5 +151,5 @@ CHANGES: Mapping[str, Change] = {
     "shift_x": lambda image, share, sign, fill: _moved(image, fill, right=0.45 * share * sign * image.width),
     "shift_y": lambda image, share, sign, fill: _moved(image, fill, below=0.45 * share * sign * image.height),
 }
-"""The changes by name, with timm's strengths: up to 30 degrees, 1 bit a channel, all pixels inverted, 110 added to dark
-pixels, factors from 0.1 to 1.9, shears of 0.3 and shifts of 0.45 of a side."""
+"""The changes by name with timm's greatest strengths: rotation by 30 degrees, 1 bit per channel, all pixels inverted,
+110 added to dark pixels, enhancement factors from 0.1 to 1.9, shears of 0.3, shifts of 0.45 of a side."""

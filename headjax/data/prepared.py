@@ -1,7 +1,6 @@
-"""Where records are: in memory, or in shards on disk, with the same arrays in both.
+"""Prepared folders: shards of records on disk, the manifest that describes them, and the kind of data `task`.
 
-A shard is an ArrayRecord file (https://github.com/google/array_record) whose records are safetensors files; a manifest
-says what a folder of shards holds.
+A shard is an ArrayRecord file (https://github.com/google/array_record) whose records are safetensors files.
 """
 
 from __future__ import annotations
@@ -11,19 +10,25 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.fields import Count, Size
 from headjax.core.files import write_file
-from headjax.core.serialize import dumps, from_data
+from headjax.core.serialize import dumps, from_data, kind
+from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Record, Records
-from headjax.data.forms.form import Form, Seed
-from headjax.data.rows import Rows, RowSource, Split, TaskRow, fingerprint
+from headjax.data.files import candidate_folders, missing
+from headjax.data.forms.form import Form
+from headjax.data.loading import Reading, Stored, task_data, totals
+from headjax.data.rows import Split
+from headjax.data.task import DataConfig, TaskData
+from headjax.data.tasks import metrics_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
 MANIFEST = "manifest.json"
@@ -33,124 +38,24 @@ FORMAT = 1
 
 WRITING = "group_size:1"
 READING = "readahead_buffer_size:0,max_parallelism:0"
-"""Options for records that are read one by one in any order."""
+"""ArrayRecord's options for records that are read one by one in any order."""
 
 PARTIAL = ".partial"
 
 OPEN_SHARDS = 512
-"""Shards that are open at the same time at most; systems often allow a process 1024 open files."""
-
-
-class Stored(NamedTuple):
-    """The records of a split.
-
-    Attributes:
-        records: the records.
-        sizes: `[records]` their tokens.
-        counts: examples and what the form counted, with words and bytes per token where they are known.
-    """
-
-    records: Records
-    sizes: np.ndarray
-    counts: Mapping[str, Any]
-
-
-class InMemory(NamedTuple):
-    """Rows that were encoded into memory.
-
-    Attributes:
-        splits: the records of both splits.
-        fingerprint: hash of what is trained on, which checkpoints hold.
-    """
-
-    splits: Mapping[Split, Stored]
-    fingerprint: str
-
-
-def encode_rows(
-    form: Form, rows: Mapping[Split, Sequence[TaskRow]], tokenizer: Tokenizer | None, seed: Seed = (0,)
-) -> InMemory:
-    """Encodes rows into memory.
-
-    Args:
-        form: how rows become records.
-        rows: by split.
-        tokenizer: of the text.
-        seed: of what is drawn at random.
-
-    Raises:
-        DataError: a row that cannot be used, or a split whose rows give no record.
-    """
-    if form.reads_text:
-        form.check(tokenizer)
-    splits: dict[Split, Stored] = {}
-    trained = ""
-    for split, some in rows.items():
-        encoded = form.encode(tokenizer, some, split, seed)
-        if some and not len(encoded.records):
-            raise DataError(form.nothing(split, encoded.counts, some[0].place))
-        sizes = record_sizes(form, encoded.records)
-        splits[split] = Stored(encoded.records, sizes, totals([(len(sizes), encoded.counts)]))
-        if split == "train":
-            trained = encoded.fingerprint or fingerprint(some)
-    return InMemory(splits, trained)
-
-
-def record_sizes(form: Form, records: Records) -> np.ndarray:
-    """Return int32 `[records]` tokens."""
-    return np.asarray([form.tokens(records[index]) for index in range(len(records))], np.int32)
-
-
-def read_when_asked(form: Form, rows: Rows) -> dict[Split, Stored]:
-    """Return the records of rows that are read one by one, each encoded whenever it is read (images in their files)."""
-    return {
-        split: Stored(RowRecords(form, source), np.ones(source.count, np.int64), {"examples": source.count})
-        for split, source in rows.items()
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class RowRecords:
-    """One record of each row, made when it is read.
-
-    Attributes:
-        form: makes it.
-        source: reads the rows.
-    """
-
-    form: Form
-    source: RowSource
-
-    def __len__(self) -> int:
-        return self.source.count
-
-    def __getitem__(self, index: int) -> Record:
-        return self.form.encode(None, [self.source.at(index)], "train", ()).records[0]
-
-
-def totals(shards: Iterable[tuple[int, Mapping[str, int]]]) -> dict[str, Any]:
-    """Return examples and counts over shards, with words and bytes per token where they are known."""
-    total: dict[str, Any] = {"examples": 0}
-    for examples, counts in shards:
-        total["examples"] += examples
-        for name, count in counts.items():
-            total[name] = total.get(name, 0) + count
-    for name in ("words", "bytes"):
-        if name in total and total.get("tokens"):
-            total[f"{name}_per_token"] = total[name] / total["tokens"]
-    return total
+"""Greatest number of shards open at the same time; systems often allow a process 1024 open files."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A shard.
+    """Entry of a shard in the manifest.
 
     Attributes:
-        name: its file.
+        name: file name.
         split: `train` or `validation`.
-        examples: its records.
-        rows: fingerprint of the rows it was made of.
-        counts: what its form counted.
+        examples: number of records.
+        rows: fingerprint of the rows that were encoded.
+        counts: counts of the form.
     """
 
     name: str
@@ -162,18 +67,18 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A prepared task.
+    """Description of a prepared task.
 
     Attributes:
-        task: its name.
-        form: how rows became records.
-        source: where the rows come from.
+        task: name of the task.
+        form: form that encoded the rows.
+        source: origin of the rows.
         tokenizer: fingerprint of the vocabulary; empty for a task without text.
-        shard_bytes: bytes of a shard's rows, about.
-        seed: of what was drawn at random.
-        versions: of the programs that wrote it.
+        shard_bytes: approximate size of a shard's rows in bytes.
+        seed: seed of the random choices in encoding.
+        versions: versions of the programs that wrote the folder.
         shards: the shards in order.
-        format: of the folder.
+        format: version of the folder's format.
     """
 
     task: str
@@ -188,20 +93,20 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that decides what the examples are."""
+        """Hash of everything that the examples depend on."""
         data = [dumps(self.form), self.tokenizer, self.seed, [[shard.name, shard.rows] for shard in self.shards]]
         return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
 
     def of(self, split: str) -> list[Shard]:
-        """The shards of a split."""
+        """Return the shards of a split."""
         return [shard for shard in self.shards if shard.split == split]
 
     def counts(self, split: str) -> dict[str, Any]:
-        """Examples and what the form counted, over a split, with words and bytes per token where they are known."""
+        """Return the counts of a split, see `totals`."""
         return totals((shard.examples, shard.counts) for shard in self.of(split))
 
     def stored(self, folder: Path) -> dict[Split, Stored]:
-        """Return the records of both splits: those to train on are read from disk, the others are in memory.
+        """Return the records of both splits: training records are read from disk, the others are in memory.
 
         Raises:
             DataError: a shard is missing or damaged.
@@ -223,21 +128,21 @@ class Manifest:
         return ShardRecords([folder / shard.name for shard in shards], [shard.examples for shard in shards])
 
     def write(self, folder: Path, name: str = MANIFEST) -> None:
-        """Writes it into its folder."""
+        """Write the manifest into its folder."""
         write_file(folder / name, dumps(self).encode())
 
 
 def is_prepared(path: str | Path) -> bool:
-    """Whether a path is a folder of prepared shards, finished or not."""
+    """Return whether a path is a folder of prepared shards, finished or not."""
     folder = Path(path).expanduser()
     return (folder / MANIFEST).is_file() or (folder / UNFINISHED).is_file()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a prepared folder.
+    """Return the manifest of a prepared folder.
 
     Raises:
-        DataError: there is none, it is not finished, or it is broken.
+        DataError: the folder has no manifest, is not finished, or is damaged.
     """
     if not (folder / MANIFEST).is_file():
         if (folder / UNFINISHED).is_file():
@@ -247,10 +152,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def load_manifest(file: Path) -> Manifest:
-    """A manifest, finished or not.
+    """Return a manifest, finished or not.
 
     Raises:
-        DataError: it is broken, or of a later format.
+        DataError: a damaged file, or one of a later format.
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -264,10 +169,10 @@ def load_manifest(file: Path) -> Manifest:
 
 
 def write_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
-    """Writes a shard and, beside it, its records' sizes (`.npy`); the shard appears under its name when both are whole.
+    """Write a shard and, beside it, its records' sizes (`.npy`). The shard gets its name when both are complete.
 
     Raises:
-        DataError: it cannot be written (a full disk); nothing of it is left then.
+        DataError: the shard cannot be written (a full disk); no partial file is left.
     """
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -289,19 +194,19 @@ def write_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
 
 
 def sizes_path(path: Path) -> Path:
-    """Where the sizes of a shard's records stand."""
+    """Return the path of the sizes of a shard's records."""
     return path.with_suffix(".npy")
 
 
 class ShardRecords:
-    """The records of several shards by index; safe to read from several threads, and to send to another process.
+    """The records of several shards by index. Threads may share it, and it can be pickled.
 
     Args:
         paths: the shards.
-        counts: how many records each must have.
+        counts: number of records that each must have.
 
     Raises:
-        DataError: a shard that is missing, or does not hold so many records; the message starts with it.
+        DataError: a shard that is missing or has another number of records; the message starts with its path.
     """
 
     def __init__(self, paths: Sequence[Path], counts: Sequence[int]) -> None:
@@ -341,10 +246,10 @@ class ShardRecords:
         self.__init__(**state)  # type: ignore[misc]
 
     def sizes(self) -> np.ndarray:
-        """`[records]` sizes, as they were written.
+        """Return `[records]` sizes, as they were written.
 
         Raises:
-            DataError: a file of them is missing or damaged.
+            DataError: a file of sizes is missing or damaged.
         """
         found = []
         for path, count in zip(self.paths, self.counts, strict=True):
@@ -364,3 +269,70 @@ class ShardRecords:
             return ArrayRecordReader(str(path), READING)
         except RuntimeError as error:
             raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+
+
+@kind("task")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreparedData(DataConfig):
+    """A task that `headjax prepare` wrote. Training examples are read from disk, validation examples are in memory.
+
+    Attributes:
+        task: name of the task; empty accepts whatever task the folder holds.
+        path: the prepared folder; empty looks for `prepared/TASK` under the folder that HEADJAX_DATA names.
+        length: number of tokens of an example; if not 0, the folder must have been prepared with it.
+        size: side of an image in pixels; if not 0, the folder must have been prepared with it.
+        buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
+        augmentation: random changes of training images; None for the task's usual ones.
+    """
+
+    task: str = ""
+    path: str = ""
+    length: Count = 0
+    size: Count = 0
+    buckets: tuple[Size, ...] = ()
+    augmentation: Augmentation | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.task or self.path), "path", "name a prepared folder, or a task to look for")
+
+    def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
+        folder, manifest = self.open()
+        own = Tokenizer.load(folder / TOKENIZER) if manifest.tokenizer else None
+        if own is not None and own.fingerprint != manifest.tokenizer:
+            raise DataError(f"{folder / TOKENIZER}: not the vocabulary that the shards were written with")
+        if tokenizer is not None and own is not None and tokenizer.fingerprint != own.fingerprint:
+            raise DataError(
+                f"{folder}: prepared with another vocabulary ({own.vocab_size:,} tokens, {own.fingerprint}) than "
+                f"the model's ({tokenizer.vocab_size:,} tokens, {tokenizer.fingerprint}); prepare it with --tokenizer"
+            )
+        info = {
+            "text": str(folder),
+            "task": manifest.task,
+            "tokenizer": manifest.tokenizer,
+            "data": manifest.fingerprint,
+        }
+        reading = Reading(metrics_of(manifest.task), self.buckets, self.augmentation)
+        return task_data(manifest.form, own, manifest.stored(folder), info, reading)
+
+    def open(self) -> tuple[Path, Manifest]:
+        """Return the folder and its manifest.
+
+        Raises:
+            DataError: no prepared folder is found, or it holds another task or length.
+        """
+        names = (f"prepared/{self.task}",)
+        for folder in candidate_folders(self.path, names):
+            if not is_prepared(folder) and not self.path:
+                continue
+            manifest = read_manifest(folder)
+            if self.task and manifest.task != self.task:
+                raise DataError(f"{folder}: holds {manifest.task}, not {self.task}")
+            for field in ("length", "size"):
+                wanted, found = getattr(self, field), getattr(manifest.form, field, 0)
+                if wanted and wanted != found:
+                    raise DataError(f"{folder}: prepared with {field} {found}, config.data.{field} is {wanted}")
+            return folder, manifest
+        if self.path:
+            raise DataError(f"{self.path}: no such folder")
+        raise missing(self.task, self.path, names, f"what `headjax prepare {self.task}` writes")

@@ -1,32 +1,65 @@
-"""Text files: which there are, and their lines."""
+"""Files of data: the folders in which data sets are looked for, the files of a path, and the lines of a file."""
 
 from __future__ import annotations
 
 import glob
 import gzip
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from headjax.core.errors import DataError
 from headjax.core.files import reading
 
-SUFFIXES = (".md", ".txt")
-"""What a folder is searched for."""
+ROOT = "HEADJAX_DATA"
+"""Environment variable that names the folder in which data sets are looked for."""
+
+TEXT_SUFFIXES = (".md", ".txt")
+"""Suffixes of the files that are read when a folder of texts is named."""
+
+
+def candidate_folders(path: str, names: Sequence[str]) -> Iterator[Path]:
+    """Yield the given folder or, if `path` is empty, the folders of these names under the one that `ROOT` names."""
+    if path:
+        yield Path(path).expanduser()
+    elif ROOT in os.environ:
+        yield from (Path(os.environ[ROOT]).expanduser() / name for name in names)
+
+
+def missing(task: str, path: str, names: Sequence[str], wanted: str = "its files") -> DataError:
+    """Return the error of a data set that was found in none of its candidate folders."""
+    if path:
+        return DataError(f"{path}: not a folder of {task}: expected {wanted}")
+    if ROOT in os.environ:
+        return DataError(f"{os.environ[ROOT]}: {ROOT} has no folder {' or '.join(names)} with {wanted}")
+    return DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
+
+
+def data_folder(task: str, path: str, names: Sequence[str], holds: Callable[[Path], bool]) -> Path:
+    """Return the first candidate folder that holds a data set.
+
+    Raises:
+        DataError: none does.
+    """
+    for folder in candidate_folders(path, names):
+        if holds(folder):
+            return folder
+    raise missing(task, path, names)
 
 
 def find_files(path: str | Path) -> list[Path]:
-    """The files that a path stands for, sorted: a file, the text files of a folder, or what matches a glob pattern.
+    """Return the files that a path stands for, sorted: a file, the text files of a folder, or a pattern's matches.
 
     Raises:
-        DataError: there is none; the message starts with the path.
+        DataError: there is no file; the message starts with the path.
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        files = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()]
+        files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
         files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
         if not files:
-            raise DataError(f"{path}: no {' or '.join('*' + suffix for suffix in SUFFIXES)} file in this folder")
+            raise DataError(f"{path}: no {' or '.join('*' + suffix for suffix in TEXT_SUFFIXES)} file in this folder")
         return sorted(files)
     if path.exists():
         return [path]
@@ -39,10 +72,10 @@ def find_files(path: str | Path) -> list[Path]:
 
 
 def read_lines(file: Path) -> Iterator[str]:
-    r"""A file's lines as `read_text` has them, each with its `\n` (a last one may have none), read when asked for.
+    r"""Yield a file's lines as `read_text` has them, each with its `\n` (the last one may have none).
 
     Raises:
-        DataError: what `read_text` raises, once the line is reached.
+        DataError: an error that `read_text` would raise, once its line is reached.
     """
     offset = 0
     blank: list[str] | None = []  # lines before the first with text
@@ -70,7 +103,7 @@ def read_lines(file: Path) -> Iterator[str]:
 
 
 def count_lines(file: Path) -> int:
-    """How many lines `read_lines` gives, without decoding them.
+    """Return the number of lines that `read_lines` yields, without decoding them.
 
     Raises:
         DataError: a file that cannot be read.
