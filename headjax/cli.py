@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from headjax.commands.options import Parser, Result, parse_options
 from headjax.core.errors import HeadjaxError
 from headjax.core.files import write_file
 from headjax.version import __version__
+
+if TYPE_CHECKING:
+    from headjax.commands.options import Result
 
 COMMANDS = {
     "quickstart": "train a small decoder, score, prune and convert its heads, write a report",
@@ -37,6 +40,19 @@ COMMANDS = {
 """Commands and their purposes; each is `Options` and `run` of the module `headjax.commands.<name>`."""
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are `HeadjaxError`s of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message as the error that the command line prints."""
+        raise HeadjaxError(message.removeprefix("argument "))
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        # The beginning of two spellings of one option is not ambiguous.
+        found: list[Any] = super()._get_option_tuples(option_string)
+        return found[:1] if len({match[0].dest for match in found}) == 1 else found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, 2 for an error that one line explains, or the result's own."""
     try:
@@ -52,14 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     if not words or words[0] not in COMMANDS:
         return _without_command(words)
+    from headjax.commands.options import parse_options
+
     name = words[0]
     overrides = tuple(word for word in words if word.startswith("--config."))
     command = importlib.import_module(f"headjax.commands.{name}")
     given = {"overrides": overrides} if "overrides" in command.Options.__dataclass_fields__ else {}
     if overrides and not given:
         raise HeadjaxError(f"{overrides[0]}: {name} takes no config")
+    text = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
     typed = [word for word in words[1:] if word not in overrides]
-    options = parse_options(command.Options, typed, prog=f"headjax {name}", description=_sentence(name), **given)
+    options = parse_options(command.Options, typed, Parser(prog=f"headjax {name}", description=text), **given)
 
     from rich.console import Console
 
@@ -89,10 +108,6 @@ def _without_command(words: list[str]) -> int:
     parser.parse_args(words)
     parser.print_help()
     return 0
-
-
-def _sentence(name: str) -> str:
-    return COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
 
 
 @contextlib.contextmanager

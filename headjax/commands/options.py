@@ -17,7 +17,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
@@ -107,28 +107,18 @@ class CommandOptions:
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are `HeadjaxError`s."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the message as an error that the command line prints in one line."""
-        raise HeadjaxError(message.removeprefix("argument "))
-
-
-def parse_options(cls: type[OptionsT], words: Sequence[str], *, prog: str, description: str, **given: Any) -> OptionsT:
+def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.ArgumentParser, **given: Any) -> OptionsT:
     """Return a command's options as typed.
 
     Args:
         cls: the dataclass of the options.
         words: the words after the command's name.
-        prog: names of the program and the command, for the help.
-        description: the help's first line.
+        parser: an empty parser, to which the options are added.
         given: values of fields that are no options.
 
     Raises:
         HeadjaxError: an unknown or missing option, or a value that it cannot have.
     """
-    parser = Parser(prog=prog, description=description)
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if "option" in field.metadata]
     groups: dict[str, Any] = {"": parser}

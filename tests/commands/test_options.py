@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+from headjax.cli import Parser
 from headjax.commands.options import CommandOptions, argument, option, parse_options
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
@@ -37,7 +38,7 @@ class Options(CommandOptions):
 
 
 def parsed(*words: str, goal: tuple[str, ...] = ("--keep", "1"), **given):
-    return parse_options(Options, [*words, *goal], prog="headjax try", description="Try.", **given)
+    return parse_options(Options, [*words, *goal], Parser(prog="headjax try"), **given)
 
 
 def test_defaults_are_those_of_the_dataclass():
