@@ -18,11 +18,18 @@ from headjax.data.task import DataConfig
 from headjax.training.config import train_config
 from headjax.training.loop import train
 from headjax.training.metrics import read_metrics
-from tests.closeness import assert_close
+from tests.closeness import assert_close, close_to
 
 V1 = Path(__file__).parent / "fixtures" / "v1"
 EXPECTED = json.loads((V1 / "expected.json").read_text())
 CONFIGS = json.loads((V1 / "configs.json").read_text())
+
+PASS_SUMS = 2 * (4 * 8 + 2 * 2 + 4 + 2 * 16 + 8 + 16 + 2 * 8) + 257 + 3 * 16
+"""Terms added up on the way through the stored run's model.
+
+Two layers of width 8: projections, logits, output projection, softmax and context over 16 positions, feed-forward,
+norms. The logits' softmax over 257 tokens and the mean over three texts of 16 tokens follow.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +75,10 @@ def test_a_stopped_run_goes_on_to_the_same_losses(written, tmp_path, monkeypatch
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     losses = {str(record["step"]): record["train/loss"] for record in records if "train/loss" in record}
     assert losses.keys() == expected["losses"].keys()
-    # Adam divides gradients by their size, so that one of rounding errors alone moves its parameter by a whole step.
-    np.testing.assert_allclose(list(losses.values()), list(expected["losses"].values()), rtol=1e-4)
-    assert result.metrics["loss"] == pytest.approx(expected["metrics"]["loss"], rel=1e-4)
+    # Adam moves a parameter whose gradient is rounding alone by a whole step, but the loss does not depend on it then.
+    since = (config.steps - expected["stopped_at"]) * 2 * PASS_SUMS
+    assert losses == close_to(expected["losses"], sums=since)
+    assert result.metrics["loss"] == close_to(expected["metrics"]["loss"], sums=since)
     history = result.model.history[-1]["data"]
     for name, value in expected["data"].items():  # counts may have come to those of then
         assert history[name] == (history[name] | value if isinstance(value, dict) else value), name

@@ -1,4 +1,4 @@
-"""Multi-head to collaborative attention by a CP decomposition of the stacked W_Q^h W_K^hT."""
+"""Multi-head to collaborative attention by CP decompositions, and to Tucker attention in closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find CP decompositions of layers of one shape: accelerated alternating least squares from one or more starts."""
+"""CP decompositions T_h = P diag(m_h) S^T of stacked products: starts, and accelerated alternating least squares."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class _State(NamedTuple):
 
 _WINDOW = 10
 _ROUNDING = 1e-5
-"""How far, relative to ||T||^2, an error may seem to rise by rounding alone."""
+"""Largest rise of an error, relative to ||T||^2, that rounding alone can cause."""
 
 
 def solve(products: Products, start: CP, solver: Solver) -> Fit:

@@ -118,21 +118,21 @@ def convert_layer(
     memory_width: int | None = None,
     seed: int = 0,
 ) -> tuple[Attention, Params]:
-    """One layer written as another formulation, from its weights alone.
+    """Return one layer as another formulation, converted from its weights alone.
 
     Args:
-        attention, params: the layer.
-        to: what it becomes, as for `convert`.
-        width: size of the residual stream.
-        memory_width: size of what is attended to; None is `width`.
-        seed: of random starts and choices.
+        attention, params: Layer to convert.
+        to: Target, as for `convert`.
+        width: Size of the residual stream.
+        memory_width: Size of the inputs of keys and values; None is `width`.
+        seed: Seed of random starts and choices.
 
     Raises:
-        ConfigError: a target that does not exist, that changes which layers there are, or that the layer cannot become.
+        ConfigError: The target does not exist or replaces whole layers, or the layer cannot be converted to it.
     """
     target = parse_target(to) if isinstance(to, str) else to
     if isinstance(target, Restructuring):
-        raise ConfigError(f"{target.name}: changes which layers a model has; convert a whole model to it")
+        raise ConfigError(f"{target.name}: replaces the layers of a model; convert a whole model to it")
     inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
     target.check(inner, width, width if memory_width is None else memory_width)
     floats = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)
@@ -159,9 +159,7 @@ def _targets(
             continue
         target = parse_target(asked) if isinstance(asked, str) else asked
         if isinstance(target, Restructuring):
-            raise ConfigError(
-                f"{place[0]}/{place[1]}: {target.name} changes which layers there are; convert to it alone"
-            )
+            raise ConfigError(f"{place[0]}/{place[1]}: {target.name} replaces layers; convert to it alone")
         inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
         try:
             target.check(inner, width, width)
@@ -171,7 +169,7 @@ def _targets(
     if isinstance(to, Mapping):
         for stack, layer in to:
             if (stack, layer) not in targets:
-                raise ConfigError(f"to: {stack}/{layer} is no layer that can be converted")
+                raise ConfigError(f"to: {stack}/{layer} is not a layer that can be converted")
     return targets
 
 

@@ -1,4 +1,4 @@
-"""Change the size of heads: larger by appended zeros, which change nothing, smaller by the best fit."""
+"""Convert head by head: to another size of heads, or into a gate around each head's output."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def multi_head_of(attention: Attention) -> MultiHead:
     if not isinstance(attention, Grouped):
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
     plain = attention.query_norm is None and attention.key_norm is None
-    require(plain, "query_norm", "normalised queries or keys are no product of weights and cannot be converted")
+    require(plain, "query_norm", "normalised queries or keys are not products of weights and cannot be converted")
     kept = {field.name: getattr(attention, field.name) for field in dataclasses.fields(MultiHead)}
     return MultiHead(**kept)
 

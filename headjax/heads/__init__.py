@@ -1,1 +1,1 @@
-"""Which heads matter: gates, scores, ablation and removal."""
+"""Find the heads that matter, and remove the others: gates, scores, ablation, orders, surgery."""

@@ -1,4 +1,4 @@
-"""The effect of removing each head, or of leaving a layer only one, on the loss and on any metric."""
+"""Measure the effect of removing each head, or of leaving a layer only one, on the loss and on any metric."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
 Metric = Callable[[Output, Batch], jax.Array]
-"""A model's output and the batch to one value per example, `[batch]`, traceable by JAX. Higher is better."""
+"""Function of a model's output and its batch that JAX can trace; one value per example, `[batch]`, higher is better."""
 
 Mode = Literal["each", "all-but-one"]
 
 DEFAULT_BUDGET = 2**30
-"""Bytes of device memory that one call may take for its temporaries."""
+"""Bytes of device memory for the temporaries of one call."""
 
 
 class Ablation(NamedTuple):
-    """What removing heads does, example by example.
+    """Effects of removing heads, example by example.
 
     Attributes:
         mode: `each` if the head was removed, `all-but-one` if all others of its layer were.
-        heads: the heads, by stack, layer and position.
-        baseline: by metric, `[examples]` values of the model itself; `loss` is the summed loss of an example, nats.
-        ablated: by metric, `[heads, examples]` values with the ablation of each head.
-        weights: by metric, `[examples]` what each example weighs in the mean: its targets for `loss`, else 1.
+        heads: Ablated heads, by stack, layer and position.
+        baseline: By metric, `[examples]` values of the model itself; `loss` is the summed loss of an example, nats.
+        ablated: By metric, `[heads, examples]` values with the ablation of each head.
+        weights: By metric, `[examples]` weights in the mean: an example's number of targets for `loss`, else 1.
     """
 
     mode: Mode
@@ -52,7 +52,7 @@ class Ablation(NamedTuple):
     weights: dict[str, np.ndarray]
 
     def mean(self, metric: str = "loss") -> float:
-        """The metric of the model itself; the loss is per target.
+        """Return the metric of the model itself; the loss is per target.
 
         Raises:
             HeadjaxError: there is no such metric.
@@ -61,7 +61,7 @@ class Ablation(NamedTuple):
         return float(self.baseline[metric].sum() / self.weights[metric].sum())
 
     def effects(self, metric: str = "loss") -> dict[HeadId, float]:
-        """By head, the metric with its ablation minus the metric of the model itself.
+        """Return by head the metric with its ablation minus the metric of the model itself.
 
         Raises:
             HeadjaxError: there is no such metric.
@@ -73,10 +73,10 @@ class Ablation(NamedTuple):
     def compare(
         self, metric: str = "loss", test: Callable[[np.ndarray, np.ndarray], Comparison] = t_test
     ) -> dict[HeadId, Comparison]:
-        """By head, a paired test of its ablation over the examples; the loss is each example's mean over its targets.
+        """Return by head a paired test of its ablation over the examples; losses are means over an example's targets.
 
         Args:
-            metric: the metric.
+            metric: Name of the metric.
             test: `t_test`, `mcnemar` (for accuracies) or `paired_bootstrap` of `headjax.heads.significance`.
 
         Raises:
@@ -105,29 +105,29 @@ def ablate(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Ablation:
-    """Removes every head alone (`each`), or every head of a layer but one (`all-but-one`).
+    """Remove every head alone (`each`), or all heads of a layer but one (`all-but-one`).
 
     These are sections 3.2 and 3.3 of Michel et al. (2019). For every batch the residual stream entering each layer is
     computed once; an ablation in layer l then recomputes only the layers from l on. Ablations of one layer are computed
     together, as many as fit the budget. Batches may be sharded over a mesh, also of several processes.
 
     Args:
-        model: the model.
-        batches: the examples; batches of equal shapes compile once. Examples without targets are left out.
-        mode: what to remove.
-        metrics: metrics besides the loss, by name.
-        heads: heads to ablate; None is all.
+        model: Model to examine.
+        batches: Examples; batches of equal shapes compile once. Examples without targets are left out.
+        mode: Heads to remove: the head itself, or all others of its layer.
+        metrics: Metrics besides the loss, by name.
+        heads: Heads to ablate; None is all.
         gates: `[layers, max_heads]` by head stack, gates to start from (heads already removed at 0); None is all ones.
             With `all-but-one` a kept head's gate is 1.
-        budget: bytes of device memory for temporaries. How many ablations run together follows from it; the memory
-            taken does not grow with the number of heads. The streams of two batches, `[layers, batch, length, width]`
+        budget: Bytes of device memory for temporaries, which limit the number of ablations that run together. The
+            memory does not grow with the number of heads. The streams of two batches, `[layers, batch, length, width]`
             each, come on top.
-        compute: how to compute.
-        progress: called with the number of ablations done, which ends at heads times batches.
+        compute: Precision and kernels of the forward pass.
+        progress: Called with the number of ablations done, which ends at heads times batches.
 
     Raises:
-        DataError: there is no example with a target.
-        HeadjaxError: a head does not exist, an unknown mode, or the budget is too small for a single ablation.
+        DataError: No example has a target.
+        HeadjaxError: A head or the mode does not exist, or the budget is too small for a single ablation.
     """
     if mode not in ("each", "all-but-one"):
         raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), ('each', 'all-but-one'))}")
@@ -162,7 +162,7 @@ Measures = tuple[tuple[str, Metric], ...]
 
 
 def _row(config: ModelConfig, at: Gates, head: HeadId, mode: Mode) -> np.ndarray:
-    """`[max_heads]` gates of the head's layer under its ablation."""
+    """Return the gates `[max_heads]` of the head's layer under its ablation."""
     column = position(config, head)
     if mode == "each":
         row = np.array(at[head.stack][head.layer], np.float32)
@@ -182,7 +182,7 @@ def _batches(
     compute: Compute,
     budget: int,
 ) -> Iterator[tuple[_Measured, list[tuple[Chunk, _Measured]]]]:
-    """For every batch the model's own values and those of every chunk of ablations, still being computed."""
+    """Yield for every batch the model's own values and those of every chunk of ablations, still being computed."""
     config = model.config.for_evaluation()
     for batch in batches:
         arrays = device_batch(config, batch)
@@ -201,7 +201,7 @@ def _batches(
 def _compiled_within(
     budget: int, heads: Sequence[HeadId], static: tuple[Any, ...], arguments: tuple[Any, ...]
 ) -> tuple[list[Chunk], Any]:
-    """The chunks of a sweep over `heads` that fit the budget, and `_suffix` compiled for them."""
+    """Return the chunks of a sweep over `heads` that fit the budget, and `_suffix` compiled for them."""
     columns = arguments[2][heads[0].stack].shape[1]
 
     def compiled(size: int) -> Any:
@@ -249,7 +249,7 @@ def _suffix(
     layer: jax.Array,
     rows: jax.Array,
 ) -> _Measured:
-    """The values with each of `rows [variants, max_heads]` as the gates of a layer, computed from that layer on."""
+    """Return the values with each row of `rows [variants, max_heads]` as a layer's gates, computed from there on."""
 
     def one(row: jax.Array) -> _Measured:
         gates = {**at, head_stack: at[head_stack].at[layer].set(row)}
@@ -269,7 +269,7 @@ def _measure(config: ModelConfig, output: Output, batch: Batch, measures: Measur
 def _collect(
     mode: Mode, heads: tuple[HeadId, ...], baseline: list[_Measured], ablated: Mapping[HeadId, list[_Measured]]
 ) -> Ablation:
-    """The values of all batches side by side, examples without targets left out."""
+    """Join the values of all batches and leave out examples without targets."""
     targets = np.concatenate([measured.targets for measured in baseline]) if baseline else np.zeros(0)
     present = targets > 0
     if not present.any():
@@ -292,13 +292,13 @@ def _collect(
 
 
 class BestHead(NamedTuple):
-    """The head that stands in best for its whole layer.
+    """Head that can best replace its whole layer.
 
     Attributes:
-        head: the head.
-        effect: the metric with only this head in the layer, minus that of the model itself.
-        comparison: the paired test of this difference. The head was chosen as the best of its layer on the same
-            examples, which flatters it; `evaluate_on` another ablation for an honest figure, as the paper's table 5.
+        head: Name of the head.
+        effect: Metric with only this head in the layer, minus that of the model itself.
+        comparison: Paired test of this difference. The head was chosen as the best of its layer on the same examples,
+            which flatters it; `evaluate_on` another ablation gives an honest figure, as in the paper's table 5.
     """
 
     head: HeadId
@@ -313,23 +313,23 @@ def best_heads(
     evaluate_on: Ablation | None = None,
     test: Callable[[np.ndarray, np.ndarray], Comparison] = t_test,
 ) -> list[BestHead]:
-    """For every layer, the head that costs least when it is left alone.
+    """Return the head of every layer that costs least when it is left alone (Michel et al. 2019, tables 2 and 3).
 
     Args:
-        chosen_on: ablation of mode `all-but-one`, by which heads are chosen.
+        chosen_on: Ablation of mode `all-but-one`, by which heads are chosen.
         metric: `loss`, or a metric of which more is better.
-        evaluate_on: another such ablation, of other examples, that gives the effects; None takes the same.
-        test: a paired test of `headjax.heads.significance`.
+        evaluate_on: Ablation of the same mode on other examples, which gives the effects; None takes `chosen_on`.
+        test: Paired test of `headjax.heads.significance`.
 
     Raises:
-        HeadjaxError: an ablation of another mode, an unknown metric, or ablations of other heads.
+        HeadjaxError: An ablation has another mode or other heads, or the metric does not exist.
     """
     reported = chosen_on if evaluate_on is None else evaluate_on
     for ablation in (chosen_on, reported):
         if ablation.mode != "all-but-one":
             raise HeadjaxError(f"mode: best heads need the ablation all-but-one, got {ablation.mode!r}")
     if set(reported.heads) != set(chosen_on.heads):
-        raise HeadjaxError("evaluate_on: ablates other heads than those to choose from")
+        raise HeadjaxError("evaluate_on: ablates other heads than chosen_on")
     sign = 1.0 if metric == "loss" else -1.0
     best: dict[tuple[str, int], HeadId] = {}
     effects = chosen_on.effects(metric)

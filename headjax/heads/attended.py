@@ -1,4 +1,4 @@
-"""What heads look at: neighbours, themselves, the first token."""
+"""Attention patterns of heads: the positions that they look at, and the number of tokens that they attend to."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headjax.models.layer import Probe
 from headjax.models.model import Model
 
 ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
-"""Where a query looks: the key at this position relative to its own, or (None) the first key."""
+"""Position of the key that a query looks at, relative to its own; None is the first key."""
 
 
 class Role(NamedTuple):
-    """What one head looks at.
+    """Role of one head.
 
     Attributes:
-        shares: by role in `ROLES`, the share of queries whose largest attention weight is on that key, among the
-            queries that may see it and at least one other; NaN if there are none (`next` in a causal model).
-        role: the role whose share reaches the threshold (the largest one), or None.
+        shares: By role in `ROLES`, the share of queries whose largest attention weight is on that key, among the
+            queries that may see it and at least one other; NaN without such queries (`next` in a causal model).
+        role: Role with the largest share if that reaches the threshold, else None.
     """
 
     shares: dict[str, float]
@@ -44,20 +44,20 @@ def head_roles(
     threshold: float = 0.9,
     compute: Compute = Compute(attention="einsum"),
 ) -> dict[HeadId, Role]:
-    """The role of every head: positional if its largest weight is on one relative position in 90 % of cases.
+    """Return the role of every head: positional if its largest weight is on one relative position in 90 % of cases.
 
     That is the definition of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
     sequence. Padding is left out.
 
     Args:
-        model: the model.
-        batches: examples; labels are not needed.
-        threshold: share of queries from which on a head has a role.
-        compute: how to compute, with an implementation that holds probabilities.
+        model: Model to examine.
+        batches: Examples; labels are not needed.
+        threshold: Smallest share of queries that makes a role.
+        compute: Precision and kernels of the forward pass; the attention kernel must hold probabilities.
 
     Raises:
-        DataError: there are no batches.
-        KernelError: the implementation holds no probabilities.
+        DataError: There are no batches.
+        KernelError: The attention kernel holds no probabilities.
     """
     config = model.config
     arrays = (device_batch(model.config, batch) for batch in batches)
@@ -81,7 +81,7 @@ def _role(shares: np.ndarray, threshold: float) -> Role:
 
 @functools.partial(jax.jit, static_argnames=("config", "compute"))
 def _counts(config: ModelConfig, params: Params, batch: Any, compute: Compute) -> Any:
-    """By head stack and layer, `[roles, heads]` queries that look there and `[roles]` queries that could."""
+    """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
     return config.apply(params, batch, Options(probe=_role_counts, compute=compute)).require_probes()
 
 
@@ -108,8 +108,8 @@ class AttendedTokens(NamedTuple):
     """Effective numbers of attended tokens of one head stack: exp of an entropy, 1 for one key, n for n keys evenly.
 
     Attributes:
-        single: `[layers]` exp(H(p_h)), the mean over heads and queries.
-        joint: `[groups]` exp(H(mean of p_h over the heads of a group of consecutive layers)), the mean over queries.
+        single: `[layers]` means of exp(H(p_h)) over heads and queries.
+        joint: `[groups]` means over queries of exp(H(mean of p_h over the heads of a group of consecutive layers)).
     """
 
     single: np.ndarray
@@ -123,23 +123,23 @@ def attended_tokens(
     group: int = 1,
     compute: Compute = Compute(attention="einsum"),
 ) -> Mapping[str, AttendedTokens]:
-    """By head stack, how many tokens a query attends to, effectively.
+    """Return by head stack the effective number of tokens that a query attends to.
 
-    "Jointly attending to multiple positions" is what several heads are said to be for (Liu et al. 2021); the layers of
-    one head each that such a layer was taken apart into do it together if their joint number is as large. Padding
-    queries are left out.
+    Several heads are said to be needed for "jointly attending to multiple positions" (Liu et al. 2021). Layers of one
+    head each, made of a multi-head layer, do so together if their joint number is as large as its. Padding queries are
+    left out.
 
     Args:
-        model: the model.
-        batches: examples; labels are not needed.
-        group: how many consecutive layers count as one: 1 for multi-head layers, the former number of heads for
-            layers that were taken apart.
-        compute: how to compute, with an implementation that holds probabilities.
+        model: Model to examine.
+        batches: Examples; labels are not needed.
+        group: Number of consecutive layers that count as one: 1 for multi-head layers, the former number of heads for
+            layers that were split.
+        compute: Precision and kernels of the forward pass; the attention kernel must hold probabilities.
 
     Raises:
-        ConfigError: groups that do not divide the layers, or a layer without heads.
-        DataError: there are no batches.
-        KernelError: the implementation holds no probabilities.
+        ConfigError: The groups do not divide the layers, or a layer has no heads.
+        DataError: There are no batches.
+        KernelError: The attention kernel holds no probabilities.
     """
     for stack, layers in model.config.attentions().items():
         divides = group >= 1 and len(layers) % group == 0
@@ -161,7 +161,7 @@ class _Attended(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("config", "group", "compute"))
 def _sums(config: ModelConfig, params: Params, batch: Any, group: int, compute: Compute) -> Any:
-    """By head stack: `[layers]` and `[groups]` sums over queries, and the number of queries."""
+    """Return by head stack the sums over queries `[layers]` and `[groups]`, and the number of queries."""
     output = config.apply(params, batch, Options(probe=_attended, compute=compute))
     sums = {}
     for stack, layers in output.require_probes().items():
@@ -179,5 +179,5 @@ def _attended(probe: Probe) -> _Attended:
 
 
 def _effective(weights: jax.Array) -> jax.Array:
-    """The exponential of the entropy over keys: `[..., key]` to `[...]`."""
+    """Return the exponential of the entropy over keys: `[..., key]` to `[...]`."""
     return jnp.exp(jax.scipy.special.entr(weights).sum(axis=-1))

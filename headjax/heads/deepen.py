@@ -234,7 +234,9 @@ def _parts(where: str, layer: Layer, heads: int) -> int:
         reason = "has no heads" if isinstance(attention, NoHeads) else "mixes its heads, so that none stands alone"
         require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention {reason}; it cannot be split")
         even = attention.num_heads % heads == 0
-        require(even, "heads", f"{where}: {slot} has {attention.num_heads} heads, which are no layers of {heads}")
+        require(
+            even, "heads", f"{where}: {slot} has {attention.num_heads} heads, which do not split into layers of {heads}"
+        )
         found[slot] = attention.num_heads // heads
     counts = ", ".join(f"{slot} into {count}" for slot, count in found.items())
     require(len(set(found.values())) == 1, f"{where}: cross_attention", f"the layer would split {counts} layers")

@@ -1,4 +1,4 @@
-"""Choosing heads by Fisher information with the interactions inside a layer (Kwon et al. 2022)."""
+"""Choose heads by Fisher information with the interactions inside a layer (Kwon et al. 2022)."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
 Blocks = Mapping[str, np.ndarray]
-"""By head stack, `[layers, max_heads, max_heads]`."""
+"""Fisher information `[layers, max_heads, max_heads]` by head stack."""
 
 
 def fisher_blocks(
     model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
 ) -> dict[str, np.ndarray]:
-    """Empirical Fisher information of the gates of each layer: sum over examples of g g^T, g_h = dL(x) / dxi_h.
+    """Return the empirical Fisher information of each layer's gates: sum over examples of g g^T, g_h = dL(x) / dxi_h.
 
     Its diagonal is the score `fisher`. With s_h = 1 for removed heads, s^T F s estimates (up to a factor) the loss that
     removing them together costs.
 
     Args:
-        model: the model.
-        batches: examples with labels.
-        gates: `[layers, max_heads]` by head stack, where to differentiate; None is all ones.
-        compute: how to compute.
+        model: Model to examine.
+        batches: Examples with labels.
+        gates: `[layers, max_heads]` by head stack, gates at which to differentiate; None is all ones.
+        compute: Precision and kernels of the forward pass.
 
     Raises:
-        DataError: there are no batches.
+        DataError: There are no batches.
     """
     config = model.config.for_evaluation()
     at = head_gates.ones(config) if gates is None else dict(gates)
@@ -54,20 +54,20 @@ def fisher_blocks(
 def fisher_selection(
     config: ModelConfig, blocks: Blocks, count: int, minimum: int = 0, stacks: Collection[str] | None = None
 ) -> Order:
-    """Heads to remove: how many of each layer by the diagonal, which of them by the whole block (sections 4.1, 4.2).
+    """Return the heads to remove: their number per layer by the diagonal, then by the whole block (sections 4.1, 4.2).
 
-    The `count` heads with the least diagonal Fisher information say how many each layer loses. Within a layer removed
-    heads are then exchanged for kept ones, the best exchange first, while that lowers s^T F s.
+    A layer loses as many heads as it has among the `count` heads of least diagonal Fisher information. Removed
+    heads of a layer are then exchanged for kept ones, the best exchange first, while that lowers s^T F s.
 
     Args:
-        config: the architecture.
-        blocks: of `fisher_blocks`.
-        count: number of heads to remove.
-        minimum: number of heads that every layer keeps.
-        stacks: head stacks to remove heads from; None is all.
+        config: Architecture of the model.
+        blocks: Result of `fisher_blocks`.
+        count: Number of heads to remove.
+        minimum: Number of heads that every layer keeps.
+        stacks: Head stacks to remove heads from; None is all.
 
     Raises:
-        HeadjaxError: fewer heads may be removed than asked for, or the model has no such head stack.
+        HeadjaxError: Fewer heads may be removed than asked for, or the model has no such head stack.
     """
     values = head_gates.to_values(
         config, {stack: np.diagonal(array, axis1=1, axis2=2) for stack, array in blocks.items()}
@@ -88,7 +88,7 @@ def fisher_selection(
 
 
 def exchange(block: np.ndarray, removed: np.ndarray) -> np.ndarray:
-    """Exchanges removed for kept heads while that lowers s^T F s.
+    """Return the removed heads after exchanging some for kept ones while that lowers s^T F s.
 
     Args:
         block: F, `[heads, heads]`.

@@ -1,6 +1,6 @@
 """Head gates as arrays: by head stack, `[layers, max_heads]`, and with leading or inner axes for many at once.
 
-A layer with fewer than max_heads heads uses the first columns; the others are read by nobody.
+A layer with fewer than max_heads heads uses the first columns and ignores the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Values = Mapping[HeadId, float]
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """(layers, max_heads) of every head stack."""
+    """Return (layers, max_heads) of every head stack."""
     return {
         stack: (len(layers), max(attention.num_heads for attention in layers))
         for stack, layers in config.attentions().items()
@@ -28,12 +28,12 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def ones(config: ModelConfig) -> dict[str, jax.Array]:
-    """Gates that change nothing."""
+    """Return gates of 1, which change nothing."""
     return {stack: jnp.ones(shape) for stack, shape in shapes(config).items()}
 
 
 def without(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array]:
-    """Gates that are 0 for the given heads and 1 for all others.
+    """Return gates that are 0 for the given heads and 1 for all others.
 
     Raises:
         HeadjaxError: the model has no such head.
@@ -42,7 +42,7 @@ def without(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array
 
 
 def only(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array]:
-    """Gates that are 1 for the given heads and 0 for all others.
+    """Return gates that are 1 for the given heads and 0 for all others.
 
     Raises:
         HeadjaxError: the model has no such head.
@@ -51,7 +51,7 @@ def only(config: ModelConfig, heads: Iterable[HeadId]) -> dict[str, jax.Array]:
 
 
 def without_each(config: ModelConfig, removals: Sequence[Iterable[HeadId]]) -> dict[str, jax.Array]:
-    """Gates for many removals at once, `[removals, layers, max_heads]`, to vmap a forward over."""
+    """Return gates for many removals at once, `[removals, layers, max_heads]`, to vmap a forward pass over."""
     gates = {stack: np.ones((len(removals), *shape), np.float32) for stack, shape in shapes(config).items()}
     for i, heads in enumerate(removals):
         for head in heads:
@@ -61,7 +61,7 @@ def without_each(config: ModelConfig, removals: Sequence[Iterable[HeadId]]) -> d
 
 
 def to_values(config: ModelConfig, arrays: Mapping[str, Any]) -> dict[HeadId, float]:
-    """What stands in gate-shaped arrays `[layers, max_heads]`, by head."""
+    """Return the entries of gate-shaped arrays `[layers, max_heads]` by head."""
     return {
         HeadId(stack, layer, head): float(arrays[stack][layer, column])
         for stack, layers in config.attentions().items()
@@ -71,7 +71,7 @@ def to_values(config: ModelConfig, arrays: Mapping[str, Any]) -> dict[HeadId, fl
 
 
 def from_values(config: ModelConfig, values: Values, fill: float = 1.0) -> dict[str, jax.Array]:
-    """Gate-shaped arrays `[layers, max_heads]` of one number per head, `fill` where `values` names none.
+    """Return gate-shaped arrays `[layers, max_heads]` of one number per head, `fill` for heads without one.
 
     Raises:
         HeadjaxError: the model has no such head.

@@ -1,4 +1,4 @@
-"""The name of a head, which survives pruning."""
+"""Names of heads, which survive pruning."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PATTERN = re.compile(r"([a-z]+)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)")
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class HeadId:
-    """A head by its head stack, layer and original number, all counted from 0; prints as `encoder/3/7`.
+    """Head by its head stack, layer and original number, both counted from 0; prints as `encoder/3/7`.
 
     Attributes:
-        stack: head stack: `encoder`, `decoder` or `cross`.
-        layer: layer within the stack.
-        head: the number the head had before anything was removed.
+        stack: Head stack: `encoder`, `decoder` or `cross`.
+        layer: Layer within the stack.
+        head: Number of the head before anything was removed.
     """
 
     stack: str
@@ -31,10 +31,10 @@ class HeadId:
 
     @classmethod
     def parse(cls, text: str) -> HeadId:
-        """The head that `text` names.
+        """Return the head that `text` names.
 
         Raises:
-            HeadjaxError: it is not `stack/layer/head` with a known head stack and plain decimal numbers.
+            HeadjaxError: The text is not `stack/layer/head` with a known head stack and plain decimal numbers.
         """
         match = _PATTERN.fullmatch(text)
         if match is None:
@@ -45,11 +45,11 @@ class HeadId:
 
 
 def all_heads(config: ModelConfig, stacks: Iterable[str] | None = None) -> tuple[HeadId, ...]:
-    """Every head the model has, by stack, layer and position.
+    """Return every head of the model, by stack, layer and position.
 
     Args:
-        config: the architecture.
-        stacks: head stacks to list; None lists all.
+        config: Architecture of the model.
+        stacks: Head stacks to list; None lists all.
 
     Raises:
         HeadjaxError: the model has no such head stack.
@@ -67,7 +67,7 @@ def all_heads(config: ModelConfig, stacks: Iterable[str] | None = None) -> tuple
 
 
 def position(config: ModelConfig, head: HeadId) -> int:
-    """Where in its layer a head is now: the column of its gate and its index along head axes.
+    """Return the present position of a head in its layer: the column of its gate and its index along head axes.
 
     Raises:
         HeadjaxError: the model has no such head (any more); the message names it and what there is.
@@ -84,7 +84,7 @@ def position(config: ModelConfig, head: HeadId) -> int:
 
 
 def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
-    """The heads that have the same parameters as this one, itself included: one at every depth of a shared stack.
+    """Return the heads that share this one's parameters, itself included: one at every depth of a shared stack.
 
     Raises:
         HeadjaxError: the model has no such head stack.
@@ -95,7 +95,7 @@ def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
 
 
 def require_stack(config: ModelConfig, stack: str, where: str = "head stack") -> None:
-    """Raises `HeadjaxError` unless the model has this head stack."""
+    """Raise `HeadjaxError` unless the model has this head stack."""
     known = config.attentions()
     if stack not in known:
         raise HeadjaxError(f"{where}: the model has no head stack {stack!r}; it has {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""How long a forward takes with fewer heads: a measured table, and the heads to remove for a speed-up."""
+"""Seconds of a forward pass with fewer heads: a measured table, and the heads to remove for a speed-up."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model, forward
 
 POINTS = 4
-"""Intervals between no heads and all of them whose ends are measured; in between the table is linear."""
+"""Number of intervals between no heads and all; their ends are measured, and the table is linear in between."""
 
 
 class LatencyTable(NamedTuple):
-    """Seconds of a forward pass, taken apart by layers: those of all layers add up.
+    """Seconds of a forward pass as a sum over layers.
 
     Attributes:
-        base: seconds without any head.
-        layers: by head stack, `[max_heads + 1]` seconds that one layer with so many heads adds.
+        base: Seconds without any head.
+        layers: By head stack, `[max_heads + 1]` seconds that one layer with 0, 1, ... heads adds.
     """
 
     base: float
     layers: Mapping[str, np.ndarray]
 
     def seconds(self, config: ModelConfig, removed: Iterable[HeadId] = ()) -> float:
-        """Seconds of a forward pass of the model without these heads."""
+        """Return the seconds of a forward pass of the model without these heads."""
         gone = set(removed)
         total = self.base
         for stack, attentions in config.attentions().items():
@@ -43,12 +43,12 @@ class LatencyTable(NamedTuple):
 
 
 def measure_latency(model: Model, batch: Batch, *, repeats: int = 9) -> LatencyTable:
-    """Times the model with all its heads, and with fewer in every layer of one head stack at a time.
+    """Time the model with all its heads, and with fewer in every layer of one head stack at a time.
 
     Args:
-        model: the model.
-        batch: the inputs to time it on, whose shape the table holds for.
-        repeats: timed calls of each model; medians count, and the models are taken in turns.
+        model: Model to time.
+        batch: Inputs; the table holds for their shape.
+        repeats: Timed calls of each model; medians count, and the models take turns.
     """
     config = model.config
     counts, models = {}, {"whole": model}
@@ -63,7 +63,7 @@ def measure_latency(model: Model, batch: Batch, *, repeats: int = 9) -> LatencyT
     for stack, attentions in config.attentions().items():
         most = max(attention.num_heads for attention in attentions)
         seconds = [*(timings[f"{stack} {count}"].median for count in counts[stack]), whole]
-        # A model with more heads is not faster: what looks so is noise.
+        # A model with more heads is not faster; a measurement that says so is noise.
         rising = np.maximum.accumulate(np.interp(np.arange(most + 1), [*counts[stack], most], seconds))
         layers[stack] = (rising - rising[0]) / len(attentions)
     table = LatencyTable(0.0, layers)
@@ -71,16 +71,16 @@ def measure_latency(model: Model, batch: Batch, *, repeats: int = 9) -> LatencyT
 
 
 def heads_for_speed_up(config: ModelConfig, order: Order, table: LatencyTable, speed_up: float) -> Order:
-    """As few heads from the front of the order as make the model this many times as fast, by the table.
+    """Return the fewest heads from the front of the order that make the model this many times as fast, by the table.
 
     Args:
-        config: the architecture.
-        order: heads in the order of their removal.
-        table: of `measure_latency`.
-        speed_up: at least 1.
+        config: Architecture of the model.
+        order: Heads in the order of their removal.
+        table: Result of `measure_latency`.
+        speed_up: Factor of at least 1.
 
     Raises:
-        HeadjaxError: a speed-up below 1, or one that no number of these heads gives.
+        HeadjaxError: The speed-up is below 1, or removing all these heads gives less.
     """
     require(speed_up >= 1.0, "speed_up", f"must be at least 1, got {speed_up}")
     whole = table.seconds(config)
@@ -92,7 +92,7 @@ def heads_for_speed_up(config: ModelConfig, order: Order, table: LatencyTable, s
 
 
 def _beyond(config: ModelConfig, stack: str, count: int) -> list[HeadId]:
-    """The heads of a head stack after the first `count` of each layer."""
+    """Return the heads of a head stack after the first `count` of each layer."""
     return [
         HeadId(stack, layer, head)
         for layer, attention in enumerate(config.attentions()[stack])
@@ -101,12 +101,12 @@ def _beyond(config: ModelConfig, stack: str, count: int) -> list[HeadId]:
 
 
 def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:
-    """Seconds of one forward pass of each model on the same batch, the models taken in turns.
+    """Return the seconds of one forward pass of each model on the same batch; the models take turns.
 
     Args:
-        models: the models by name.
-        batch: arrays by Hugging Face's names, without what only a loss needs.
-        repeats: timed calls of each model.
+        models: Models by name.
+        batch: Arrays by Hugging Face's names, without labels.
+        repeats: Timed calls of each model.
     """
     arrays = {name: jnp.asarray(array) for name, array in batch.items()}
     calls = {

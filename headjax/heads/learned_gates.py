@@ -1,7 +1,7 @@
-"""Learning which heads to keep: gates drawn from a distribution whose parameters alone are trained.
+"""Learn the heads to keep: gates are drawn from a distribution, and its parameters alone are trained.
 
-Two distributions: hard-concrete gates with an L0 penalty on the number of open heads (Louizos et al. 2018; Voita et
-al. 2019), and subset gates, of which exactly k stay open (Li et al. 2021, Differentiable Subset Pruning).
+There are two distributions: hard-concrete gates with an L0 penalty on the number of open heads (Louizos et al. 2018;
+Voita et al. 2019), and subset gates, of which exactly k stay open (Li et al. 2021, Differentiable Subset Pruning).
 """
 
 from __future__ import annotations
@@ -34,45 +34,44 @@ from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
 Logits = dict[str, jax.Array]
-"""What is learned: `[layers, max_heads]` by head stack, high for heads worth keeping; -inf where there is none."""
+"""Learned logits `[layers, max_heads]` by head stack, high for heads worth keeping; -inf in columns without a head."""
 
 
 class GateDistribution(Checked, abc.ABC):
-    """A distribution of gates with one learned logit per head. Subclasses are frozen dataclasses."""
+    """Base of gate distributions with one learned logit per head. Subclasses are frozen dataclasses."""
 
     initial: float
-    """The logit every head starts from."""
+    """Logit that every head starts from."""
 
     def check(self, total: int) -> None:
-        """Raises `HeadjaxError` if the distribution asks for what a model of `total` heads cannot give."""
+        """Raise `HeadjaxError` if a model of `total` heads has too few for the distribution."""
 
     @abc.abstractmethod
     def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
-        """Gates for one training step, differentiable in the logits.
+        """Return gates for one training step, differentiable in the logits.
 
         Args:
-            logits: the learned logits.
-            key: a PRNG key.
-            progress: fraction of the training done, from 0 to 1, for what anneals.
+            logits: Learned logits.
+            key: PRNG key.
+            progress: Fraction of the training done, from 0 to 1, for temperatures that fall.
         """
 
     @abc.abstractmethod
     def penalty(self, logits: Logits) -> jax.Array:
-        """What is added to the mean loss per target."""
+        """Return the penalty that is added to the mean loss per target."""
 
     @abc.abstractmethod
     def final(self, logits: Logits) -> Logits:
-        """The gates to use after training, without randomness."""
+        """Return the gates to use after training, without randomness."""
 
 
 class LearnedGates(NamedTuple):
-    """Learned gates.
+    """Result of `learn_gates`.
 
     Attributes:
-        gates: `[layers, max_heads]` by head stack; where they are neither 0 nor 1, `fold_gates` makes them part of the
-            model.
-        removed: heads with gate 0, the most dispensable first.
-        logits: what was learned of each head of the chosen stacks; as a score it orders them.
+        gates: `[layers, max_heads]` by head stack; `fold_gates` makes gates other than 0 and 1 part of the model.
+        removed: Heads with gate 0, the most dispensable first.
+        logits: Learned logit of each head of the chosen stacks, a score that orders them.
         losses: `[steps]` mean loss per target at each step, penalty not included.
     """
 
@@ -94,26 +93,26 @@ def learn_gates(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> LearnedGates:
-    """Trains the logits of a gate distribution with Adam; the model's parameters stay as they are.
+    """Train the logits of a gate distribution with Adam; the model's parameters stay as they are.
 
     Every step draws one set of gates for its batch and descends the mean loss per target plus the penalty. Batches are
     used in turn, again and again. Dropout and label smoothing are off.
 
     Args:
-        model: a trained model.
-        batches: examples with labels.
+        model: Trained model.
+        batches: Examples with labels.
         distribution: `HardConcrete` or `Subset`.
-        steps: number of steps.
-        learning_rate: of Adam.
-        seed: of the samples.
-        stacks: head stacks whose gates are learned; None is all. The gates of the other stacks stay 1.
-        compute: how to compute.
-        progress: called after every step with the number of steps done and the latest loss that the host knows, see
+        steps: Number of steps.
+        learning_rate: Learning rate of Adam.
+        seed: Seed of the samples.
+        stacks: Head stacks whose gates are learned; None is all. The gates of the other stacks stay 1.
+        compute: Precision and kernels of the forward pass.
+        progress: Called after every step with the number of steps done and the latest loss that the host knows, see
             `headjax.core.losses`.
 
     Raises:
-        DataError: there are no batches.
-        HeadjaxError: the loss is not finite, more heads are to be kept than there are, or the model has no such head
+        DataError: There are no batches.
+        HeadjaxError: The loss is not finite, more heads are to be kept than there are, or the model has no such head
             stack.
     """
     if not batches:
@@ -167,7 +166,7 @@ def _step(
         return loss + distribution.penalty(logits), loss
 
     gradient, loss = jax.grad(objective, has_aux=True)(state.logits)
-    # Columns without a head have no finite logit; what leaks into their gradient must not reach the others' moments.
+    # Columns without a head have no finite logit, and their gradient may be NaN, which must not reach the moments.
     gradient = {stack: jnp.where(jnp.isfinite(state.logits[stack]), array, 0.0) for stack, array in gradient.items()}
     updates, optimizer = optax.adam(learning_rate).update(gradient, state.optimizer)
     logits = {stack: array + updates[stack] for stack, array in state.logits.items()}
@@ -183,13 +182,13 @@ class HardConcrete(GateDistribution):
         penalty = weight * sum over heads of P(gate > 0),  P(gate > 0) = sigmoid(log a - beta log(-low / high))
         final gate = clip(sigmoid(log a) (high - low) + low, 0, 1)
 
-    How many heads close follows from the weight; there is no exact number. Use `Subset` for one.
+    The weight decides the number of heads that close, not exactly; `Subset` keeps an exact number.
 
     Attributes:
-        weight: nats that one open head costs, beside the mean loss per target.
-        initial: log a to start from; 2 opens a gate with probability 0.94.
-        temperature: beta.
-        low, high: the stretched interval.
+        weight: Nats that one open head adds to the mean loss per target.
+        initial: Initial log a; 2 opens a gate with probability 0.94.
+        temperature: Temperature beta.
+        low, high: Ends of the stretched interval.
     """
 
     weight: NotNegative
@@ -214,7 +213,7 @@ class HardConcrete(GateDistribution):
         return self.weight * jnp.stack([array.sum() for array in self.open_probability(logits).values()]).sum()
 
     def open_probability(self, logits: Logits) -> Logits:
-        """P(gate > 0) of every head."""
+        """Return P(gate > 0) of every head."""
         shift = self.temperature * math.log(-self.low / self.high)
         return {stack: jax.nn.sigmoid(array - shift) for stack, array in logits.items()}
 
@@ -227,7 +226,7 @@ class HardConcrete(GateDistribution):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subset(GateDistribution):
-    """A relaxed sample of k heads out of all, which hardens as the temperature falls.
+    """Relaxed sample of k heads out of all, which hardens as the temperature falls.
 
         r = w + Gumbel noise;  k times: p = softmax(r / tau), gate += p, r += log(1 - p)
 
@@ -235,9 +234,10 @@ class Subset(GateDistribution):
     heads with the largest w and 0 for all others.
 
     Attributes:
-        count: k, the number of heads to keep.
-        initial: w to start from.
-        start, end: tau at the beginning and at the end; the paper's go from 1000 to 1e-8 in 25,000 steps.
+        count: Number k of heads to keep.
+        initial: Initial w.
+        start, end: Temperature tau at the beginning and at the end; the paper's falls from 1000 to 1e-8 in 25,000
+            steps.
     """
 
     count: Size
@@ -269,14 +269,14 @@ class Subset(GateDistribution):
 
 
 def relaxed_top_k(r: jax.Array, count: int, temperature: jax.Array | float) -> jax.Array:
-    """Weights in [0, 1] that sum to `count` and tend to the indicator of the largest entries as the temperature falls.
+    """Return weights in [0, 1] that sum to `count` and tend to the indicator of the largest entries at low temperature.
 
     Args:
-        r: `[heads]`; -inf for entries that cannot be taken.
-        count: how many to take, at most the number of finite entries.
-        temperature: of the softmax.
+        r: Logits `[heads]`; -inf for entries that cannot be taken.
+        count: Number of entries to take, at most that of finite ones.
+        temperature: Temperature of the softmax.
     """
-    # With 1 - p from below bounded, an entry taken whole drops far below the others without becoming -inf, whose
+    # A lower bound on 1 - p lets an entry that is taken whole drop far below the others without becoming -inf, whose
     # difference with itself is not a number.
     smallest = 1e-30
 

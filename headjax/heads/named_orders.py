@@ -1,4 +1,4 @@
-"""Every order of removal by its name, as the command line and the report ask for it."""
+"""Orders of removal by the names that the command line and the report use."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
 
 OTHER_ORDERS: Mapping[str, str] = {
-    "ablation": "what removing each head alone costs: the oracle of Michel et al. 2019, section 4",
+    "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
     "fisher_blocks": "greedy by Fisher information with the interactions inside a layer: Kwon et al. 2022",
     "hard_concrete": "learned gates under an L0 penalty: Voita et al. 2019",
-    "subset": "learned gates of which exactly as many as asked for stay: Li et al. 2021",
+    "subset": "learned gates that keep exactly the number asked for: Li et al. 2021",
     "random": "no order at all",
 }
-"""What orders heads besides the scores of `SCORES`."""
+"""Orders other than the scores of `SCORES`, with their descriptions."""
 
 ORDERS: Mapping[str, str] = {**{name: info.description for name, info in SCORES.items()}, **OTHER_ORDERS}
-"""Every order by name."""
+"""All orders by name, with their descriptions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OrderConfig(Checked):
-    """An order of removal.
+    """Order of removal.
 
     Attributes:
-        by: a name in `ORDERS`.
-        normalize: whether scores are divided by the l2 norm of their layer's.
-        seed: of random orders and of learned gates' samples.
-        gate_steps: training steps of learned gates.
-        gate_rate: their learning rate.
-        gate_weight: nats an open gate costs under `hard_concrete`.
-        stacks: head stacks that heads are removed from; empty is all.
+        by: Name in `ORDERS`.
+        normalize: Whether to divide scores by the l2 norm of their layer's scores.
+        seed: Seed of random orders and of the samples of learned gates.
+        gate_steps: Number of training steps of learned gates.
+        gate_rate: Learning rate of learned gates.
+        gate_weight: Nats that an open gate costs under `hard_concrete`.
+        stacks: Head stacks to remove heads from; empty is all.
     """
 
     by: str = "importance"
@@ -58,7 +58,9 @@ class OrderConfig(Checked):
         super().__post_init__()
         require(self.by in ORDERS, "by", unknown_name("order", self.by, ORDERS))
         scored = self.by in SCORES
-        require(scored or not self.normalize, "normalize", f"{self.by} is no score, there is nothing to normalize")
+        require(
+            scored or not self.normalize, "normalize", f"{self.by} is not a score, so there is nothing to normalize"
+        )
 
 
 def order_heads(
@@ -69,20 +71,20 @@ def order_heads(
     gates: Gates | None = None,
     progress: Update | None = None,
 ) -> Callable[[int], Order]:
-    """From how many heads are going to be removed to all heads of the chosen stacks in the order of their removal.
+    """Return a function from a number of heads to remove to all heads of the chosen stacks in the order of removal.
 
-    The orders of `AT_ONCE` choose that many heads together, which come first; the others are the same for any number.
+    The orders of `AT_ONCE` choose this many heads together and put them first; the others do not depend on the number.
 
     Args:
-        model: the model, fit for the batches.
-        batches: examples with labels; `random` needs none.
-        config: which order.
+        model: Model with the output that the batches need.
+        batches: Examples with labels; `random` needs none.
+        config: Order and its options.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
-        progress: called after every batch, or every step of learning.
+        progress: Called after every batch, or every step of learning.
 
     Raises:
-        DataError: there are no batches.
-        HeadjaxError: gates for an order of `AT_ONCE`, or the model has no such head stack.
+        DataError: There are no batches.
+        HeadjaxError: Gates are given for an order of `AT_ONCE`, or the model has no such head stack.
     """
     if gates is not None and config.by in AT_ONCE:
         raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
@@ -99,10 +101,10 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
     "hard_concrete": lambda config, kept: HardConcrete(weight=config.gate_weight),
     "subset": lambda config, kept: Subset(count=kept),
 }
-"""Distributions of learned gates, from the order and the number of heads that stay."""
+"""Distributions of learned gates by name, made from the order's options and the number of heads to keep."""
 
 AT_ONCE = frozenset({"fisher_blocks", *LEARNED})
-"""Orders that depend on how many heads go, and choose those together."""
+"""Orders that depend on the number of heads to remove and choose them together."""
 
 
 def _fixed_order(

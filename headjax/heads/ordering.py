@@ -1,4 +1,4 @@
-"""Orders in which to remove heads, the most dispensable first."""
+"""Orders in which to remove heads, the most dispensable first, and the part of an order that a request removes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Order = tuple[HeadId, ...]
 """Heads in the order of their removal."""
 
 Rescore = Callable[[dict[str, jax.Array]], Values]
-"""From gates (removed heads at 0) to a score of every head, low for dispensable ones."""
+"""Function of gates (removed heads at 0) that returns a score of every head, low for dispensable ones."""
 
 
 def by_score(values: Values, low_first: bool = True) -> Order:
-    """One-shot order: heads by score, ties by name.
+    """Return the one-shot order: heads by score, ties by name.
 
     Args:
-        values: a score of every head.
-        low_first: whether heads with low scores go first (importance) or those with high ones (entropy), see
+        values: Score of every head.
+        low_first: Whether heads with low scores go first (importance) or those with high ones (entropy), see
             `headjax.heads.scores.SCORES`.
     """
     sign = 1.0 if low_first else -1.0
@@ -38,28 +38,28 @@ def by_score(values: Values, low_first: bool = True) -> Order:
 
 
 def by_scores(scores: Scores, name: str, transform: Callable[[Values], Values] = dict) -> Order:
-    """One-shot order by a score of `score_heads`, in the direction that `SCORES` gives for it.
+    """Return the one-shot order by a score of `score_heads`, in the direction that `SCORES` gives for it.
 
     Args:
-        scores: the scores.
-        name: which of them.
-        transform: of its values, such as `normalize_layers`; by default none.
+        scores: Scores of all heads.
+        name: Name of the score.
+        transform: Function of its values, such as `normalize_layers`; by default none.
 
     Raises:
-        HeadjaxError: there is no score of this name.
+        HeadjaxError: No score has this name.
     """
     return by_score(transform(scores.score(name)), SCORES[name].low_first)
 
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
-    """Oracle order: the heads whose removal alone costs least go first (Michel et al. 2019, section 4).
+    """Return the oracle order: heads whose removal alone costs least go first (Michel et al. 2019, section 4).
 
     Args:
-        ablation: removal of each head alone.
+        ablation: Removal of each head alone.
         metric: `loss`, or a metric of which more is better.
 
     Raises:
-        HeadjaxError: there is no such metric, or the ablation is not of mode `each`.
+        HeadjaxError: The metric does not exist, or the ablation is not of mode `each`.
     """
     if ablation.mode != "each":
         raise HeadjaxError(f"mode: an order needs the ablation of each head alone, got {ablation.mode!r}")
@@ -67,7 +67,7 @@ def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
 
 
 def random_order(config: ModelConfig, seed: int, stacks: Iterable[str] | None = None) -> Order:
-    """A random order of all heads (of these head stacks)."""
+    """Return a random order of all heads, or of those of some head stacks."""
     heads = all_heads(config, stacks)
     return tuple(heads[i] for i in np.random.default_rng(seed).permutation(len(heads)))
 
@@ -79,21 +79,21 @@ def iterative(
     minimum: int = 0,
     stacks: Iterable[str] | None = None,
 ) -> Order:
-    """Order with re-scoring: remove, score the remaining heads, remove again.
+    """Return the order with re-scoring: remove heads, score the remaining ones, remove again.
 
     Args:
-        config: the architecture.
-        counts: numbers of removed heads after which to score anew (`headjax.heads.pruning`), rising.
-        rescore: called before each step with the gates of the remaining heads.
-        minimum: number of heads that every layer keeps.
-        stacks: head stacks to remove heads from, at whose heads alone the counts are spent; None is all. The gates of
-            the other stacks stay 1.
+        config: Architecture of the model.
+        counts: Numbers of removed heads after which to score anew (`headjax.heads.pruning`), rising.
+        rescore: Called before each step with the gates of the remaining heads.
+        minimum: Number of heads that every layer keeps.
+        stacks: Head stacks to remove heads from, which the counts refer to; None is all. The gates of the other stacks
+            stay 1.
 
     Returns:
         The heads removed by the last step; fewer if `minimum` leaves no more to remove.
 
     Raises:
-        HeadjaxError: the counts do not rise, or the model has no such head stack.
+        HeadjaxError: The counts do not rise, or the model has no such head stack.
     """
     if sorted(counts) != list(counts):
         raise HeadjaxError(f"counts: must rise, got {list(counts)}")
@@ -109,7 +109,7 @@ def iterative(
 
 
 def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order:
-    """The heads of these head stacks alone (Michel et al. 2019, figure 4).
+    """Return the heads of these head stacks alone (Michel et al. 2019, figure 4).
 
     Raises:
         HeadjaxError: the model has no such head stack.
@@ -121,7 +121,7 @@ def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order
 
 
 def keep_minimum(config: ModelConfig, order: Order, minimum: int) -> Order:
-    """The order without the removals that would leave a layer fewer than `minimum` heads."""
+    """Return the order without the removals that would leave a layer fewer than `minimum` heads."""
     left = Counter((head.stack, head.layer) for head in all_heads(config))
     kept = []
     for head in order:
@@ -132,10 +132,10 @@ def keep_minimum(config: ModelConfig, order: Order, minimum: int) -> Order:
 
 
 def explicit_heads(config: ModelConfig, request: str) -> Order | None:
-    """The heads that a request names one by one, separated by commas; None if it gives a number or a percentage.
+    """Return the heads that a request names one by one, separated by commas; None for a number or a percentage.
 
     Raises:
-        HeadjaxError: a head that does not exist.
+        HeadjaxError: A head does not exist.
     """
     if "/" not in request:
         return None
@@ -146,10 +146,10 @@ def explicit_heads(config: ModelConfig, request: str) -> Order | None:
 
 
 def requested_count(config: ModelConfig, request: str) -> int:
-    """How many heads `12` or `40%` are; a percentage is of all heads the model has, rounded down.
+    """Return the number of heads that `12` or `40%` means; a percentage is of all heads of the model, rounded down.
 
     Raises:
-        HeadjaxError: it is neither, or more than there are.
+        HeadjaxError: The request is neither a number nor a percentage, or exceeds the number of heads.
     """
     total = len(all_heads(config))
     amount = amount_of(request)
@@ -161,17 +161,17 @@ def requested_count(config: ModelConfig, request: str) -> int:
 
 
 class Amount(NamedTuple):
-    """So many heads, or so many percent of all."""
+    """Number of heads, or percentage of all heads."""
 
     number: float
     percent: bool
 
 
 def amount_of(request: str) -> Amount:
-    """Reads `12` or `40%`.
+    """Return the amount that `12` or `40%` means.
 
     Raises:
-        HeadjaxError: it is neither.
+        HeadjaxError: The request is neither a number nor a percentage.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(%?)", request.strip())
     if match is None or ("." in match[1] and not match[2]):
@@ -182,15 +182,15 @@ def amount_of(request: str) -> Amount:
 
 
 def select(config: ModelConfig, request: str, order: Order | None = None) -> Order:
-    """The heads to remove.
+    """Return the heads that a request removes.
 
     Args:
-        config: the architecture.
+        config: Architecture of the model.
         request: `12`, `40%`, or heads by name, separated by commas.
-        order: heads in the order of their removal; needed unless heads are named.
+        order: Heads in the order of their removal; needed unless heads are named.
 
     Raises:
-        HeadjaxError: a bad request, no order, or an order with fewer heads than asked for.
+        HeadjaxError: The request cannot be read, or the order is missing or has fewer heads than asked for.
     """
     named = explicit_heads(config, request)
     if named is not None:
@@ -204,12 +204,12 @@ def select(config: ModelConfig, request: str, order: Order | None = None) -> Ord
 
 
 class Within(NamedTuple):
-    """The outcome of a search for the most heads that can go.
+    """Result of a search for the most heads that can be removed.
 
     Attributes:
-        heads: the heads to remove.
-        value: the metric without them.
-        baseline: the metric with all heads.
+        heads: Heads to remove.
+        value: Metric without them.
+        baseline: Metric with all heads.
     """
 
     heads: Order
@@ -218,17 +218,17 @@ class Within(NamedTuple):
 
 
 def most_within(order: Order, evaluate: Callable[[Order], float], drop: float) -> Within:
-    """As many heads from the front of the order as cost at most `drop` of a metric, by bisection.
+    """Return the most heads from the front of the order that cost at most `drop` of a metric, by bisection.
 
-    The metric is taken to fall, on the whole, as heads go; the result itself is always one that was evaluated.
+    The search assumes that the metric falls as heads are removed; the result itself was always evaluated.
 
     Args:
-        order: heads in the order of their removal.
-        evaluate: the metric without the given heads; more is better.
-        drop: how much of the metric may be lost, in its own unit.
+        order: Heads in the order of their removal.
+        evaluate: Metric without the given heads; more is better.
+        drop: Largest loss of the metric, in its own unit.
 
     Raises:
-        HeadjaxError: a negative drop.
+        HeadjaxError: The drop is negative.
     """
     if drop < 0.0:
         raise HeadjaxError(f"drop: must not be negative, got {drop}")

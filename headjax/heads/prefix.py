@@ -1,8 +1,8 @@
-"""Reusing the part of a forward pass that comes before a change: record the residual stream once, resume from it.
+"""Reuse the part of a forward pass before a change: record the residual stream once, resume from it, chunk by chunk.
 
-Whatever its architecture, a model computes its layers by calling the stacks in `config.stacks()`, in that order. Stacks
-that record, replay or resume are put in their place for one forward. What then has no reader any more (embeddings,
-earlier stacks) the compiler drops.
+Every model computes its layers by calling the stacks in `config.stacks()`, in that order. Stacks that record, replay or
+resume take their place for one forward pass. The compiler then drops the parts that nothing reads any more (embeddings,
+earlier stacks).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headjax.models.stack import Stack
 
 
 class Recorded(NamedTuple):
-    """What one stack computed for one batch.
+    """Recorded forward pass of one stack for one batch.
 
     Attributes:
-        streams: `[layers, batch, length, width]`, the residual stream entering each layer.
-        output: `[batch, length, width]`, the stack's output.
+        streams: `[layers, batch, length, width]`, residual stream entering each layer.
+        output: `[batch, length, width]`, output of the stack.
     """
 
     streams: jax.Array
@@ -37,7 +37,7 @@ class Recorded(NamedTuple):
 
 
 def record(config: ModelConfig, params: Params, batch: Batch, options: Options) -> tuple[Output, dict[str, Recorded]]:
-    """The model's output, and what every stack computed on the way."""
+    """Return the model's output and the record of every stack."""
     recorded: dict[str, Recorded] = {}
     stacks = {name: _recording(stack, name, recorded) for name, stack in config.stacks().items()}
     return config.replace_stacks(stacks).apply(params, batch, options), recorded
@@ -52,17 +52,17 @@ def resume(
     stack: str,
     start: jax.Array,
 ) -> Output:
-    """The model's output, computed from layer `start` of a stack on.
+    """Return the model's output, computed from layer `start` of a stack on.
 
-    It equals the whole forward with these options if they differ from the recorded forward's only in what layers of
-    `stack` from `start` on and later stacks do. One compilation serves every `start`. Under a vmap over gates with one
+    The result is that of the whole forward pass if the options differ from the recorded ones only for layers of
+    `stack` from `start` on and for later stacks. One compilation serves every `start`. Under a vmap over gates with one
     `start` for all, attention of layer `start` is computed once for all.
 
     Args:
-        config, params, batch, options: as for the whole forward; no dropout and no probe.
-        recorded: what `record` returned for this batch.
-        stack: name of the stack, a key of `config.stacks()`.
-        start: layer to start from, a scalar integer.
+        config, params, batch, options: Those of the whole forward pass, without dropout and probe.
+        recorded: Result of `record` for this batch.
+        stack: Name of the stack, a key of `config.stacks()`.
+        start: Layer to start from, a scalar integer.
     """
     stacks = config.stacks()
     order = list(stacks)
@@ -113,9 +113,9 @@ class Chunk(NamedTuple):
     """Heads of one layer that are ablated together.
 
     Attributes:
-        layer: their layer.
-        heads: the heads, at most `size` of them.
-        size: size of every chunk of the sweep; what is missing is filled up.
+        layer: Layer of the heads.
+        heads: At most `size` heads.
+        size: Size of every chunk of the sweep; smaller chunks are filled up.
     """
 
     layer: int
@@ -124,15 +124,15 @@ class Chunk(NamedTuple):
 
     @property
     def padded(self) -> tuple[HeadId, ...]:
-        """Exactly `size` heads, the last one repeated."""
+        """The heads, the last one repeated up to `size`."""
         return self.heads + self.heads[-1:] * (self.size - len(self.heads))
 
 
 def chunks_of(heads: Sequence[HeadId], limit: int) -> list[Chunk]:
-    """The heads of one head stack in chunks of at most `limit`.
+    """Return the heads of one head stack in chunks of at most `limit`.
 
-    All chunks have the same size, so that they share a program: the size that takes the least work, fillings included.
-    A chunk counts as one ablation more than it holds, for what is done once per chunk.
+    All chunks have the same size, so that they share a program: the size that takes the least work, repeated heads
+    included. The work of a chunk beside its ablations counts as one ablation more.
     """
     counts = Counter(head.layer for head in heads)
     layers = max(counts) + 1
@@ -151,16 +151,16 @@ def chunks_of(heads: Sequence[HeadId], limit: int) -> list[Chunk]:
 def split_within(
     heads: Sequence[HeadId], limit: int, budget: int, compiled: Callable[[int], Any]
 ) -> tuple[list[Chunk], Any]:
-    """The largest chunks of at most `limit` whose program keeps its temporaries within the budget, and the program.
+    """Return the largest chunks of at most `limit` whose program's temporaries fit the budget, and the program.
 
     Args:
-        heads: heads of one head stack.
-        limit: largest chunk to consider.
-        budget: bytes.
-        compiled: from a chunk size to the compiled program (`jax.stages.Compiled`).
+        heads: Heads of one head stack.
+        limit: Largest chunk to consider.
+        budget: Number of bytes.
+        compiled: Function of a chunk size that returns the compiled program (`jax.stages.Compiled`).
 
     Raises:
-        HeadjaxError: a single ablation needs more than the budget.
+        HeadjaxError: A single ablation needs more than the budget.
     """
     while True:
         chunks = chunks_of(heads, limit)
@@ -177,6 +177,6 @@ def split_within(
 
 
 def temporary_bytes(compiled: Any) -> int:
-    """Bytes a compiled program takes on a device besides its arguments and results; 0 where JAX cannot tell."""
+    """Return the bytes that a program takes on a device besides arguments and results; 0 where JAX cannot tell."""
     analysis = compiled.memory_analysis()
     return 0 if analysis is None else int(analysis.temp_size_in_bytes)

@@ -1,4 +1,4 @@
-"""Removing heads for real: at once, or step by step with training in between."""
+"""Remove heads and their parameters: at once, or step by step with training in between."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from headjax.heads.surgery import map_attention
 from headjax.models.model import Model
 
 PERCENTAGES = tuple(range(5, 101, 5))
-"""5, 10, ..., 100, the steps of Michel et al.'s BERT experiments."""
+"""5, 10, ..., 100: the steps of Michel et al.'s BERT experiments."""
 
 
 def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[int]:
-    """floor(total * p / 100) for each p: 7, 14, 21, 28, 36, ..., 144 of 144 (Michel et al.'s code for BERT)."""
+    """Return floor(total * p / 100) for each p: 7, 14, 21, 28, 36, ..., 144 of 144 (Michel et al.'s code for BERT)."""
     return [total * percentage // 100 for percentage in percentages]
 
 
 def fraction_steps(total: int, fractions: Sequence[float]) -> list[int]:
-    """The number of heads nearest to each fraction of them."""
+    """Return the number of heads nearest to each fraction of all."""
     return [round(total * fraction) for fraction in fractions]
 
 
 def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
-    """The model without these heads.
+    """Return the model without these heads.
 
-    Their slices of every tensor with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are gone; output
-    biases stay, and a layer that loses its last head becomes `NoHeads`. Shared query and key dimensions (collaborative,
-    Tucker) that no other head reads go with them. The result computes what the model computes with these heads' gates
-    at 0, up to the rounding of a shorter sum. Kept heads keep their original numbers, also when pruning is repeated.
-    The removal is added to the history. In layers that share their parameters (ALBERT) a head is one head at every
-    depth, so that naming it at one of them removes it from all.
+    Their slices of every tensor with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are removed;
+    output biases stay, and a layer that loses its last head becomes `NoHeads`. Shared query and key dimensions
+    (collaborative, Tucker) that no other head reads are removed too. The result equals the model with these heads'
+    gates at 0, up to the rounding of a shorter sum. Kept heads keep their original numbers, also when pruning is
+    repeated. The removal is added to the history. In layers that share their parameters (ALBERT) a head is one head
+    at every depth, so that naming it at one of them removes it from all.
 
     Args:
-        model: the model.
-        heads: the heads to remove, as `HeadId`s or as text such as `encoder/3/7`.
+        model: Model to prune.
+        heads: Heads to remove, as `HeadId`s or as text such as `encoder/3/7`.
 
     Raises:
-        HeadjaxError: a head does not exist (any more); the message names it. Nothing is removed then.
+        HeadjaxError: A head does not exist (any more); the message names it. Nothing is removed then.
     """
     removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
     for head in removed:
@@ -70,11 +70,11 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
 
 
 class Gradual(NamedTuple):
-    """A model pruned step by step.
+    """Result of pruning step by step.
 
     Attributes:
-        model: what is left.
-        removed: the heads that went, in the order in which they did.
+        model: Pruned model.
+        removed: Removed heads, in the order of their removal.
     """
 
     model: Model
@@ -84,16 +84,17 @@ class Gradual(NamedTuple):
 def prune_gradually(
     model: Model, counts: Sequence[int], order_of: Callable[[Model, int], Order], tune: Callable[[Model], Model]
 ) -> Gradual:
-    """Removes heads for real, tunes what is left, orders the remaining heads anew, and so on.
+    """Remove heads, tune the pruned model, order its heads anew, and so on.
 
     Args:
-        model: the whole model.
-        counts: numbers of heads that are gone after each step (`headjax.heads.pruning`), rising.
-        order_of: from a model and how many heads go next to those that may go, in the order of their removal.
-        tune: trains a pruned model (`headjax.training.distillation`).
+        model: Whole model.
+        counts: Numbers of removed heads after each step, rising.
+        order_of: Function of a model and the number of heads to remove next; returns the heads that may be removed, in
+            the order of their removal.
+        tune: Trains a pruned model (`headjax.training.distillation`).
 
     Raises:
-        HeadjaxError: counts that do not rise, or fewer heads may go than asked for.
+        HeadjaxError: The counts do not rise, or fewer heads may be removed than asked for.
     """
     if sorted(counts) != list(counts):
         raise HeadjaxError(f"counts: must rise, got {list(counts)}")
@@ -110,14 +111,14 @@ def prune_gradually(
 
 
 def drop_unused(attention: Attention, params: Params) -> tuple[Attention, Params]:
-    """The layer without the shared dimensions whose mixing weights are 0 for every head; the same function.
+    """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
 
-    A converted layer at full rank gives every head dimensions of its own, which are unused as soon as the head is
-    gone. Formulations that share no dimensions come back as they are.
+    A converted layer at full rank gives every head dimensions of its own, which are unused once the head is removed.
+    Formulations that share no dimensions are returned unchanged.
 
     Args:
-        attention: the formulation.
-        params: its parameters.
+        attention: Formulation of the layer.
+        params: Parameters of the layer.
     """
     smaller: Attention
     if isinstance(attention, Collaborative):
@@ -139,6 +140,6 @@ def drop_unused(attention: Attention, params: Params) -> tuple[Attention, Params
 
 
 def _used(params: Params, others: tuple[int, ...]) -> np.ndarray:
-    """The dimensions with a weight other than 0, or the first one if there is none: a layer needs at least one."""
+    """Return the dimensions with a weight other than 0; without any, the first one, because a layer needs one."""
     used = np.flatnonzero(np.any(np.asarray(params["mixing"]) != 0.0, axis=others))
     return used if len(used) else np.array([0])

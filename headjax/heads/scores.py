@@ -1,4 +1,4 @@
-"""Every head score from one pass over the data."""
+"""Compute every head score in one pass over the data, and bring scores to a common scale."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from headjax.models.model import Model
 
 
 class GateGradient(NamedTuple):
-    """What one forward and backward pass tells about the gates.
+    """Result of one forward and backward pass with respect to the gates.
 
     Attributes:
-        loss: the losses.
-        gradient: by head stack, `[layers, batch, query, max_heads]`: dL(x) / dxi_(h,t) for example x and query t, with
+        loss: Losses of the examples.
+        gradient: By head stack, `[layers, batch, query, max_heads]`: dL(x) / dxi_(h,t) for example x and query t, with
             L(x) = `Loss.total`. Its sum over queries is dL(x) / dxi_h.
-        probes: by head stack and layer, what the probe returned.
+        probes: By head stack and layer, the probe's result.
     """
 
     loss: Loss
@@ -52,16 +52,16 @@ def gate_gradient(
     probe: ProbeFunction,
     compute: Compute,
 ) -> GateGradient:
-    """Differentiates every example's loss in a gate of its own per head and query; parameters get no gradient.
+    """Differentiate every example's loss in a gate of its own per head and query; parameters get no gradient.
 
     Since no example reads another's gates, the gradient of the summed loss holds every example's gradient.
 
     Args:
-        config, params: the model.
-        batch: arrays by Hugging Face's names.
-        gates: the gates to differentiate at, `[layers, max_heads]` by head stack.
-        probe: statistics to take in the same forward.
-        compute: how to compute.
+        config, params: Model to differentiate.
+        batch: Arrays by Hugging Face's names.
+        gates: Gates `[layers, max_heads]` by head stack at which to differentiate.
+        probe: Statistics to take in the same forward pass.
+        compute: Precision and kernels of the forward pass.
     """
 
     def summed(gates: dict[str, jax.Array]) -> tuple[jax.Array, tuple[Loss, Any]]:
@@ -79,11 +79,11 @@ def gate_gradient(
 
 
 UNROLLED = 24
-"""Layers up to which scoring on CPUs computes a stack without a scan: compilation time grows with them."""
+"""Number of layers up to which scoring on CPUs computes a stack without a scan; compilation time grows with it."""
 
 
 def own_arrays(config: ModelConfig, params: Params, compute: Compute) -> Params:
-    """The parameters as one model's many batches are best differentiated with: split by layer on CPUs.
+    """Return the parameters in the form in which many batches are differentiated fastest: split by layer on CPUs.
 
     Measured with 6 layers of BERT-base's size and batches of 8 x 128: 8% less time a batch, 13% more to compile.
     """
@@ -95,7 +95,7 @@ def own_arrays(config: ModelConfig, params: Params, compute: Compute) -> Params:
 
 
 def query_shapes(config: ModelConfig, params: Params, batch: Batch, compute: Compute) -> dict[str, tuple[int, int]]:
-    """(batch, query) of every head stack's attention calls, from shapes alone."""
+    """Return (batch, query) of every head stack's attention calls, from shapes alone."""
 
     def apply(params: Params, batch: Batch) -> Any:
         return config.apply(params, batch, Options(probe=_contexts, compute=compute)).probes
@@ -109,11 +109,11 @@ def _contexts(probe: Probe) -> jax.Array:
 
 
 class ScoreInfo(NamedTuple):
-    """What a score is.
+    """Definition of a score.
 
     Attributes:
-        description: its formula, and the tool whose definition it is.
-        low_first: whether pruning removes the heads with the lowest score first (else the highest).
+        description: Formula, and the paper or tool that defines it.
+        low_first: Whether pruning removes the heads with the lowest score first (else the highest).
     """
 
     description: str
@@ -131,7 +131,7 @@ GRADIENT_SCORES: Mapping[str, ScoreInfo] = {
     ),
     "fisher": ScoreInfo("sum over examples of (dL/dxi_h)^2, the empirical Fisher diagonal: Kwon et al. 2022"),
 }
-"""The scores that need a backward pass, by name."""
+"""Scores that need a backward pass, by name."""
 
 SCORES: Mapping[str, ScoreInfo] = {
     **GRADIENT_SCORES,
@@ -143,20 +143,20 @@ SCORES: Mapping[str, ScoreInfo] = {
     "distance": ScoreInfo("mean attention distance, positions"),
     "confidence": ScoreInfo("mean of the largest attention weight: Voita et al. 2019"),
 }
-"""Every score by name."""
+"""All scores by name."""
 
 
 NO_TARGET = "there is no example with a target to score heads on"
 
 
 class Scores(NamedTuple):
-    """Head scores.
+    """Scores of all heads.
 
     Attributes:
-        values: by score (the names in `SCORES`), one number per head.
-        loss: mean loss per target, nats.
-        examples: number of examples that had a target.
-        seconds: wall-clock time of the pass, compilation included.
+        values: By score (the names in `SCORES`), one number per head.
+        loss: Mean loss per target, nats.
+        examples: Number of examples that had a target.
+        seconds: Wall-clock time of the pass, compilation included.
     """
 
     values: dict[str, dict[HeadId, float]]
@@ -165,10 +165,10 @@ class Scores(NamedTuple):
     seconds: float
 
     def score(self, name: str) -> dict[HeadId, float]:
-        """The values of one score.
+        """Return the values of one score.
 
         Raises:
-            HeadjaxError: there is no score of this name.
+            HeadjaxError: No score has this name.
         """
         if name not in self.values:
             raise HeadjaxError(f"score: {unknown_name('score', name, self.values)}")
@@ -184,27 +184,27 @@ def score_heads(
     compute: Compute = Compute(attention="einsum"),
     progress: Update | None = None,
 ) -> Scores:
-    """Scores every head by every score of `SCORES`, with one forward and backward pass per batch.
+    """Score every head by every score of `SCORES`, with one forward and backward pass per batch.
 
-    The loss L(x) of an example is the sum over its targets of their negative log-likelihood, `Loss.total`: then
-    -L(x) is the log-likelihood of the example, as Fisher information needs, and a token weighs the same whatever the
-    length of its sequence (for a classifier, which has one target per example, it is simply the loss). Dropout and
-    label smoothing are off. Padding queries count nowhere, and neither do examples without a target (label -100
-    everywhere), with which a last batch may be filled up. Batches may be sharded over a mesh, also of several
-    processes.
+    The loss L(x) of an example is the sum of its targets' negative log-likelihoods, `Loss.total`. Then -L(x) is the
+    log-likelihood of the example, as Fisher information needs, and a token has the same weight in sequences of any
+    length. (A classifier has one target per example, so L is its loss.) Dropout and label smoothing are off. Padding
+    queries do not count, and neither do examples without a target (label -100 everywhere), with which a last batch may
+    be filled up. Batches may be sharded over a mesh, also of several processes.
 
     Args:
-        model: the model.
-        batches: the examples, arrays by Hugging Face's names with labels.
-        gates: `[layers, max_heads]` by head stack, the gates at which to score (iterative pruning scores with removed
-            heads at 0); None is all ones.
-        statistics: which of the forward scores (`headjax.heads.statistics.STATISTICS`) to take too.
-        compute: how to compute; entropy, distance and confidence need an implementation that holds probabilities.
-        progress: called after every batch with the number of batches done.
+        model: Model to score.
+        batches: Examples: arrays by Hugging Face's names, with labels.
+        gates: `[layers, max_heads]` by head stack, gates at which to score (iterative pruning scores with removed heads
+            at 0); None is all ones.
+        statistics: Names of the forward scores (`headjax.heads.statistics.STATISTICS`) to take too.
+        compute: Precision and kernels of the forward pass; entropy, distance and confidence need an attention kernel
+            that holds probabilities.
+        progress: Called after every batch with the number of batches done.
 
     Raises:
-        DataError: there are no examples, or none has a target.
-        HeadjaxError: a score is not finite (the message names the head), or an unknown statistic.
+        DataError: There are no examples, or none has a target.
+        HeadjaxError: A score is not finite (the message names the head), or a statistic does not exist.
     """
     for name in statistics:
         if name not in STATISTICS:
@@ -227,12 +227,12 @@ def score_heads(
 
 
 class _Sums(NamedTuple):
-    """Sums over the examples of a batch, or of several.
+    """Sums over the examples of one batch or of several.
 
     Attributes:
-        loss, targets, examples: summed loss, numbers of targets and of examples with a target.
-        queries: by head stack, number of counted queries of one layer.
-        heads: by score and head stack, `[layers, max_heads]`.
+        loss, targets, examples: Summed loss, numbers of targets and of examples with a target.
+        queries: By head stack, number of counted queries of one layer.
+        heads: By score and head stack, `[layers, max_heads]`.
     """
 
     loss: Any
@@ -246,7 +246,7 @@ class _Sums(NamedTuple):
 def batch_sums(
     config: ModelConfig, params: Params, batch: Any, gates: Any, statistics: tuple[str, ...], compute: Compute
 ) -> _Sums:
-    """Sums of every score over one batch, see `score_heads`."""
+    """Return the sums of every score over one batch, see `score_heads`."""
     probe = query_sums([STATISTICS[name] for name in statistics])
     loss, gradient, probes = gate_gradient(config, params, batch, gates, probe, compute)
     present = (loss.weight > 0).astype(jnp.float32)
@@ -274,7 +274,7 @@ def _step(
 
 
 def _require_finite(fetched: _Sums, config: ModelConfig, batch: int) -> None:
-    """Raises `HeadjaxError` for a score of a batch that is not finite, naming its head."""
+    """Raise a `HeadjaxError` that names the head if a score of a batch is not finite."""
     for name, arrays in fetched.heads.items():
         if all(np.isfinite(array).all() for array in arrays.values()):
             continue
@@ -295,10 +295,9 @@ def _means(config: ModelConfig, total: _Sums) -> dict[str, dict[HeadId, float]]:
 
 
 def normalize_layers(values: Values) -> dict[HeadId, float]:
-    """Layer-wise l2 normalisation (Molchanov et al. 2017): I_h / (sqrt(sum over the layer's heads of I^2) + 1e-20).
+    """Return I_h / (sqrt(sum over the layer's heads of I^2) + 1e-20), by layer and head stack (Molchanov et al. 2017).
 
-    Michel et al. normalise importance so before they compare heads of different layers. The layers of each head stack
-    are normalised on their own.
+    Michel et al. normalise importance in this way before they compare heads of different layers.
     """
 
     def layer(head: HeadId) -> tuple[str, int]:
@@ -313,7 +312,7 @@ def normalize_layers(values: Values) -> dict[HeadId, float]:
 
 
 def min_max(values: Values) -> dict[HeadId, float]:
-    """(v - min) / (max - min) over all heads; all 0 where the values are equal."""
+    """Return (v - min) / (max - min) over all heads; all 0 where the values are equal."""
     if not values:
         return {}
     low, high = min(values.values()), max(values.values())
@@ -322,15 +321,15 @@ def min_max(values: Values) -> dict[HeadId, float]:
 
 
 def hies(importance: Values, entropy: Values, alpha: float = 0.5) -> dict[HeadId, float]:
-    """Head importance-entropy score (arXiv 2510.13832): alpha * I^ + (1 - alpha) * (1 - E^).
+    """Return the head importance-entropy score (arXiv 2510.13832): alpha * I^ + (1 - alpha) * (1 - E^).
 
     I^ and E^ are importance and entropy, each min-max normalised over all heads. The authors choose alpha per task on
     held-out data.
 
     Args:
-        importance: importance of every head.
-        entropy: mean attention entropy over log(number of keys) of the same heads.
-        alpha: weight of the importance, from 0 to 1.
+        importance: Importance of every head.
+        entropy: Mean attention entropy over log(number of keys) of the same heads.
+        alpha: Weight of the importance, from 0 to 1.
     """
     scaled, spread = min_max(importance), min_max(entropy)
     return {head: alpha * scaled[head] + (1.0 - alpha) * (1.0 - spread[head]) for head in importance}

@@ -1,4 +1,4 @@
-"""Whether a difference between two models on the same examples is more than chance.
+"""Tests of a difference between two models on the same examples, and correlations of scores on two data sets.
 
 Every test is two-sided and paired: both models saw the same examples.
 """
@@ -16,11 +16,11 @@ from headjax.heads.head_id import HeadId
 
 
 class Comparison(NamedTuple):
-    """The outcome of a paired test.
+    """Result of a paired test.
 
     Attributes:
-        difference: the metric of the changed model minus that of the baseline.
-        p_value: probability, if both were equally good, of a difference at least as large.
+        difference: Metric of the changed model minus that of the baseline.
+        p_value: Probability of a difference at least as large if both were equally good.
         low, high: 95 % confidence interval of the difference; NaN where the test gives none.
     """
 
@@ -31,10 +31,10 @@ class Comparison(NamedTuple):
 
 
 def t_test(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
-    """Student's paired t-test on per-example values `[examples]` (losses, squared errors).
+    """Run Student's paired t-test on per-example values `[examples]` (losses, squared errors).
 
     Raises:
-        DataError: fewer than two examples, or not the same number of both.
+        DataError: There are fewer than two examples, or not the same number of both.
     """
     from scipy import stats
 
@@ -49,13 +49,13 @@ def t_test(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
 
 
 def mcnemar(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
-    """McNemar's exact test on which examples are answered right, `[examples]` of 0 and 1.
+    """Run McNemar's exact test on right and wrong answers, `[examples]` of 1 and 0.
 
-    Only examples that one model gets right and the other wrong speak; if both were equally good, which of the two it is
-    would be a fair coin.
+    Only examples that one model alone gets right count. If both were equally good, each model would be that one with
+    probability 1/2.
 
     Raises:
-        DataError: values other than 0 and 1, fewer than two examples, or not the same number of both.
+        DataError: There are values other than 0 and 1, fewer than two examples, or not the same number of both.
     """
     from scipy import stats
 
@@ -75,19 +75,19 @@ def paired_bootstrap(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Comparison:
-    """Paired bootstrap (Koehn 2004) for metrics of a whole corpus (BLEU, F1, correlations).
+    """Run the paired bootstrap (Koehn 2004) for metrics of a whole corpus (BLEU, F1, correlations).
 
-    The examples are drawn with replacement, the same ones for both models. The p-value is twice the share of resamples
-    whose difference does not have the sign of the full data's, counting the full data as one of them.
+    Examples are drawn with replacement, the same ones for both models. The p-value is twice the share of resamples
+    whose difference does not have the sign of the full data's; the full data count as one resample.
 
     Args:
-        baseline, changed: `[examples, ...]` per-example values, or whatever the metric is computed from.
-        metric: from `[examples, ...]` to a number; None is the mean.
-        resamples: how many times to draw.
-        seed: of the draws.
+        baseline, changed: `[examples, ...]` per-example values, or other inputs of the metric.
+        metric: Function of `[examples, ...]` that returns a number; None is the mean.
+        resamples: Number of resamples.
+        seed: Seed of the draws.
 
     Raises:
-        DataError: fewer than two examples, or not the same number of both.
+        DataError: There are fewer than two examples, or not the same number of both.
     """
     _paired(baseline, changed)
     measure = metric or (lambda values: float(values.mean()))
@@ -104,7 +104,7 @@ def paired_bootstrap(
 
 
 def _paired(baseline: np.ndarray, changed: np.ndarray) -> np.ndarray:
-    """The change of every example."""
+    """Return the change of every example."""
     if len(baseline) != len(changed):
         raise DataError(f"significance: {len(baseline)} and {len(changed)} examples are not pairs")
     if len(baseline) < 2:
@@ -113,11 +113,11 @@ def _paired(baseline: np.ndarray, changed: np.ndarray) -> np.ndarray:
 
 
 class Correlation(NamedTuple):
-    """A correlation coefficient over heads.
+    """Correlation coefficient over heads.
 
     Attributes:
-        value: the coefficient.
-        p_value: two-sided, of no correlation.
+        value: Coefficient.
+        p_value: Two-sided probability of such a value without correlation.
         low, high: 95 % bootstrap interval, heads drawn with replacement.
     """
 
@@ -128,13 +128,13 @@ class Correlation(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """How the scores of heads on two data sets go together.
+    """Correlations of the scores of heads on two data sets.
 
     Attributes:
-        pearson: of the scores.
-        spearman: of their ranks.
-        heads: the heads that both score.
-        first, second: `[heads]` their scores, for a scatter plot.
+        pearson: Correlation of the scores.
+        spearman: Correlation of their ranks.
+        heads: Heads with a score on both.
+        first, second: `[heads]` scores, for a scatter plot.
     """
 
     pearson: Correlation
@@ -145,15 +145,15 @@ class Transfer(NamedTuple):
 
 
 def transfer(first: Values, second: Values, *, resamples: int = 1000, seed: int = 0) -> Transfer:
-    """Correlates one score of the heads on two data sets.
+    """Correlate one score of the heads on two data sets (Michel et al. 2019, figure 2).
 
     Args:
-        first, second: a score of every head on each data set.
-        resamples: number of bootstrap samples.
-        seed: of the bootstrap.
+        first, second: Score of every head on each data set.
+        resamples: Number of bootstrap samples.
+        seed: Seed of the bootstrap.
 
     Raises:
-        DataError: they share fewer than three heads, or all scores of one are equal.
+        DataError: The data sets share fewer than three heads, or all scores of one are equal.
     """
     from scipy import stats
 
@@ -183,7 +183,7 @@ def _correlation(value: float, p_value: float, samples: np.ndarray) -> Correlati
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Pearson's r of each row; NaN where a row draws only equal values."""
+    """Return Pearson's r of each row; NaN where a row draws only equal values."""
     x, y = (rows - rows.mean(axis=1, keepdims=True) for rows in (x, y))
     norm = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
     return np.divide((x * y).sum(axis=1), norm, out=np.full(len(norm), np.nan), where=norm > 0.0)

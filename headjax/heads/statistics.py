@@ -1,6 +1,6 @@
-"""What can be read off a head's attention and contexts in a forward pass: each statistic is a function of a `Probe`.
+"""Statistics of heads in a forward pass, each a function of a `Probe`, and their sums over queries and batches.
 
-Every function returns `[batch, query, heads]`. Sums over the queries that are no padding are taken by `query_sums`.
+Every statistic returns `[batch, query, heads]`. `query_sums` sums over the queries that are not padding.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from headjax.mesh.distributed import fetch
 from headjax.models.layer import Probe
 
 Statistic = Callable[[Probe], jax.Array]
-"""One number per query and head, `[batch, query, heads]`."""
+"""Function of a probe that returns one number per query and head, `[batch, query, heads]`."""
 
 
 def entropy(probe: Probe) -> jax.Array:
-    """-sum_k p_k log p_k of each query's attention, in nats."""
+    """Return -sum_k p_k log p_k of each query's attention, in nats."""
     weights, total = _weights(probe)
     return _by_query(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total))
 
 
 def normalized_entropy(probe: Probe) -> jax.Array:
-    """The entropy over the logarithm of the number of keys the query may see: 0 is one key, 1 is all evenly."""
+    """Return the entropy over the logarithm of the number of visible keys: 0 for one key, 1 for all evenly."""
     visible = jnp.maximum(visible_keys(probe), 2)
     return entropy(probe) / jnp.log(visible.astype(jnp.float32))
 
 
 def confidence(probe: Probe) -> jax.Array:
-    """max_k p_k, the weight of the key attended to most (Voita et al. 2019, section 4)."""
+    """Return max_k p_k, the largest attention weight (Voita et al. 2019, section 4)."""
     weights, total = _weights(probe)
     return _by_query(weights.max(axis=-1) / total)
 
 
 def distance(probe: Probe) -> jax.Array:
-    """sum_k p_k |q - k|, the mean distance between query q and what it attends to, in positions."""
+    """Return sum_k p_k |q - k|, the mean distance between query q and the keys that it attends to, in positions."""
     weights, total = _weights(probe)
     positions = jnp.abs(offsets(weights)).astype(weights.dtype)
     return _by_query((weights * positions[None, None]).sum(axis=-1) / total)
 
 
 def context_norm(probe: Probe) -> jax.Array:
-    """||context_h||_2, the size of the head's output before W_O."""
+    """Return ||context_h||_2, the size of the head's output before W_O."""
     return jnp.linalg.norm(probe.attended.context.astype(jnp.float32), axis=-1)
 
 
 def output_norm(probe: Probe) -> jax.Array:
-    """||context_h W_O^h||_2, the size of what the head adds to the layer's output (as Minitron's activations).
+    """Return ||context_h W_O^h||_2, the size of the head's share of the layer's output (as Minitron's activations).
 
-    It is the square root of context_h (W_O^h W_O^hT) context_h, whose matrices are small and made once per call.
+    This is the square root of context_h (W_O^h W_O^hT) context_h; the matrices are small and made once per call.
     """
     context = probe.attended.context.astype(jnp.float32)
     output = output_matrices(probe)
@@ -70,17 +70,17 @@ STATISTICS: Mapping[str, Statistic] = {
     "context_norm": context_norm,
     "output_norm": output_norm,
 }
-"""The statistics by name."""
+"""Statistics by name."""
 
 
 def query_sums(statistics: Sequence[Statistic]) -> Callable[[Probe], tuple[list[jax.Array], jax.Array]]:
-    """The probe that sums each statistic over an example's queries.
+    """Return the probe that sums each statistic over an example's queries.
 
-    It returns one `[batch, heads]` per statistic, and `[batch]` how many queries were counted (padding never is).
+    The probe returns one `[batch, heads]` per statistic, and the number of counted queries `[batch]`, without padding.
     """
 
     def probe_function(probe: Probe) -> tuple[list[jax.Array], jax.Array]:
-        # Statistics are not differentiated; saying so keeps their intermediate values out of the backward pass.
+        # Statistics are not differentiated; stop_gradient keeps their intermediate values out of the backward pass.
         attended, inputs = jax.lax.stop_gradient((probe.attended, probe.inputs))
         probe = probe._replace(attended=attended, inputs=inputs)
         counted = counted_queries(probe)
@@ -91,7 +91,7 @@ def query_sums(statistics: Sequence[Statistic]) -> Callable[[Probe], tuple[list[
 
 
 def counted_queries(probe: Probe) -> jax.Array:
-    """`[batch, query]` 1.0 at tokens, 0.0 at padding."""
+    """Return `[batch, query]`, 1.0 at tokens and 0.0 at padding."""
     batch, query = probe.attended.context.shape[:2]
     if probe.query_mask is None:
         return jnp.ones((batch, query))
@@ -99,23 +99,23 @@ def counted_queries(probe: Probe) -> jax.Array:
 
 
 def probabilities(probe: Probe) -> jax.Array:
-    """Attention probabilities `[batch, heads, query, key]` in float32.
+    """Return attention probabilities `[batch, heads, query, key]` in float32.
 
-    Weights that are no distribution, since they were mixed across heads after the softmax (talking heads), count by
-    their share of the query's summed absolute weight.
+    Weights that were mixed across heads after the softmax (talking heads) are not a distribution; they are divided by
+    the sum of the query's absolute weights.
 
     Raises:
-        KernelError: the attention implementation does not hold them.
+        KernelError: The attention kernel does not hold them.
     """
     weights, total = _weights(probe)
     return weights / total[..., None]
 
 
 def _weights(probe: Probe) -> tuple[jax.Array, jax.Array]:
-    """Absolute attention weights a `[batch, heads, query, key]` in float32 and their sums s over the keys.
+    """Return absolute attention weights a `[batch, heads, query, key]` in float32 and their sums s over the keys.
 
-    The probabilities are a / s. What is linear in them, or has a logarithm, is divided by s after the sum over keys, so
-    that no array of their size is written: -sum_k (a_k / s) log(a_k / s) = log s - sum_k a_k log(a_k) / s.
+    The probabilities are a / s. Means and entropies divide by s after the sum over keys, which saves an array of the
+    size of a: -sum_k (a_k / s) log(a_k / s) = log s - sum_k a_k log(a_k) / s.
     """
     found = probe.attended.probabilities
     context = probe.attended.context
@@ -129,7 +129,7 @@ def _weights(probe: Probe) -> tuple[jax.Array, jax.Array]:
 
 
 def visible_keys(probe: Probe) -> jax.Array:
-    """`[batch or 1, query, 1]` number of keys each query may attend to."""
+    """Return the number of keys that each query may attend to, `[batch or 1, query, 1]`."""
     query, key = _weights(probe)[0].shape[2:]
     allowed = None if probe.mask is None else probe.mask.array(query, key)
     if allowed is None:
@@ -138,13 +138,13 @@ def visible_keys(probe: Probe) -> jax.Array:
 
 
 def offsets(weights: jax.Array) -> jax.Array:
-    """`[query, key]` position of the key relative to the query, for `weights [batch, heads, query, key]`."""
+    """Return the position `[query, key]` of key relative to query, for `weights [batch, heads, query, key]`."""
     query, key = weights.shape[2:]
     return jnp.arange(key)[None, :] - jnp.arange(query)[:, None]
 
 
 def output_matrices(probe: Probe) -> jax.Array:
-    """W_O^h of every head, `[heads, value_dim, width]` in float32."""
+    """Return W_O^h of every head, `[heads, value_dim, width]` in float32."""
     return probe.attention.output_matrices(probe.params).astype(jnp.float32)
 
 
@@ -170,15 +170,17 @@ def one_behind(items: Iterable[T]) -> Iterator[T]:
 def sum_over(
     parts: Iterable[Any], check: Callable[[int, Any], None] | None = None, empty: str = "there is no example"
 ) -> Any:
-    """The sum of trees of arrays that live on devices, in float64 on the host.
+    """Return the sum of trees of arrays that live on devices, in float64 on the host.
+
+    A tree is fetched while the device computes the next one.
 
     Args:
-        parts: one tree a batch, all of one structure.
-        check: called with a batch's number and its fetched tree, to refuse values or to show progress.
-        empty: the end of the error without batches.
+        parts: One tree a batch, all of one structure.
+        check: Called with a batch's number and its fetched tree, to refuse values or to show progress.
+        empty: End of the error without batches.
 
     Raises:
-        DataError: there are no batches.
+        DataError: There are no batches.
     """
     total: Any = None
     for number, part in enumerate(one_behind(parts)):

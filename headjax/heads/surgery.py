@@ -1,4 +1,4 @@
-"""The one way to read and to change attention layers: unstack, look or change layer by layer, stack again."""
+"""Read and change the attention layers of a model: unstack, look or change layer by layer, stack again."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model
 
 Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
-"""(head stack, layer, formulation, its parameters) to the formulation and parameters that take their place."""
+"""Function of (head stack, layer, formulation, parameters) that returns the new formulation and parameters."""
 
 
 class AttentionLayer(NamedTuple):
-    """One attention layer of a model.
+    """Attention layer of a model.
 
     Attributes:
-        stack: head stack (`encoder`, `decoder` or `cross`).
-        layer: number of the layer, counted from 0.
-        attention: its formulation.
-        params: its parameters, without an axis of layers.
+        stack: Head stack (`encoder`, `decoder` or `cross`).
+        layer: Number of the layer, counted from 0.
+        attention: Formulation of the layer.
+        params: Parameters of the layer, without an axis of layers.
     """
 
     stack: str
@@ -35,7 +35,7 @@ class AttentionLayer(NamedTuple):
 def attention_layers(model: Model) -> Iterator[AttentionLayer]:
     """Yield the attention layers in the order in which `map_attention` visits them; nothing is stacked again.
 
-    Of layers that share their parameters the first alone is yielded.
+    Layers that share their parameters are yielded once, as the first of them.
     """
     for name, stack in model.config.stacks().items():
         weights = stack.unstack(model.params[name])
@@ -51,20 +51,20 @@ def attention_layers(model: Model) -> Iterator[AttentionLayer]:
 def map_attention(
     model: Model, function: Change, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
 ) -> Model:
-    """The model with every chosen attention layer replaced by what `function` makes of it.
+    """Return the model with every chosen attention layer replaced by the result of `function`.
 
     Everything else about the model (other parameters, history, tokenizer) stays as it is. Layers are grouped into runs
-    anew, so that any mixture of formulations and head counts comes back as an ordinary model. Layers that share their
-    parameters change together: `function` is called for the first of them, and all take what it gives.
+    anew, so that any mixture of formulations and head counts is an ordinary model. Layers that share their parameters
+    change together: `function` is called for the first of them, and all take its result.
 
     Args:
-        model: the model.
-        function: called once per chosen layer, in order, as `function(stack, layer, attention, params)`.
-        stacks: head stacks (`encoder`, `decoder`, `cross`) to change; None changes all the model has.
-        layers: layers to change, counted from 0; None changes all.
+        model: Model to change.
+        function: Called once per chosen layer, in order, as `function(stack, layer, attention, params)`.
+        stacks: Head stacks (`encoder`, `decoder`, `cross`) to change; None changes all of the model.
+        layers: Layers to change, counted from 0; None changes all.
 
     Raises:
-        HeadjaxError: the model has no such head stack.
+        HeadjaxError: The model has no such head stack.
     """
     config = model.config
     for head_stack in stacks or ():

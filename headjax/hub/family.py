@@ -33,7 +33,7 @@ class HeadShape(NamedTuple):
 
 
 def dividing(num_heads: int, head_dim: int, width: int) -> HeadShape | None:
-    """Return the smallest heads that hold so many of this size, where heads times size must be the width."""
+    """Return the most heads of at least this size, if they are at least `num_heads`; heads times size is the width."""
     fitting = [n for n in range(num_heads, width + 1) if width % n == 0 and width // n >= head_dim]
     return HeadShape(fitting[-1], width // fitting[-1], fitting[-1]) if fitting else None
 
@@ -53,7 +53,7 @@ class ModelClass:
     """A class of a family: the base model, or the model with one task.
 
     Attributes:
-        suffix: what the class's name ends with, behind the family's `class_prefix`.
+        suffix: End of the class's name, after the family's `class_prefix`.
         parts: entries of the config that differ between classes: `output`, perhaps `pooler`.
         rules: names of the tensors that differ between classes. They replace the family's rules of the same tensors.
         copies: tensors that files of this class may repeat.
@@ -75,19 +75,19 @@ class Family:
 
     Attributes:
         model_type: the field of `config.json` that names the family.
-        class_prefix: what the names of its classes begin with.
+        class_prefix: Beginning of the names of its classes.
         classes: its classes. A config that names none means the first; a model is written as the first that can.
         config: the architecture as fields of the config, without the parts that differ between classes.
         rules: names of the base model's tensors, without `prefix`.
-        prefix: what the names of the base model's tensors begin with in the files of models with a task.
+        prefix: Beginning of the names of the base model's tensors in the files of models with a task.
         head_groups: head stacks whose head counts are one field of the config.
         copies: tensors that some files repeat. A pair counts for models that have the original and not the copy.
         ignored: patterns of whole names: tensors of older files that hold nothing learned.
         supported: fields with the values that are supported, the default first.
         constants: fields that every config of the family has.
         prunable: the head stack whose layers transformers 4 numbers in `pruned_heads`; None where it removes no heads.
-        head_shape: `head_shape(num_heads, head_dim, width)` is the smallest shape of heads that the family can have
-            and that holds so many heads of this size; None where there is none.
+        head_shape: `head_shape(num_heads, head_dim, width)` is the smallest shape that the family can have with at
+            least this number and size of heads; None where no shape fits.
         standard: `standard(shape, like)` is the family's attention with heads of this shape; whatever else differs
             between models of the family is taken from `like`.
     """

@@ -39,7 +39,7 @@ class Fields:
     Attributes:
         data: the JSON object.
         file: the file, for errors.
-        tensors: names of the tensors, for what a config leaves open (whether there is a pooler).
+        tensors: names of the tensors, which tell what a config leaves open (whether the model has a pooler).
     """
 
     def __init__(

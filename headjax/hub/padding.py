@@ -1,4 +1,7 @@
-"""Padding: models of any head counts and formulations as equal layers of a family's own heads, zero where missing."""
+"""Padding: models of any head counts and formulations as equal layers of a family's own heads, zero where missing.
+
+Every formulation is first written as plain heads, each with a query, key, value and output of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name rules: which tensor of a Hugging Face file is which of ours, and how their layouts differ."""
+"""Name rules: pairs of a tensor in a Hugging Face file and the same tensor here, with the difference in layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RUN = re.compile(r"((?:encoder|decoder)/)layers_([0-9]+)_([0-9]+)(/.*)")
 
 
 class Form(abc.ABC):
-    """How one tensor of a file becomes one or several tensors of ours, and back.
+    """Mapping between one tensor of a file and one or several tensors of ours.
 
     Ours are declared as `Tensor`s of one layer. The shape in the file follows from the declarations.
     """
@@ -164,7 +164,7 @@ class Rule:
     Attributes:
         theirs: name in the file.
         ours: our paths, layers unstacked: `encoder/{}/attention/query`.
-        form: how the layouts differ.
+        form: difference of the layouts.
         given: the rule counts only where the config declares a tensor of this path.
         unless: the rule counts only where the config declares no tensor of this path.
     """
@@ -265,7 +265,7 @@ class Bound(NamedTuple):
     Attributes:
         theirs: name in the file.
         ours: places of its parts in the parameters.
-        form: how the layouts differ.
+        form: difference of the layouts.
     """
 
     theirs: str

@@ -20,7 +20,7 @@ from headjax.hub.fields import ACTIVATION_NAMES, REQUIRED, Fields
 
 
 class InexpressibleError(HeadjaxError):
-    """A family's config or tensors cannot say what a model is; the message says what."""
+    """A family's config or tensors cannot express a part of a model; the message names the part."""
 
 
 class Entry(abc.ABC):
@@ -227,8 +227,8 @@ def _entries(parts: Mapping[str, Any]) -> dict[str, Entry]:
 def record(kind: type, /, **parts: Any) -> Record:
     """A dataclass, its fields given by entries or constants.
 
-    What the class refuses (`ConfigError("epsilon: must be ...")`) becomes an error of the field in the file. Where two
-    parts write the same field, the first one's value is written.
+    A value that the class refuses (`ConfigError("epsilon: must be ...")`) becomes an error of the field in the file.
+    Where two parts write the same field, the first one's value is written.
     """
     return Record(kind, _entries(parts))
 
@@ -287,7 +287,7 @@ class Optional(Entry):
 
     Attributes:
         entry: the value.
-        when: says whether there is one; an entry is a flag to be written, a function reads what is written elsewhere.
+        when: tells whether there is a value; an entry is a flag that is written, a function reads other fields.
     """
 
     entry: Entry

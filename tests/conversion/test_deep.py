@@ -80,7 +80,7 @@ def test_attention_of_a_decoder_splits_together():
 
 
 def test_it_cannot_be_what_some_layers_become(model):
-    with pytest.raises(ConfigError, match="decoder/0: deep changes which layers there are"):
+    with pytest.raises(ConfigError, match="decoder/0: deep replaces layers"):
         convert(model, {("decoder", 0): "deep"})
 
 

@@ -159,7 +159,7 @@ MIXING = Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_
         (bert(feed_forward=Dense(30)), 1, r"encoder/0: feed_forward.hidden: 30 does not split evenly into 4 layers"),
         (bert(attention=tiny.multi_head(1)), 1, "heads: the layers have 1 head already, there is nothing to split"),
         (bert(), 4, "heads: the layers have 4 heads already"),
-        (bert(), 3, "heads: encoder/0: attention has 4 heads, which are no layers of 3"),
+        (bert(), 3, "heads: encoder/0: attention has 4 heads, which do not split into layers of 3"),
         (bert(), 0, "heads: must be at least 1, got 0"),
         (bert(attention=MIXING), 1, "encoder/0: attention: talking attention mixes its heads"),
         (bert(attention=NoHeads()), 1, "encoder/0: attention: no_heads attention has no heads"),

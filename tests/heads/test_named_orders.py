@@ -48,7 +48,7 @@ def test_orders_that_draw_are_seeded_and_name_every_head_once(model, batches, na
 def test_bad_requests_are_errors(model, batches):
     with pytest.raises(ConfigError, match=r"^by: unknown order 'fisher_block'; did you mean 'fisher_blocks'\?$"):
         OrderConfig(by="fisher_block")
-    with pytest.raises(ConfigError, match="random is no score"):
+    with pytest.raises(ConfigError, match="random is not a score"):
         OrderConfig(by="random", normalize=True)
     with pytest.raises(HeadjaxError, match="subset chooses all heads at once"):
         order_heads(model, batches, OrderConfig(by="subset"), gates=head_gates.ones(model.config))
