@@ -53,8 +53,8 @@ class LayerCache(NamedTuple):
     """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen.
 
     Attributes:
-        entries: `[batch, slots, ...]` each.
-        used: number of slots filled, a scalar.
+        entries: `[batch, capacity, ...]` each.
+        used: number of tokens in the cache, a scalar.
     """
 
     entries: dict[str, jax.Array]
@@ -156,28 +156,28 @@ class AttentionModule(nnx.Module):
         gates = self.gates[...] if gates is None and self.gates is not None else gates
         if cache is not None and positions is None:
             positions = cache.used + jnp.arange(inputs.shape[1])[None, :]
-        memory = config.memory(params, inputs if attended_to is None else attended_to, positions)
+        key_values = config.key_values(params, inputs if attended_to is None else attended_to, positions)
         if cache is not None:
-            entries = {name: write(cache.entries[name], array, cache.used) for name, array in memory.items()}
+            entries = {name: write(cache.entries[name], array, cache.used) for name, array in key_values.items()}
             mask = Mask(causal=True, query_offset=cache.used) if mask is None else mask
-            memory, cache = entries, LayerCache(entries, cache.used + inputs.shape[1])
-        dropping = rngs is not None and self.dropout_rate > 0.0
+            key_values, cache = entries, LayerCache(entries, cache.used + inputs.shape[1])
+        key = rngs.dropout() if rngs is not None and self.dropout_rate > 0.0 else None
         call = Call(
             mask=mask,
             bias=bias,
             gates=gates,
             positions=positions,
-            dropout=Dropout(self.dropout_rate, rngs.dropout()) if dropping else None,  # type: ignore[union-attr]
+            dropout=Dropout(self.dropout_rate, key),
             implementation=self.implementation,
         )
-        outputs = config.combine(params, config.attend(params, inputs, memory, call).context)
+        outputs = config.combine(params, config.attend(params, inputs, key_values, call).context)
         return outputs if cache is None else (outputs, cache)
 
-    def empty_cache(self, batch: int, slots: int, dtype: Any = jnp.float32) -> LayerCache:
+    def empty_cache(self, batch: int, capacity: int, dtype: Any = jnp.float32) -> LayerCache:
         """A cache with room for this many tokens of each example."""
-        inputs = jax.ShapeDtypeStruct((batch, slots, self.memory_width), dtype)
-        positions = jax.ShapeDtypeStruct((1, slots), jnp.int32)
-        shapes = jax.eval_shape(self.config.memory, self.params, inputs, positions)
+        inputs = jax.ShapeDtypeStruct((batch, capacity, self.memory_width), dtype)
+        positions = jax.ShapeDtypeStruct((1, capacity), jnp.int32)
+        shapes = jax.eval_shape(self.config.key_values, self.params, inputs, positions)
         return LayerCache(
             {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}, jnp.zeros((), jnp.int32)
         )

@@ -43,7 +43,9 @@ def test_every_formulation_has_a_module_that_computes_it(name):
     params = random_params(config)
     gates = jnp.linspace(0.0, 2.0, config.num_heads)
     call = Call(mask=CAUSAL, gates=gates)
-    expected = config.combine(params, config.attend(params, inputs, config.memory(params, inputs, None), call).context)
+    expected = config.combine(
+        params, config.attend(params, inputs, config.key_values(params, inputs, None), call).context
+    )
     assert_close(layer(inputs, mask=CAUSAL, gates=gates), expected, sums=WIDTH)
     assert type(layer).formulation is type(config)
     assert set(flatten(layer.params)) == set(flatten(params))

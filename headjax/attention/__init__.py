@@ -3,7 +3,7 @@
 from headjax.attention.attend import Call, attend
 from headjax.attention.collaborative import Collaborative, Concatenate, Tucker
 from headjax.attention.explain import explain
-from headjax.attention.formulation import Attention, Memory, NoHeads
+from headjax.attention.formulation import Attention, KeyValues, NoHeads
 from headjax.attention.gated import Gated
 from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
@@ -24,7 +24,7 @@ __all__ = [
     "LinearScaling",
     "Llama3Scaling",
     "Mask",
-    "Memory",
+    "KeyValues",
     "MultiHead",
     "NoHeads",
     "Rotary",

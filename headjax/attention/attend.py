@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -11,13 +12,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.kernels.choose import KERNELS, REFERENCE, Choice, choose, current_target, request_of
+from headjax.attention.kernels.choose import KERNELS, REFERENCE, Choice, choose, current_target, facts_of
 from headjax.attention.kernels.stock import spread
-from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask
+from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask, Operands
 from headjax.core.derivatives import softmax
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
-from headjax.mesh.random_bits import dropped
 
 _watched: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar("watched", default=None)
 
@@ -31,7 +31,7 @@ def attend(
     mask: Mask | None = None,
     bias: jax.Array | None = None,
     gates: jax.Array | None = None,
-    dropout: Dropout | None = None,
+    dropout: Dropout = Dropout(),
     mixing: jax.Array | None = None,
     across_heads: AcrossHeads | None = None,
     probabilities: bool = False,
@@ -56,7 +56,7 @@ def attend(
             document where they differ).
         bias: added to the scaled dot products, broadcastable to `[batch, heads, query, key]`.
         gates: `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
-        dropout: dropout of the probabilities, or None.
+        dropout: dropout of the probabilities.
         mixing: `[heads, qk_dim]`, for one query shared by all heads: the query of head h is query * mixing_h
             (collaborative attention), which a kernel may compute block by block.
         across_heads: maps of logits and weights across heads (talking heads); there is one value head for each head
@@ -67,60 +67,35 @@ def attend(
     Raises:
         KernelError: the named implementation is unknown or cannot compute this call; the message says why.
     """
-    platform, devices, generation = current_target()
-    mesh = current_mesh()
-    asked = request_of(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        dropout=dropout,
-        mixing=mixing,
-        across_heads=across_heads,
-        probabilities=probabilities,
-        platform=platform,
-        devices=devices if mesh is None else 1,
-        generation=generation,
-    )
+    operands = Operands(query, key, value, scale, mask, bias, dropout, mixing, across_heads)
+    machine, mesh = current_target(), current_mesh()
+    facts = facts_of(operands, machine if mesh is None else machine._replace(devices=1), probabilities)
     if across_heads is None:
-        for what, heads in (("key", asked.key_heads), ("value", asked.value_heads)):
-            if heads < 1 or asked.heads % heads:
-                raise KernelError(f"{what} heads: {heads} does not divide the {asked.heads} query heads")
-    choice = choose(implementation, asked)
+        for name, heads in (("key", facts.key_heads), ("value", facts.value_heads)):
+            if heads < 1 or facts.heads % heads:
+                raise KernelError(f"{name} heads: {heads} does not divide the {facts.heads} query heads")
+    choice = choose(implementation, facts)
     if (watched := _watched.get()) is not None:
         watched.append(choice)
-        heads = value.shape[2] if across_heads is not None else asked.heads
-        return Attended(jnp.zeros((*query.shape[:2], heads, asked.value_dim), value.dtype), None)
-    options = {"scale": scale, "mask": mask, "bias": bias, "dropout": dropout, "across_heads": across_heads}
+        heads = value.shape[2] if across_heads is not None else facts.heads
+        return Attended(jnp.zeros((*query.shape[:2], heads, facts.value_dim), value.dtype), None)
     kernel = KERNELS[choice.implementation]
+    compute: Callable[..., Attended] = einsum_attention if choice.implementation == REFERENCE else kernel.load()
     if kernel.can.needs_mixing:
-        options |= {"mixing": mixing, "interpret": platform == "cpu"}
+        compute = functools.partial(compute, interpret=machine.platform == "cpu")
     elif mixing is not None:
-        query = query * mixing[None, None]
-    reference = choice.implementation == REFERENCE
-    compute: Callable[..., Attended] = einsum_attention if reference else kernel.load()
+        operands = operands._replace(query=query * mixing[None, None], mixing=None)
     if mesh is not None and not kernel.can.partitioned:
-        compute = spread(compute, mesh, asked)
-    attended = compute(query, key, value, **options)
-    return apply_gates(attended, gates)
+        compute = spread(compute, mesh, facts)
+    return apply_gates(compute(operands), gates)
 
 
-def einsum_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    scale: float,
-    mask: Mask | None,
-    bias: jax.Array | None,
-    dropout: Dropout | None,
-    across_heads: AcrossHeads | None,
-) -> Attended:
-    """The reference kernel: softmax(scale * Q K^T + bias) V in einsums that hold every probability.
+def einsum_attention(operands: Operands) -> Attended:
+    """Compute softmax(scale * Q K^T + bias) V, the reference, in einsums that hold every probability.
 
-    It computes every request, with the softmax in float32. The arguments are those of `attend`.
+    It takes every call, with the softmax in float32.
     """
+    query, key, value, scale, mask, bias, dropout, _, across_heads = operands
     mix_logits, mix_weights = across_heads or AcrossHeads()
     logits = grouped_logits(query * jnp.asarray(scale, query.dtype), key)
     logits = _across(logits, mix_logits).astype(jnp.float32)
@@ -130,10 +105,7 @@ def einsum_attention(
     if allowed is not None:
         logits = jnp.where(allowed, logits, jnp.finfo(jnp.float32).min)
     probabilities = softmax(logits)
-    weights = probabilities.astype(value.dtype)
-    if dropout is not None and dropout.rate > 0.0:
-        weights = dropped(weights, dropout.key, dropout.rate, split=1)
-    weights = _across(weights, mix_weights)
+    weights = _across(dropout(probabilities.astype(value.dtype), split=1), mix_weights)
     return Attended(weighted_values(weights, value), _across(probabilities, mix_weights))
 
 
@@ -207,12 +179,12 @@ class Call(NamedTuple):
     mask: Mask | None = None
     bias: jax.Array | None = None
     gates: jax.Array | None = None
-    dropout: Dropout | None = None
+    dropout: Dropout = Dropout()
     positions: jax.Array | None = None
     probabilities: bool = False
     implementation: str = "auto"
 
-    def attend(
+    def __call__(
         self,
         query: jax.Array,
         key: jax.Array,
@@ -222,7 +194,7 @@ class Call(NamedTuple):
         mixing: jax.Array | None = None,
         across_heads: AcrossHeads | None = None,
     ) -> Attended:
-        """Call `headjax.attention.attend` with these options."""
+        """Compute `headjax.attention.attend` with these options."""
         return attend(
             query,
             key,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, default_scale
-from headjax.attention.formulation import Attention, Memory
+from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.operands import Attended
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.core.errors import ConfigError, require
@@ -62,7 +62,7 @@ class SharedKey(Attention):
 
         head_h = softmax((mix_h(x W_Q + b_Q) (y W_K + b_K)^T + (y u_h)^T) * scale)(y W_V^h + b_V^h)
 
-    W_Q [width, query_size] and W_K [memory width, key_size] belong to all heads; the map mix_h from query_size to
+    W_Q [width, query_size] and W_K [memory_width, key_size] belong to all heads; the map mix_h from query_size to
     key_size is the subclass's. Values and output are those of multi-head attention. The query is mixed, not the key, so
     that a decoding cache holds one key for all heads.
 
@@ -71,7 +71,7 @@ class SharedKey(Attention):
         head_dim: the head size that sets the logits' scale, 1 / sqrt(head_dim); a conversion keeps the original's,
             whatever the shared size.
         projection_bias: whether the shared query and key have biases b_Q and b_K.
-        content_bias: whether every head has a content bias u_h [memory width].
+        content_bias: whether every head has a content bias u_h [memory_width].
         value_bias, output_bias: whether values and output have biases.
     """
 
@@ -121,23 +121,23 @@ class SharedKey(Attention):
             )
         return tensors
 
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
-        memory = {
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        key_values = {
             "key": into_heads(inputs, params["key"], params.get("key_bias")),
             "value": into_heads(inputs, params["value"], params.get("value_bias")),
         }
         if self.content_bias:
-            memory["content"] = into_heads(inputs, params["content_bias"])
-        return memory
+            key_values["content"] = into_heads(inputs, params["content_bias"])
+        return key_values
 
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         shared = into_heads(inputs, params["query"], params.get("query_bias"))
         query, mixing = self.mix(params, shared)
         scale = default_scale(self.head_dim)
         if self.content_bias:
-            content = scale * jnp.swapaxes(memory["content"], 1, 2)[:, :, None, :]
+            content = scale * jnp.swapaxes(key_values["content"], 1, 2)[:, :, None, :]
             call = call._replace(bias=content if call.bias is None else content + call.bias)
-        return call.attend(query, memory["key"][:, :, None, :], memory["value"], scale=scale, mixing=mixing)
+        return call(query, key_values["key"][:, :, None, :], key_values["value"], scale=scale, mixing=mixing)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))
@@ -153,10 +153,10 @@ class SharedKey(Attention):
         heads, values = self.num_heads, self.num_heads * self.value_dim
         queries = query_length * (width * self.query_size + self.mixing_flops())
         content = memory_width * heads if self.content_bias else 0
-        memory = key_length * (memory_width * (self.key_size + values) + content)
+        stored = key_length * (memory_width * (self.key_size + values) + content)
         pairs = query_length * key_length * (heads * self.key_size + values)
         outputs = query_length * values * width
-        return 2 * (queries + memory + pairs + outputs)
+        return 2 * (queries + stored + pairs + outputs)
 
 
 @kind("collaborative")
@@ -166,8 +166,8 @@ class Collaborative(SharedKey):
 
         head_h = softmax(((x W_Q + b_Q) diag(m_h) (y W_K + b_K)^T + (y u_h)^T) * scale)(y W_V^h + b_V^h)
 
-    W_Q [width, shared_dim] and W_K [memory width, shared_dim] belong to all heads, m_h [shared_dim] and
-    u_h [memory width] to head h. Values and output are those of multi-head attention. The query is mixed, not the key,
+    W_Q [width, shared_dim] and W_K [memory_width, shared_dim] belong to all heads, m_h [shared_dim] and
+    u_h [memory_width] to head h. Values and output are those of multi-head attention. The query is mixed, not the key,
     so that a decoding cache holds the one shared key and not one per head.
 
     A trained multi-head layer becomes this one with W_Q, W_K, M = [m_h] the factors of its stacked W_Q^h W_K^hT and
@@ -211,8 +211,8 @@ class Tucker(SharedKey):
 
         head_h = softmax(((x W_Q + b_Q) M_h (y W_K + b_K)^T + (y u_h)^T) * scale)(y W_V^h + b_V^h)
 
-    W_Q [width, query_rank] and W_K [memory width, key_rank] belong to all heads, M_h [query_rank, key_rank] and
-    u_h [memory width] to head h. Collaborative attention (Cordonnier et al. 2020) is the case of diagonal M_h, a CP
+    W_Q [width, query_rank] and W_K [memory_width, key_rank] belong to all heads, M_h [query_rank, key_rank] and
+    u_h [memory_width] to head h. Collaborative attention (Cordonnier et al. 2020) is the case of diagonal M_h, a CP
     instead of a Tucker decomposition; multi-matrix factorisation attention (Hu et al. 2024) shares bases likewise.
 
     Attributes:

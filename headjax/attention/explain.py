@@ -64,11 +64,11 @@ def explain(
         call = Call(
             mask=mask,
             bias=jnp.zeros((1, 1, query_length, keys)) if bias else None,
-            dropout=Dropout(dropout, jax.random.key(0)) if dropout else None,
+            dropout=Dropout(dropout, jax.random.key(0)),
             probabilities=probabilities,
             implementation=implementation,
         )
-        return attention.attend(params, x, attention.memory(params, y, None), call).context
+        return attention.attend(params, x, attention.key_values(params, y, None), call).context
 
     with contextlib.ExitStack() as stack:
         if platform is not None:

@@ -17,15 +17,16 @@ from headjax.core.fields import Checked, Size, check_fields
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros, abstract, take_heads
 
-Memory = dict[str, jax.Array]
-"""Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds these."""
+KeyValues = dict[str, jax.Array]
+"""Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attention(Checked, abc.ABC):
     """Base of the formulations.
 
-    In its methods, `width` is the width of the residual stream and `memory_width` that of the attended sequence.
+    In its methods, `width` is the width of the residual stream and `memory_width` that of the sequence attended to: the
+    stream itself, or an encoder's output.
 
     Attributes:
         num_heads: number of heads.
@@ -60,7 +61,7 @@ class Attention(Checked, abc.ABC):
         """The declared parameters."""
 
     @abc.abstractmethod
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         """Return the keys and values of the attended sequence, or the arrays they are computed from.
 
         Args:
@@ -70,7 +71,7 @@ class Attention(Checked, abc.ABC):
         """
 
     @abc.abstractmethod
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         """Return the gated contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
 
     @abc.abstractmethod
@@ -92,11 +93,11 @@ class Attention(Checked, abc.ABC):
         """
 
     def cache_size(self, width: int, memory_width: int) -> int:
-        """Number of scalars that a decoding cache holds per token: the size of `memory`."""
+        """Return the number of scalars that a decoding cache holds per token: the size of `key_values`."""
         params = abstract(self.tensors(width, memory_width), jnp.dtype("float32"))
         inputs = jax.ShapeDtypeStruct((1, 1, memory_width), "float32")
         positions = jax.ShapeDtypeStruct((1, 1), "int32")
-        kept = jax.eval_shape(self.memory, params, inputs, positions)
+        kept = jax.eval_shape(self.key_values, params, inputs, positions)
         return sum(array.size for array in jax.tree.leaves(kept))
 
     def keep_heads(
@@ -153,10 +154,10 @@ class NoHeads(Attention):
     def tensors(self, width: int, memory_width: int) -> Tensors:
         return {"output_bias": Tensor((width,), ("embed",), Zeros(), decay=False)} if self.output_bias else {}
 
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         return {}
 
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:

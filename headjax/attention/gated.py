@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, expand_gates
-from headjax.attention.formulation import Attention, Memory
+from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
@@ -58,14 +58,14 @@ class Gated(Attention):
             "gate_bias": Tensor((heads,), ("heads",), self.bias_init, head_axis=0, decay=False),
         }
 
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
-        return self.inner.memory(params["inner"], inputs, positions)
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        return self.inner.key_values(params["inner"], inputs, positions)
 
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         gates = jax.nn.sigmoid(into_heads(inputs, params["gate"], params["gate_bias"]))
         if call.gates is not None:
             gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
-        return self.inner.attend(params["inner"], inputs, memory, call._replace(gates=gates))
+        return self.inner.attend(params["inner"], inputs, key_values, call._replace(gates=gates))
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return self.inner.combine(params["inner"], context)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, apply_gates, default_scale
-from headjax.attention.formulation import Attention, Memory
+from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.operands import Attended
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -29,8 +29,8 @@ class Latent(Attention):
         head_h = softmax((q_h k_h^T + turn(r_h) turn(y W_R)^T) * scale) v_h
 
     The second term exists with rotary_dim > 0: turned keys cannot be computed from c alone, so their rotary part
-    y W_R [rotary_dim] is kept apart, one for all heads. The memory holds c and the turned y W_R. There is no key bias:
-    it would add the same to every logit of a row.
+    y W_R [rotary_dim] is kept apart, one for all heads. A decoding cache holds c and the turned y W_R.
+    There is no key bias: it would add the same to every logit of a row.
 
     Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one key and
     value head of size rank) and be mapped by W_UV^h afterwards. Of the two evaluations, equal up to rounding, the one
@@ -108,7 +108,7 @@ class Latent(Attention):
             **declare_output(heads, self.values, width, bias=self.output_bias),
         }
 
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         latent = into_heads(inputs, params["latent"])
         if self.latent_norm is not None:
             latent = self.latent_norm(params["latent_norm"], latent)
@@ -118,11 +118,11 @@ class Latent(Attention):
         turned = self.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
         return {"latent": latent, "rotary_key": turned[:, :, 0]}
 
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query, turned = self._queries(params, inputs, call)
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-        absorb = self._absorbs(inputs.shape[1], memory["latent"].shape[1]) and call.dropout is None
-        return (self._attend_to_latent if absorb else self._attend_to_heads)(params, query, turned, memory, call)
+        absorb = self._absorbs(inputs.shape[1], key_values["latent"].shape[1]) and not call.dropout.active
+        return (self._attend_to_latent if absorb else self._attend_to_heads)(params, query, turned, key_values, call)
 
     def _queries(self, params: Params, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
         if self.query_rank is not None:
@@ -136,25 +136,25 @@ class Latent(Attention):
         return query[..., : self.head_dim], self.rotary(query[..., self.head_dim :], positions)
 
     def _attend_to_heads(
-        self, params: Params, query: jax.Array, turned: jax.Array | None, memory: Memory, call: Call
+        self, params: Params, query: jax.Array, turned: jax.Array | None, key_values: KeyValues, call: Call
     ) -> Attended:
-        key = into_heads(memory["latent"], params["key"])
+        key = into_heads(key_values["latent"], params["key"])
         if turned is not None:
-            shared = jnp.broadcast_to(memory["rotary_key"][:, :, None], (*key.shape[:3], self.rotary_dim))
+            shared = jnp.broadcast_to(key_values["rotary_key"][:, :, None], (*key.shape[:3], self.rotary_dim))
             query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
-        value = into_heads(memory["latent"], params["value"], params.get("value_bias"))
-        return call.attend(query, key, value, scale=self.logit_scale)
+        value = into_heads(key_values["latent"], params["value"], params.get("value_bias"))
+        return call(query, key, value, scale=self.logit_scale)
 
     def _attend_to_latent(
-        self, params: Params, query: jax.Array, turned: jax.Array | None, memory: Memory, call: Call
+        self, params: Params, query: jax.Array, turned: jax.Array | None, key_values: KeyValues, call: Call
     ) -> Attended:
         query = jnp.einsum("bqhd,rhd->bqhr", query, params["key"])
-        key = memory["latent"]
+        key = key_values["latent"]
         if turned is not None:
             query = jnp.concatenate([query, turned], axis=-1)
-            key = jnp.concatenate([key, memory["rotary_key"]], axis=-1)
+            key = jnp.concatenate([key, key_values["rotary_key"]], axis=-1)
         ungated = call._replace(gates=None)
-        attended = ungated.attend(query, key[:, :, None], memory["latent"][:, :, None], scale=self.logit_scale)
+        attended = ungated(query, key[:, :, None], key_values["latent"][:, :, None], scale=self.logit_scale)
         context = jnp.einsum("bqhr,rhv->bqhv", attended.context, params["value"])
         if self.projection_bias:
             context = context + params["value_bias"][None, None]
@@ -168,10 +168,10 @@ class Latent(Attention):
             queries = width * self.num_heads * self.query_size
         else:
             queries = self.query_rank * (width + self.num_heads * self.query_size)
-        memory = memory_width * (self.rank + self.rotary_dim)
+        compressed = memory_width * (self.rank + self.rotary_dim)
         heads = min(self._cost_of_heads(query_length, key_length), self._cost_of_latent(query_length, key_length))
         outputs = self.num_heads * self.values * width
-        return 2 * (query_length * (queries + outputs) + key_length * memory + heads)
+        return 2 * (query_length * (queries + outputs) + key_length * compressed + heads)
 
     def _absorbs(self, query_length: int, key_length: int) -> bool:
         return self._cost_of_latent(query_length, key_length) < self._cost_of_heads(query_length, key_length)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, Memory
+from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.operands import Attended
 from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -38,7 +38,7 @@ class MultiHead(HeadSizes, Attention):
         scale: multiplies the logits; None is 1 / sqrt(head_dim).
         projection_bias: whether queries, keys and values have biases.
         output_bias: whether the output has one.
-        rotary: turns queries and keys by their positions, or None. The memory holds turned keys.
+        rotary: turns queries and keys by their positions, or None. A decoding cache holds turned keys.
     """
 
     head_dim: Size
@@ -61,27 +61,27 @@ class MultiHead(HeadSizes, Attention):
             **declare_output(heads, self.values, width, bias=self.output_bias),
         }
 
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         key = into_heads(inputs, params["key"], params.get("key_bias"))
         if self.rotary is not None:
             key = self.rotary(key, positions_or_count(positions, key.shape[1]))
         return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
 
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query = into_heads(inputs, params["query"], params.get("query_bias"))
         if self.rotary is not None:
             query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
-        return call.attend(query, memory["key"], memory["value"], scale=self.logit_scale)
+        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         queries = query_length * width * self.head_dim
-        memory = key_length * memory_width * (self.head_dim + self.values)
+        stored = key_length * memory_width * (self.head_dim + self.values)
         pairs = query_length * key_length * (self.head_dim + self.values)
         outputs = query_length * self.values * width
-        return 2 * self.num_heads * (queries + memory + pairs + outputs)
+        return 2 * self.num_heads * (queries + stored + pairs + outputs)
 
 
 _KV_TENSORS = {"key": 1, "value": 1, "key_bias": 0, "value_bias": 0}
@@ -106,7 +106,7 @@ class Grouped(HeadSizes, Attention):
         kv_index: the key and value head that each query head reads; None is equal consecutive groups.
         projection_bias: whether queries, keys and values have biases.
         output_bias: whether the output has one.
-        rotary: turns queries and keys by their positions, or None. The memory holds turned keys.
+        rotary: turns queries and keys by their positions, or None. A decoding cache holds turned keys.
         query_norm, key_norm: normalise each head's query and key before they turn (Qwen3), one weight for all heads.
     """
 
@@ -154,7 +154,7 @@ class Grouped(HeadSizes, Attention):
             tensors["key_norm"] = declare_small(self.key_norm, self.head_dim)
         return tensors
 
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         key = into_heads(inputs, params["key"], params.get("key_bias"))
         if self.key_norm is not None:
             key = self.key_norm(params["key_norm"], key)
@@ -162,28 +162,28 @@ class Grouped(HeadSizes, Attention):
             key = self.rotary(key, positions_or_count(positions, key.shape[1]))
         return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
 
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query = into_heads(inputs, params["query"], params.get("query_bias"))
         if self.query_norm is not None:
             query = self.query_norm(params["query_norm"], query)
         if self.rotary is not None:
             query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
-        key, value = memory["key"], memory["value"]
+        key, value = key_values["key"], key_values["value"]
         if self.kv_index is not None:
             # Kernels know only equal groups, so unequal ones are read out: one key and value head per query head.
             index = jnp.asarray(self.kv_index)
             key, value = jnp.take(key, index, axis=2), jnp.take(value, index, axis=2)
-        return call.attend(query, key, value, scale=self.logit_scale)
+        return call(query, key, value, scale=self.logit_scale)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         queries = query_length * width * self.num_heads * self.head_dim
-        memory = key_length * memory_width * self.kv_heads * (self.head_dim + self.values)
+        stored = key_length * memory_width * self.kv_heads * (self.head_dim + self.values)
         pairs = query_length * key_length * self.num_heads * (self.head_dim + self.values)
         outputs = query_length * self.num_heads * self.values * width
-        return 2 * (queries + memory + pairs + outputs)
+        return 2 * (queries + stored + pairs + outputs)
 
     def keep_heads(
         self, params: Params, heads: Sequence[int], width: int, memory_width: int

@@ -1,4 +1,4 @@
-"""Operands of attention that are more than arrays (mask, dropout, maps across heads), and its result."""
+"""The operands of attention (arrays, mask, dropout, maps across heads), and its result."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from headjax.mesh.random_bits import dropped
 
 
 @jax.tree_util.register_dataclass
@@ -32,7 +34,7 @@ class Mask:
     query_offset: jax.Array | None = None
 
     def array(self, query_length: int, key_length: int) -> jax.Array | None:
-        """`[batch or 1, 1, query, key]` bool, True where attention is allowed; None when everything is."""
+        """Return `[batch or 1, 1, query, key]` bool, True where attention is allowed; None when everything is."""
         allowed: jax.Array | None = None
         if self.causal:
             offset = jnp.zeros((), jnp.int32) if self.query_offset is None else self.query_offset
@@ -48,10 +50,34 @@ class Mask:
 
 
 class Dropout(NamedTuple):
-    """Dropout of attention probabilities: each is zeroed with probability `rate`, the rest scaled by 1 / (1 - rate)."""
+    """Dropout, which zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    rate: float
-    key: jax.Array
+    It is the identity without a key.
+
+    Attributes:
+        rate: probability of zeroing; `of_examples` also takes a traced one.
+        key: PRNG key, or None outside training.
+    """
+
+    rate: float | jax.Array = 0.0
+    key: jax.Array | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is zeroed."""
+        return self.key is not None and bool(self.rate > 0.0)
+
+    def __call__(self, inputs: jax.Array, split: int | None = None) -> jax.Array:
+        """Return the inputs `[batch, ...]` after dropout; `split` is the dimension split by the mesh axis `model`."""
+        if self.key is None or not self.active:
+            return inputs
+        return dropped(inputs, self.key, self.rate, split=split)
+
+    def of_examples(self, inputs: jax.Array) -> jax.Array:
+        """Return the inputs `[batch, ...]` with whole examples zeroed: stochastic depth (Huang et al. 2016)."""
+        if self.key is None:
+            return inputs
+        return dropped(inputs, self.key, self.rate, shape=(inputs.shape[0], *(1,) * (inputs.ndim - 1)))
 
 
 class AcrossHeads(NamedTuple):
@@ -64,6 +90,20 @@ class AcrossHeads(NamedTuple):
 
     logits: jax.Array | None = None
     weights: jax.Array | None = None
+
+
+class Operands(NamedTuple):
+    """The operands of one call of an attention kernel, see `headjax.attention.attend`."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    scale: float
+    mask: Mask | None = None
+    bias: jax.Array | None = None
+    dropout: Dropout = Dropout()
+    mixing: jax.Array | None = None
+    across_heads: AcrossHeads | None = None
 
 
 class Attended(NamedTuple):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, Memory
+from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.operands import AcrossHeads, Attended
 from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.core.fields import NotNegative, Positive, Size
@@ -78,16 +78,16 @@ class Talking(HeadSizes, Attention):
             **declare_output(heads, self.values, width, bias=self.output_bias),
         }
 
-    def memory(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> Memory:
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         return {
             "key": into_heads(inputs, params["key"], params.get("key_bias")),
             "value": into_heads(inputs, params["value"], params.get("value_bias")),
         }
 
-    def attend(self, params: Params, inputs: jax.Array, memory: Memory, call: Call) -> Attended:
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query = into_heads(inputs, params["query"], params.get("query_bias"))
         across_heads = AcrossHeads(logits=params["logit_mixing"], weights=params["weight_mixing"])
-        return call.attend(query, memory["key"], memory["value"], scale=self.logit_scale, across_heads=across_heads)
+        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale, across_heads=across_heads)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))
@@ -95,8 +95,8 @@ class Talking(HeadSizes, Attention):
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         values = self.num_heads * self.values
         queries = query_length * width * self.logit_heads * self.head_dim
-        memory = key_length * memory_width * (self.logit_heads * self.head_dim + values)
+        stored = key_length * memory_width * (self.logit_heads * self.head_dim + values)
         mixing = self.softmax_heads * (self.logit_heads + self.num_heads)
         pairs = query_length * key_length * (self.logit_heads * self.head_dim + mixing + values)
         outputs = query_length * values * width
-        return 2 * (queries + memory + pairs + outputs)
+        return 2 * (queries + stored + pairs + outputs)

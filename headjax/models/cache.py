@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.formulation import Memory
+from headjax.attention.formulation import KeyValues
 
 
 class LayerCache(NamedTuple):
@@ -19,8 +19,8 @@ class LayerCache(NamedTuple):
         cross_attention: keys and values of the encoder output, which never change; None without cross-attention.
     """
 
-    attention: Memory
-    cross_attention: Memory | None = None
+    attention: KeyValues
+    cross_attention: KeyValues | None = None
 
 
 class Cache(NamedTuple):

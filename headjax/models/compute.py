@@ -192,12 +192,12 @@ class LayerGroup:
 
         def of_layer(_: None, varying: Params) -> tuple[None, LayerCache]:
             weights = self._weights(params, varying)
-            one = self.layer.attention.memory(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
+            one = self.layer.attention.key_values(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
             empty = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
             crossed = self.layer.cross_attention
             if crossed is None or encoder_output is None:
                 return None, LayerCache(empty)
-            return None, LayerCache(empty, crossed.memory(weights["cross_attention"], encoder_output, None))
+            return None, LayerCache(empty, crossed.key_values(weights["cross_attention"], encoder_output, None))
 
         return jax.lax.scan(of_layer, None, self._stacked_weights(params), length=self.count)[1]
 

@@ -9,6 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count, Rate, Size
@@ -17,7 +18,6 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
 from headjax.mesh.activations import look_up
 from headjax.models.ranges import Range
-from headjax.models.sublayers import Dropper
 
 
 class Positions(Checked, abc.ABC):
@@ -215,7 +215,7 @@ class Embeddings(Checked):
             x = x + look_up(params["segment"], segments)
         if self.norm is not None:
             x = self.norm(params["norm"], x)
-        x = Dropper(self.dropout, key)(x)
+        x = Dropout(self.dropout, key)(x)
         return x if self.size is None else into_heads(x, params["projection"], params["projection_bias"])
 
     def flops(self, width: int, length: int) -> int:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, Memory, structure
-from headjax.attention.operands import Attended
+from headjax.attention.formulation import Attention, KeyValues, structure
+from headjax.attention.operands import Attended, Dropout
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, Positive, Rate
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Constant, Ones, Params, Tensor, Tensors, Zeros
 from headjax.models.cache import LayerCache, write
-from headjax.models.sublayers import Dropper, FeedForward, Skipper, fold
+from headjax.models.sublayers import FeedForward, fold
 
 SubLayer = Callable[[jax.Array], jax.Array]
 """f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""
@@ -214,7 +214,7 @@ class LayerCall(NamedTuple):
 
 
 CACHE = "cache"
-"""Key under which a decoding layer reports its new self-attention memory, besides what was probed."""
+"""Key under which a decoding layer reports the keys and values of its self-attention, beside the probe's results."""
 
 
 @kind("layer")
@@ -268,14 +268,14 @@ class Layer(Checked):
 
         def attend(slot: str, attention: Attention, options: Call, index: int) -> Callable[[jax.Array], jax.Array]:
             weights = params[slot]
-            dropout = Dropper(self.attention_dropout, fold(call.key, index)).attention()
+            dropout = Dropout(self.attention_dropout, fold(call.key, index))
 
             def sublayer(inputs: jax.Array) -> jax.Array:
-                memory = _memory(slot, attention, weights, inputs, call)
+                key_values = _key_values(slot, attention, weights, inputs, call)
                 if call.cache is not None and slot == "attention":
-                    reports[CACHE] = memory
+                    reports[CACHE] = key_values
                 probed_or_not = options._replace(dropout=dropout, probabilities=call.probe is not None)
-                attended = attention.attend(weights, inputs, memory, probed_or_not)
+                attended = attention.attend(weights, inputs, key_values, probed_or_not)
                 if call.probe is not None:
                     read = _memory_inputs(slot, inputs, call)
                     seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask, read)
@@ -286,7 +286,7 @@ class Layer(Checked):
             return sublayer
 
         def feed_forward(inputs: jax.Array) -> jax.Array:
-            inner = Dropper(self.feed_forward_dropout, fold(call.key, 4))
+            inner = Dropout(self.feed_forward_dropout, fold(call.key, 4))
             outputs = self.feed_forward(params["feed_forward"], inputs, inner)
             return self._dropped(outputs, call, 5)
 
@@ -298,11 +298,11 @@ class Layer(Checked):
 
     def _dropped(self, outputs: jax.Array, call: LayerCall, index: int) -> jax.Array:
         """What a sub-layer adds to the stream, after dropout."""
-        outputs = Dropper(self.dropout, fold(call.key, index))(outputs)
+        outputs = Dropout(self.dropout, fold(call.key, index))(outputs)
         if call.key is None or self.stochastic_depth == 0.0 or call.depth == 1:
             return outputs
         rate = self.stochastic_depth * call.number / (call.depth - 1)
-        return Skipper(rate, jax.random.fold_in(call.key, index + 6))(outputs)
+        return Dropout(rate, jax.random.fold_in(call.key, index + 6)).of_examples(outputs)
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Floating-point operations of one forward of one sequence (and its encoder output, with cross-attention)."""
@@ -325,15 +325,15 @@ def _memory_inputs(slot: str, inputs: jax.Array, call: LayerCall) -> jax.Array |
     return inputs if slot == "attention" else call.encoder_output
 
 
-def _memory(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> Memory:
+def _key_values(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> KeyValues:
     """What the attention in this slot attends to: computed, or read from the cache and what it has seen before."""
     if slot == "cross_attention":
         if call.cache is not None and call.cache.cross_attention is not None:
             return call.cache.cross_attention
         if call.encoder_output is None:
             raise DataError("encoder_output: cross-attention needs an encoder's output to attend to")
-        return attention.memory(params, call.encoder_output, None)
-    new = attention.memory(params, inputs, call.attention.positions)
+        return attention.key_values(params, call.encoder_output, None)
+    new = attention.key_values(params, inputs, call.attention.positions)
     if call.cache is None:
         return new
     return {name: write(call.cache.attention[name], array, call.used) for name, array in new.items()}

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.fields import Checked, Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
-from headjax.models.sublayers import ACTIVATIONS, ActivationName, Dropper
+from headjax.models.sublayers import ACTIVATIONS, ActivationName
 
 IGNORED = -100
 """The label of positions that carry no loss."""
@@ -122,7 +123,7 @@ class Pooler(Checked):
 
     def __call__(self, params: Params, hidden: jax.Array, key: jax.Array | None) -> jax.Array:
         """`[batch, length, width]` to `[batch, width]`."""
-        first = Dropper(self.dropout, key)(hidden[:, 0])
+        first = Dropout(self.dropout, key)(hidden[:, 0])
         return ACTIVATIONS[self.activation](into_heads(first, params["kernel"], params["bias"]))
 
     def flops(self, width: int) -> int:

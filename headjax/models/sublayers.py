@@ -1,4 +1,4 @@
-"""Feed-forward sub-layers, and dropout."""
+"""Feed-forward sub-layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,44 +17,6 @@ from headjax.core.derivatives import gelu
 from headjax.core.fields import Checked, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
-from headjax.mesh.random_bits import dropped
-
-
-class Dropper(NamedTuple):
-    """Zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate); the identity without a key.
-
-    Attributes:
-        rate: probability of zeroing.
-        key: PRNG key, or None outside training.
-    """
-
-    rate: float = 0.0
-    key: jax.Array | None = None
-
-    def __call__(self, inputs: jax.Array, split: int | None = None) -> jax.Array:
-        """The inputs `[batch, ...]` after dropout; `split` is the dimension that the mesh axis `model` splits."""
-        if self.key is None or self.rate == 0.0:
-            return inputs
-        return dropped(inputs, self.key, self.rate, split=split)
-
-    def attention(self) -> Dropout | None:
-        """The same dropout, for attention probabilities."""
-        return None if self.key is None or self.rate == 0.0 else Dropout(self.rate, self.key)
-
-
-class Skipper(NamedTuple):
-    """Leaves out what a sub-layer adds for whole examples: stochastic depth (Huang et al. 2016).
-
-    Attributes:
-        rate: probability for an example, a scalar that may be traced; what the others add is scaled by 1 / (1 - rate).
-        key: PRNG key.
-    """
-
-    rate: jax.Array | float
-    key: jax.Array
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        return dropped(inputs, self.key, self.rate, shape=(inputs.shape[0], *(1,) * (inputs.ndim - 1)))
 
 
 def fold(key: jax.Array | None, index: int) -> jax.Array | None:
@@ -93,8 +55,8 @@ class FeedForward(Checked, abc.ABC):
         """The declared parameters."""
 
     @abc.abstractmethod
-    def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
-        """`[batch, length, width]` to the same shape; the dropper acts on the inner activations."""
+    def __call__(self, params: Params, inputs: jax.Array, dropout: Dropout) -> jax.Array:
+        """`[batch, length, width]` to the same shape; dropout acts on the inner activations."""
 
     @abc.abstractmethod
     def flops(self, width: int, length: int) -> int:
@@ -116,9 +78,9 @@ class Dense(FeedForward):
             tensors["down_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
         return tensors
 
-    def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
+    def __call__(self, params: Params, inputs: jax.Array, dropout: Dropout) -> jax.Array:
         inner = ACTIVATIONS[self.activation](into_heads(inputs, params["up"], params.get("up_bias")))
-        return into_heads(dropper(inner, split=2), params["down"], params.get("down_bias"))
+        return into_heads(dropout(inner, split=2), params["down"], params.get("down_bias"))
 
     def flops(self, width: int, length: int) -> int:
         return 4 * length * width * self.hidden
@@ -141,10 +103,10 @@ class GatedDense(FeedForward):
             }
         return tensors
 
-    def __call__(self, params: Params, inputs: jax.Array, dropper: Dropper) -> jax.Array:
+    def __call__(self, params: Params, inputs: jax.Array, dropout: Dropout) -> jax.Array:
         gate = ACTIVATIONS[self.activation](into_heads(inputs, params["gate"], params.get("gate_bias")))
         inner = gate * into_heads(inputs, params["up"], params.get("up_bias"))
-        return into_heads(dropper(inner, split=2), params["down"], params.get("down_bias"))
+        return into_heads(dropout(inner, split=2), params["down"], params.get("down_bias"))
 
     def flops(self, width: int, length: int) -> int:
         return 6 * length * width * self.hidden

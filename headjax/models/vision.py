@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
+from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Rate, Size
@@ -23,7 +24,7 @@ from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
 from headjax.models.stack import Stack
-from headjax.models.sublayers import Dropper, FeedForward, fold
+from headjax.models.sublayers import FeedForward, fold
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
 from headjax.models.tasks.task_output import answer
 
@@ -89,7 +90,7 @@ class Patches(Checked):
         patches = into_heads(self.cut(images).astype(kernel.dtype), kernel, params["bias"])
         first = jnp.broadcast_to(jnp.stack(tokens)[None], (images.shape[0], len(tokens), kernel.shape[-1]))
         x = jnp.concatenate([first, patches], axis=1) + params["position"][None]
-        return Dropper(self.dropout, key)(x)
+        return Dropout(self.dropout, key)(x)
 
     def cut(self, images: jax.Array) -> jax.Array:
         """`[batch, channels, height, width]` pixels to `[batch, patches, channels * patch_size^2]`.

@@ -45,12 +45,12 @@ class Tempered(Attention):
             **declare_output(self.num_heads, self.head_dim, width, bias=False),
         }
 
-    def memory(self, params, inputs, positions):
+    def key_values(self, params, inputs, positions):
         return {name: into_heads(inputs, params[name]) for name in ("key", "value")}
 
-    def attend(self, params, inputs, memory, call: Call) -> Attended:
+    def attend(self, params, inputs, key_values, call: Call) -> Attended:
         query = into_heads(inputs, params["query"]) * params["temperature"][None, None, :, None]
-        return call.attend(query, memory["key"], memory["value"], scale=1.0)
+        return call(query, key_values["key"], key_values["value"], scale=1.0)
 
     def combine(self, params, context):
         return out_of_heads(context, params["output"])

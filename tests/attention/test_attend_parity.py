@@ -64,6 +64,6 @@ def test_multi_head_is_torchs_multihead_attention():
         output, weights = theirs(inputs, inputs, inputs, attn_mask=hidden, average_attn_weights=False)
 
     y = jnp.asarray(x)
-    attended = attention.attend(params, y, attention.memory(params, y, None), Call(mask=Mask(causal=True)))
+    attended = attention.attend(params, y, attention.key_values(params, y, None), Call(mask=Mask(causal=True)))
     assert_close(attended.probabilities, weights, sums=SUMS)
     assert_close(attention.combine(params, attended.context), output, sums=SUMS)

@@ -44,7 +44,7 @@ def concatenated(params: Params) -> Params:
 def attended(attention: Attention, params: Params, **call: object) -> tuple[np.ndarray, np.ndarray]:
     """Outputs and probabilities of causal self-attention."""
     x = jnp.asarray(random_inputs())
-    result = attention.attend(params, x, attention.memory(params, x, None), Call(mask=Mask(causal=True), **call))
+    result = attention.attend(params, x, attention.key_values(params, x, None), Call(mask=Mask(causal=True), **call))
     return np.asarray(attention.combine(params, result.context)), np.asarray(result.probabilities)
 
 
@@ -108,7 +108,7 @@ def test_content_bias_adds_to_a_relative_bias():
 def test_cache_holds_one_key_for_all_heads():
     lean = Collaborative(num_heads=HEADS, shared_dim=6, value_dim=VALUES, head_dim=DIM)
     assert lean.cache_size(WIDTH, WIDTH) == 6 + HEADS * VALUES
-    assert lean.memory(random_params(lean), jnp.ones((2, 7, WIDTH)), None)["key"].shape == (2, 7, 6)
+    assert lean.key_values(random_params(lean), jnp.ones((2, 7, WIDTH)), None)["key"].shape == (2, 7, 6)
     assert BLOCKS.cache_size(WIDTH, WIDTH) == HEADS * DIM + HEADS * VALUES + HEADS
 
 
@@ -136,7 +136,7 @@ def test_impossible_sizes_are_refused(field):
 
 def context(attention, params, x):
     call = Call(mask=Mask(causal=True))
-    return np.asarray(attention.attend(params, x, attention.memory(params, x, None), call).context)
+    return np.asarray(attention.attend(params, x, attention.key_values(params, x, None), call).context)
 
 
 def test_equals_multi_head_attention_of_its_products():

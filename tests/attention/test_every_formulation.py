@@ -26,7 +26,7 @@ every = pytest.mark.parametrize("name", FORMULATIONS)
 def run(attention: Attention, params: Any, x: Any, present: Any, gates: Any) -> Any:
     """Outputs `[batch, length, width]` of causal self-attention with padding and gates."""
     call = Call(mask=Mask(causal=True, keys=present), gates=gates)
-    attended = attention.attend(params, x, attention.memory(params, x, None), call)
+    attended = attention.attend(params, x, attention.key_values(params, x, None), call)
     return attention.combine(params, attended.context)
 
 
@@ -105,7 +105,7 @@ def test_gates_of_every_shape_and_their_gradient(name):
     expected = run(attention, params, x, present, per_query)
     for gates in (per_head, per_query[:, 0]):
         call = Call(mask=Mask(causal=True), gates=jnp.asarray(gates))
-        attended = attention.attend(params, jnp.asarray(x), attention.memory(params, jnp.asarray(x), None), call)
+        attended = attention.attend(params, jnp.asarray(x), attention.key_values(params, jnp.asarray(x), None), call)
         assert_close(attention.combine(params, attended.context), expected, sums=SUMS)
 
     # Outputs are linear in the gates, so a finite difference is exact up to rounding.
@@ -136,7 +136,7 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
     params, x = random_params(attention), jnp.asarray(random_inputs(BATCH, LENGTH))
     present, gates = everything(attention)
     full = run(attention, params, x, present, gates)
-    remember = jax.jit(attention.memory)
+    remember = jax.jit(attention.key_values)
     tokens = [remember(params, x[:, t : t + 1], jnp.full((1, 1), t)) for t in range(LENGTH)]
     cache = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *tokens)
     assert sum(leaf[0, 0].size for leaf in cache.values()) == attention.cache_size(WIDTH, WIDTH)
@@ -158,7 +158,7 @@ def test_flops_agree_with_xla(name):
     y = jax.ShapeDtypeStruct((1, keys, width), jnp.float32)
 
     def forward(params: Any, x: Any, y: Any) -> Any:
-        return large.combine(params, large.attend(params, x, large.memory(params, y, None), Call()).context)
+        return large.combine(params, large.attend(params, x, large.key_values(params, y, None), Call()).context)
 
     counted = jax.jit(forward).lower(params, x, y).cost_analysis()["flops"]
     assert large.flops(width, width, queries, keys) == pytest.approx(counted, rel=0.02)

@@ -23,9 +23,9 @@ def test_a_large_bias_leaves_the_formulation_unchanged(name):
     fresh = initialize(gated.tensors(WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
     params, x = random_params(inner), jnp.asarray(random_inputs())
     call = Call(mask=Mask(causal=True))
-    expected = inner.attend(params, x, inner.memory(params, x, None), call).context
+    expected = inner.attend(params, x, inner.key_values(params, x, None), call).context
     wrapped = fresh | {"inner": params}
-    actual = gated.attend(wrapped, x, gated.memory(wrapped, x, None), call).context
+    actual = gated.attend(wrapped, x, gated.key_values(wrapped, x, None), call).context
     np.testing.assert_array_equal(actual, expected)
 
 
@@ -34,9 +34,9 @@ def test_gates_multiply_those_of_the_call(shape):
     gated = FORMULATIONS["gated"]
     params, x = random_params(gated), jnp.asarray(random_inputs())
     given = jnp.asarray(np.random.default_rng(0).uniform(size=shape), jnp.float32)
-    actual = gated.attend(params, x, gated.memory(params, x, None), Call(gates=given)).context
+    actual = gated.attend(params, x, gated.key_values(params, x, None), Call(gates=given)).context
     inner = gated.inner
-    plain = inner.attend(params["inner"], x, inner.memory(params["inner"], x, None), Call()).context
+    plain = inner.attend(params["inner"], x, inner.key_values(params["inner"], x, None), Call()).context
     own = 1.0 / (1.0 + np.exp(-(np.asarray(x) @ params["gate"] + params["gate_bias"].reshape(1, 1, 3))))
     full = given.reshape({1: (1, 1, 3), 2: (2, 1, 3), 3: (2, 6, 3)}[len(shape)])
     assert_close(actual, plain * (own * full)[..., None], sums=SUMS)

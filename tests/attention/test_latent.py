@@ -29,8 +29,8 @@ def test_equals_multi_head_attention_of_its_products():
     }
     multi_head = MultiHead(num_heads=3, head_dim=4, value_dim=5, scale=0.4)
     call = Call(mask=Mask(causal=True))
-    expected = multi_head.attend(wide, x, multi_head.memory(wide, x, None), call)
-    actual = latent.attend(params, x, latent.memory(params, x, None), call)
+    expected = multi_head.attend(wide, x, multi_head.key_values(wide, x, None), call)
+    actual = latent.attend(params, x, latent.key_values(params, x, None), call)
     assert_close(actual.context, expected.context, sums=SUMS)
     assert_close(actual.probabilities, expected.probabilities, sums=SUMS)
 
@@ -43,7 +43,7 @@ def test_both_evaluations_agree_with_gates_and_gradients(name, monkeypatch):
     call = Call(mask=Mask(causal=True), gates=gates)
 
     def loss(params):
-        attended = latent.attend(params, x, latent.memory(params, x, None), call)
+        attended = latent.attend(params, x, latent.key_values(params, x, None), call)
         return jnp.sum(jnp.sin(attended.context)), attended
 
     results = []
@@ -63,7 +63,7 @@ def test_the_rotary_part_sees_only_differences_of_positions():
 
     def context(positions):
         call = Call(mask=Mask(causal=True), positions=positions)
-        return np.asarray(latent.attend(params, x, latent.memory(params, x, positions), call).context)
+        return np.asarray(latent.attend(params, x, latent.key_values(params, x, positions), call).context)
 
     counted = jnp.arange(6)[None]
     assert_close(context(counted + 40), context(counted), sums=SUMS)
@@ -80,8 +80,8 @@ def test_decoding_costs_less_through_the_latent():
     latent = Latent(num_heads=16, rank=64, head_dim=64)
     expanded = 2 * 16 * (512 * 64 * 128 + 512 * 128)
     fixed = latent.flops(256, 256, 1, 0)
-    memory = 2 * 512 * 256 * 64
-    assert latent.flops(256, 256, 1, 512) - fixed - memory < expanded / 50
+    compressed = 2 * 512 * 256 * 64
+    assert latent.flops(256, 256, 1, 512) - fixed - compressed < expanded / 50
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def forward(attention: Attention, params: Params, x: Any, y: Any = None, **call:
     """The layer's output for queries from x and keys from y."""
     x = jnp.asarray(x)
     y = x if y is None else jnp.asarray(y)
-    attended = attention.attend(params, x, attention.memory(params, y, None), Call(**call))
+    attended = attention.attend(params, x, attention.key_values(params, y, None), Call(**call))
     return np.asarray(attention.combine(params, attended.context))
 
 
@@ -147,7 +147,7 @@ def test_impossible_sizes_are_refused(fields, message):
 
 def context(attention, params, x):
     call = Call(mask=Mask(causal=True))
-    return np.asarray(attention.attend(params, x, attention.memory(params, x, None), call).context)
+    return np.asarray(attention.attend(params, x, attention.key_values(params, x, None), call).context)
 
 
 @pytest.mark.parametrize("index", [None, (1, 0, 0, 0, 1, 0)])

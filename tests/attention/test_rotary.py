@@ -59,7 +59,7 @@ def test_shifted_positions_leave_the_layer_unchanged_and_stretched_ones_do_not()
 
     def context(positions):
         call = Call(mask=Mask(causal=True), positions=positions)
-        return np.asarray(attention.attend(params, x, attention.memory(params, x, positions), call).context)
+        return np.asarray(attention.attend(params, x, attention.key_values(params, x, positions), call).context)
 
     counted = jnp.arange(6)[None, :]
     assert_close(context(counted), context(None), sums=SUMS)

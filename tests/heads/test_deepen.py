@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, MultiHead, NoHeads, Talking
+from headjax.attention.operands import Dropout
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal, initialize
@@ -20,7 +21,7 @@ from headjax.heads.pruning import prune
 from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.recipe import Directory
-from headjax.models.sublayers import Dense, Dropper, GatedDense
+from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
@@ -45,7 +46,7 @@ def model():
 
 @functools.partial(jax.jit, static_argnums=0)
 def attention_output(attention, params, inputs):
-    attended = attention.attend(params, inputs, attention.memory(params, inputs, None), Call())
+    attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), Call())
     return attention.combine(params, attended.context)
 
 
@@ -65,7 +66,7 @@ def test_attention_is_the_sum_of_its_heads(name):
 def test_feed_forward_is_the_sum_of_its_slices(feed_forward):
     params = initialize(feed_forward.tensors(WIDTH), jax.random.key(0), Normal(0.5))
     params = jax.tree.map(lambda array: array + 0.1, params)
-    inputs, off = jnp.asarray(random_inputs()), Dropper(0.0, None)
+    inputs, off = jnp.asarray(random_inputs()), Dropout(0.0, None)
     whole = np.asarray(feed_forward(params, inputs, off))
     slice_config = dataclasses.replace(feed_forward, hidden=6)
     parts = split_feed_forward(feed_forward, params, 4, WIDTH)

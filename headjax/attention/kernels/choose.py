@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask
+from headjax.attention.operands import Attended, Mask, Operands
 from headjax.core.errors import KernelError
 from headjax.core.serialize import unknown_name
 
@@ -24,8 +24,8 @@ BiasKind = Literal["none", "keys", "full"]
 """Kind of a bias of the logits: none, equal for every query (`[batch, heads, 1, key]`), or any other."""
 
 
-class Request(NamedTuple):
-    """The facts about one attention call that are known before anything is computed.
+class CallFacts(NamedTuple):
+    """Facts about one attention call that are known before anything is computed.
 
     Attributes:
         platform: `cpu`, `gpu` or `tpu`.
@@ -62,40 +62,27 @@ class Request(NamedTuple):
     generation: int | None = None
 
 
-def request_of(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    mask: Mask | None,
-    bias: jax.Array | None,
-    dropout: Dropout | None,
-    mixing: jax.Array | None,
-    across_heads: AcrossHeads | None,
-    probabilities: bool,
-    platform: str,
-    devices: int,
-    generation: int | None,
-) -> Request:
-    """Return the facts of a call to `attend` with these arguments."""
-    return Request(
-        platform=platform,
-        devices=devices,
+def facts_of(operands: Operands, machine: Machine, probabilities: bool) -> CallFacts:
+    """Return the facts of a call with these operands on this machine; `probabilities` as for `attend`."""
+    query, key, value = operands.query, operands.key, operands.value
+    return CallFacts(
+        platform=machine.platform,
+        devices=machine.devices,
         dtype=str(query.dtype),
         queries=query.shape[1],
         keys=key.shape[1],
-        heads=query.shape[2] if mixing is None else mixing.shape[0],
+        heads=query.shape[2] if operands.mixing is None else operands.mixing.shape[0],
         key_heads=key.shape[2],
         value_heads=value.shape[2],
         qk_dim=query.shape[-1],
         value_dim=value.shape[-1],
-        masks=mask_conditions(mask),
-        bias=_bias_kind(bias),
-        dropout=dropout is not None and dropout.rate > 0.0,
-        mixing=mixing is not None,
-        across_heads=across_heads is not None,
+        masks=mask_conditions(operands.mask),
+        bias=_bias_kind(operands.bias),
+        dropout=operands.dropout.active,
+        mixing=operands.mixing is not None,
+        across_heads=operands.across_heads is not None,
         probabilities=probabilities,
-        generation=generation,
+        generation=machine.generation,
     )
 
 
@@ -162,36 +149,36 @@ class Capabilities(NamedTuple):
     partitioned: bool = True
 
 
-def refusal(can: Capabilities, asked: Request) -> str | None:
-    """Return the reason why a kernel with these capabilities cannot compute the request; None when it can."""
-    if asked.platform not in can.platforms:
-        return f"it runs on {' and '.join(can.platforms)}, and this is {asked.platform}"
-    if can.needs_mixing and not asked.mixing:
+def refusal(can: Capabilities, facts: CallFacts) -> str | None:
+    """Return the reason why a kernel with these capabilities cannot compute the call; None when it can."""
+    if facts.platform not in can.platforms:
+        return f"it runs on {' and '.join(can.platforms)}, and this is {facts.platform}"
+    if can.needs_mixing and not facts.mixing:
         return "it needs one shared query that heads mix, and this formulation has a query per head"
-    if asked.across_heads and not can.across_heads:
+    if facts.across_heads and not can.across_heads:
         return "talking heads mix the weights of all heads, and it never holds more than one head's"
-    if asked.dtype not in can.dtypes:
-        return f"it computes in {' and '.join(can.dtypes)}, and the inputs are {asked.dtype}"
-    if asked.dtype == "bfloat16" and (asked.generation or can.bfloat16_generation) < can.bfloat16_generation:
-        return f"it computes in bfloat16 from TPU v{can.bfloat16_generation} on, and this is v{asked.generation}"
-    missing = sorted(asked.masks - can.masks)
+    if facts.dtype not in can.dtypes:
+        return f"it computes in {' and '.join(can.dtypes)}, and the inputs are {facts.dtype}"
+    if facts.dtype == "bfloat16" and (facts.generation or can.bfloat16_generation) < can.bfloat16_generation:
+        return f"it computes in bfloat16 from TPU v{can.bfloat16_generation} on, and this is v{facts.generation}"
+    missing = sorted(facts.masks - can.masks)
     if missing:
         return f"it knows no {' and no '.join(missing)} mask"
-    if asked.bias not in can.biases:
-        what = "no bias" if can.biases == ("none",) else "only a bias that is the same for every query"
-        return f"it adds {what} to the logits, and this call has one"
-    if asked.dropout and not can.dropout:
+    if facts.bias not in can.biases:
+        added = "no bias" if can.biases == ("none",) else "only a bias that is the same for every query"
+        return f"it adds {added} to the logits, and this call has one"
+    if facts.dropout and not can.dropout:
         return "it has no dropout of attention probabilities"
-    return _size_refusal(can, asked)
+    return _size_refusal(can, facts)
 
 
-def _size_refusal(can: Capabilities, asked: Request) -> str | None:
-    if can.kv_heads == "shared" and (asked.key_heads, asked.value_heads) != (1, asked.heads):
-        return f"it needs 1 key head and {asked.heads} value heads, got {asked.key_heads} and {asked.value_heads}"
-    for field, size in (("qk_dim", asked.qk_dim), ("value_dim", asked.value_dim)):
+def _size_refusal(can: Capabilities, facts: CallFacts) -> str | None:
+    if can.kv_heads == "shared" and (facts.key_heads, facts.value_heads) != (1, facts.heads):
+        return f"it needs 1 key head and {facts.heads} value heads, got {facts.key_heads} and {facts.value_heads}"
+    for field, size in (("qk_dim", facts.qk_dim), ("value_dim", facts.value_dim)):
         if can.max_dim is not None and size > can.max_dim:
             return f"{field} is {size}, and its largest is {can.max_dim}"
-    for field, length in (("query length", asked.queries), ("key length", asked.keys)):
+    for field, length in (("query length", facts.queries), ("key length", facts.keys)):
         if length % can.length_multiple:
             return f"the {field} is {length}, and it needs multiples of {can.length_multiple}"
     return None
@@ -212,7 +199,7 @@ class Kernel(NamedTuple):
     about: str
 
     def load(self) -> Callable[..., Attended]:
-        """Import and return the function.
+        """Import and return the function, which takes `Operands`.
 
         Raises:
             KernelError: the kernel is the reference.
@@ -259,7 +246,7 @@ KERNELS: dict[str, Kernel] = {
         "JAX's Pallas flash attention that skips masked blocks",
     ),
     "collaborative_pallas": Kernel(
-        "collaborative:collaborative_attention",
+        "collaborative_pallas:collaborative_attention",
         Capabilities(
             platforms=("tpu", "cpu"),
             dtypes=("float32", "bfloat16"),
@@ -292,7 +279,7 @@ PREFERRED: dict[str, tuple[str, ...]] = {
 _log = logging.getLogger("headjax.attention")
 
 
-class Target(NamedTuple):
+class Machine(NamedTuple):
     """Machine for which kernels are chosen.
 
     Attributes:
@@ -306,7 +293,7 @@ class Target(NamedTuple):
     generation: int | None = None
 
 
-_target: contextvars.ContextVar[Target | None] = contextvars.ContextVar("target", default=None)
+_target: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("target", default=None)
 
 
 class Choice(NamedTuple):
@@ -323,20 +310,20 @@ class Choice(NamedTuple):
 
 @contextlib.contextmanager
 def target(platform: str, devices: int = 1, generation: int | None = None) -> Iterator[None]:
-    """Choose kernels for this `Target` instead of the present machine while the context lasts.
+    """Choose kernels for this `Machine` instead of the present machine while the context lasts.
 
     This serves compilation ahead of time. Functions that were traced before keep the kernels they were traced with.
     """
-    token = _target.set(Target(platform, devices, generation))
+    token = _target.set(Machine(platform, devices, generation))
     try:
         yield
     finally:
         _target.reset(token)
 
 
-def current_target() -> Target:
+def current_target() -> Machine:
     """Return the machine for which kernels are chosen: the present one outside of `target`."""
-    return _target.get() or Target(
+    return _target.get() or Machine(
         jax.default_backend(), jax.device_count(), tpu_generation(jax.devices()[0].device_kind)
     )
 
@@ -347,50 +334,50 @@ def tpu_generation(device_kind: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def choose(implementation: str, asked: Request) -> Choice:
-    """Choose the kernel for a request.
+def choose(implementation: str, facts: CallFacts) -> Choice:
+    """Choose the kernel for a call.
 
     Args:
         implementation: a name in `KERNELS`, which is taken or refused, or `auto`, which takes the first of the
             platform's preferred kernels that can, and else the reference.
-        asked: facts of the call.
+        facts: facts of the call.
 
     Raises:
         KernelError: the name is unknown, or that kernel cannot compute this; the message says why.
     """
     if implementation == AUTO:
-        choice = _choose_freely(asked)
-        _say_once(asked.platform, choice)
+        choice = _choose_freely(facts)
+        _say_once(facts.platform, choice)
         return choice
     if implementation not in KERNELS:
         raise KernelError(f"attention implementation: {unknown_name('name', implementation, [*KERNELS, AUTO])}")
-    refused = refusal(KERNELS[implementation].can, asked)
+    refused = refusal(KERNELS[implementation].can, facts)
     if refused is not None:
-        others = [name for name, kernel in KERNELS.items() if refusal(kernel.can, asked) is None]
+        others = [name for name, kernel in KERNELS.items() if refusal(kernel.can, facts) is None]
         message = f"attention implementation: {implementation} cannot compute this: {refused}"
         raise KernelError(f"{message}; {' and '.join(others)} can", reason=refused)
     return Choice(implementation, "asked for by name")
 
 
-def _choose_freely(asked: Request) -> Choice:
+def _choose_freely(facts: CallFacts) -> Choice:
     refusals: list[str] = []
-    for name in PREFERRED[asked.platform]:
-        refused = _unwanted(name, asked) or refusal(KERNELS[name].can, asked)
+    for name in PREFERRED[facts.platform]:
+        refused = _unwanted(name, facts) or refusal(KERNELS[name].can, facts)
         if refused is None:
-            return Choice(name, "; ".join([f"preferred on {asked.platform}", *refusals]))
+            return Choice(name, "; ".join([f"preferred on {facts.platform}", *refusals]))
         refusals.append(f"not {name}: {refused}")
     if not refusals:
-        return Choice(REFERENCE, f"the reference; no kernel is preferred on {asked.platform}")
+        return Choice(REFERENCE, f"the reference; no kernel is preferred on {facts.platform}")
     return Choice(REFERENCE, "; ".join(["the reference", *refusals]))
 
 
-def _unwanted(name: str, asked: Request) -> str | None:
-    """Return the reason why `auto` does not take a kernel that could compute the request; None if it may."""
+def _unwanted(name: str, facts: CallFacts) -> str | None:
+    """Return the reason why `auto` does not take a kernel that could compute the call; None if it may."""
     can = KERNELS[name].can
-    if asked.probabilities and not can.probabilities:
+    if facts.probabilities and not can.probabilities:
         return "it returns no probabilities, and a probe may look at them"
-    if asked.devices > 1 and not can.partitioned:
-        return f"XLA does not spread it over {asked.devices} devices by itself, and no mesh is set (jax.set_mesh)"
+    if facts.devices > 1 and not can.partitioned:
+        return f"XLA does not spread it over {facts.devices} devices by itself, and no mesh is set (jax.set_mesh)"
     return None
 
 

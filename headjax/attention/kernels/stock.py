@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.attention.kernels.choose import BLOCK, Request
-from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask
+from headjax.attention.kernels.choose import BLOCK, CallFacts, mask_conditions
+from headjax.attention.operands import Attended, Mask, Operands
 from headjax.mesh.mesh import BATCH_AXES, parts_along
 from headjax.mesh.rules import RULES
 
@@ -58,7 +58,7 @@ def segment_ids(mask: Mask, batch: int, queries: int, keys: int) -> tuple[jax.Ar
     return of_queries, of_keys
 
 
-def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Callable[..., Attended]:
+def spread(compute: Callable[..., Attended], mesh: Any, facts: CallFacts) -> Callable[..., Attended]:
     """Return the kernel as a function of whole arrays, of which every device of the mesh computes its part.
 
     This is for kernels that XLA cannot partition; batch and heads are independent. Examples are spread over the mesh's
@@ -66,7 +66,7 @@ def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Calla
     all of them.
     """
     head_axis = RULES["heads"]
-    counts = {asked.heads, *({asked.key_heads, asked.value_heads} - {1})}
+    counts = {facts.heads, *({facts.key_heads, facts.value_heads} - {1})}
     divides = head_axis in mesh.shape and all(count % mesh.shape[head_axis] == 0 for count in counts)
     axes = tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
 
@@ -78,25 +78,23 @@ def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Calla
             parts[head_dimension] = head_axis
         return PartitionSpec(*parts)
 
-    def computed(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> Attended:
-        arrays = {name: options.pop(name, None) for name in ("mask", "bias", "mixing")}
-        whole = {
-            "query": spec(query, 2),
-            "key": spec(key, 2),
-            "value": spec(value, 2),
-            "mask": jax.tree.map(lambda array: spec(array, None, 0 if array.ndim else None), arrays["mask"]),
-            "bias": None if arrays["bias"] is None else spec(arrays["bias"], 1),
-            "mixing": None if arrays["mixing"] is None else spec(arrays["mixing"], 0, None),
-        }
+    def computed(operands: Operands) -> Attended:
+        names = ("query", "key", "value", "mask", "bias", "mixing")
+        arrays = {name: getattr(operands, name) for name in names if getattr(operands, name) is not None}
+        specs = {name: spec(arrays[name], 2) for name in ("query", "key", "value")}
+        if "mask" in arrays:
+            specs["mask"] = jax.tree.map(lambda array: spec(array, None, 0 if array.ndim else None), arrays["mask"])
+        if "bias" in arrays:
+            specs["bias"] = spec(arrays["bias"], 1)
+        if "mixing" in arrays:
+            specs["mixing"] = spec(arrays["mixing"], 0, None)
 
-        def part(inputs: dict[str, Any]) -> jax.Array:
-            given = {name: array for name, array in inputs.items() if array is not None or name in ("mask", "bias")}
-            return compute(**given, **options).context
+        def part(parts: dict[str, Any]) -> jax.Array:
+            return compute(operands._replace(**parts)).context
 
-        contexts = PartitionSpec(spec(query, None)[0], None, head_axis if divides else None, None)
-        inputs = {"query": query, "key": key, "value": value, **arrays}
-        placed = jax.shard_map(part, mesh=mesh, in_specs=(whole,), out_specs=contexts, check_vma=False)
-        return Attended(placed(inputs), None)
+        contexts = PartitionSpec(specs["query"][0], None, head_axis if divides else None, None)
+        placed = jax.shard_map(part, mesh=mesh, in_specs=(specs,), out_specs=contexts, check_vma=False)
+        return Attended(placed(arrays), None)
 
     return computed
 
@@ -104,27 +102,16 @@ def spread(compute: Callable[..., Attended], mesh: Any, asked: Request) -> Calla
 _DIM_MULTIPLE = {"xla": 1, "cudnn": 8}
 
 
-def _dot_product_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    scale: float,
-    mask: Mask | None,
-    bias: jax.Array | None,
-    dropout: Dropout | None,
-    across_heads: AcrossHeads | None,
-    implementation: Literal["xla", "cudnn"],
-) -> Attended:
+def _dot_product_attention(operands: Operands, implementation: Literal["xla", "cudnn"]) -> Attended:
     """Compute attention by `jax.nn.dot_product_attention`.
 
     Zeros appended to queries, keys and values give them one size and change no dot product; they are cut off after.
     """
-    key, value = equal_kv_heads(key, value)
+    query, mask, bias = operands.query, operands.mask, operands.bias
+    key, value = equal_kv_heads(operands.key, operands.value)
     size = round_up(max(query.shape[-1], value.shape[-1]), _DIM_MULTIPLE[implementation])
     # A causal mask alone is passed as such, so that the kernel may skip what it forbids.
-    causal = mask is not None and mask.causal and mask.keys is None and mask.query_segments is None
-    causal = causal and mask is not None and mask.query_offset is None
+    causal = mask_conditions(mask) == {"causal"}
     allowed = None if mask is None or causal else mask.array(query.shape[1], key.shape[1])
     context = jax.nn.dot_product_attention(
         pad_axis(query, -1, size),
@@ -132,7 +119,7 @@ def _dot_product_attention(
         pad_axis(value, -1, size),
         bias=None if bias is None else bias.astype(query.dtype if implementation == "cudnn" else jnp.float32),
         mask=allowed,
-        scale=scale,
+        scale=operands.scale,
         is_causal=causal,
         implementation=implementation,
     )
@@ -145,18 +132,7 @@ xla_attention = functools.partial(_dot_product_attention, implementation="xla")
 cudnn_attention = functools.partial(_dot_product_attention, implementation="cudnn")
 
 
-def splash_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    scale: float,
-    mask: Mask | None,
-    bias: jax.Array | None,
-    dropout: Dropout | None,
-    across_heads: AcrossHeads | None,
-    interpret: bool = False,
-) -> Attended:
+def splash_attention(operands: Operands, interpret: bool = False) -> Attended:
     """Compute attention by Pallas splash attention: flash attention for TPUs that skips masked blocks.
 
     Padding is a segment of its own, to which no query belongs.
@@ -167,7 +143,8 @@ def splash_attention(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    key, value = equal_kv_heads(key, value)
+    key, value = equal_kv_heads(operands.key, operands.value)
+    query, mask = operands.query, operands.mask
     batch, queries, heads, _ = query.shape
     shape = (queries, key.shape[1])
     visible = masks.CausalMask(shape) if mask is not None and mask.causal else masks.FullMask(shape)
@@ -175,7 +152,7 @@ def splash_attention(
         masks.MultiHeadMask([visible] * heads), block_sizes=_block_sizes(splash, *shape), interpret=interpret
     )
     segments = _segments(splash, mask, batch, *shape)
-    by_head = [jnp.swapaxes(array, 1, 2) for array in (query * scale, key, value)]
+    by_head = [jnp.swapaxes(array, 1, 2) for array in (query * operands.scale, key, value)]
     context = jax.vmap(kernel, in_axes=(0, 0, 0, None if segments is None else 0))(*by_head, segments)
     return Attended(jnp.swapaxes(context, 1, 2), None)
 

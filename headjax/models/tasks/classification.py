@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from headjax.attention.operands import Dropout
 from headjax.core.class_names import class_numbers, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Rate, Size
@@ -19,7 +20,6 @@ from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.outputs import IGNORED, cross_entropy, linear, linear_tensors
 from headjax.models.ranges import Range
-from headjax.models.sublayers import Dropper
 from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
 
 
@@ -52,7 +52,7 @@ class Classification(TaskOutput):
         return linear_tensors(width, self.classes)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(linear(params, Dropper(self.dropout, key)(features.require_pooled())))
+        return Logits(linear(params, Dropout(self.dropout, key)(features.require_pooled())))
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return Loss(*class_losses(output.require_logits(), batch, self.label_smoothing))
@@ -91,7 +91,7 @@ class Regression(TaskOutput):
         return linear_tensors(width, self.outputs)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(linear(params, Dropper(self.dropout, key)(features.require_pooled())))
+        return Logits(linear(params, Dropout(self.dropout, key)(features.require_pooled())))
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels").astype(jnp.float32)
@@ -134,7 +134,7 @@ class TokenClassification(TaskOutput):
         return linear_tensors(width, self.classes)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        return Logits(linear(params, Dropper(self.dropout, key)(features.hidden)))
+        return Logits(linear(params, Dropout(self.dropout, key)(features.hidden)))
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         losses, counted = cross_entropy(output.require_logits(), integer_labels(batch, 2))

@@ -8,6 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError
 from headjax.core.fields import Rate
@@ -18,7 +19,7 @@ from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.outputs import IGNORED, Tied, cross_entropy, linear, linear_tensors
 from headjax.models.ranges import Range
-from headjax.models.sublayers import ACTIVATIONS, ActivationName, Dropper
+from headjax.models.sublayers import ACTIVATIONS, ActivationName
 from headjax.models.tasks.task_output import Features, Logits, TaskOutput, Vocabulary
 
 
@@ -136,7 +137,7 @@ class Span(TaskOutput):
         return linear_tensors(width, 2)
 
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        logits = linear(params, Dropper(self.dropout, key)(features.hidden))
+        logits = linear(params, Dropout(self.dropout, key)(features.hidden))
         return Logits(logits, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
     def loss(self, output: Output, batch: Batch) -> Loss:

@@ -7,14 +7,14 @@ import logging
 import pytest
 
 from headjax.attention import Grouped, MultiHead, NoHeads, explain
-from headjax.attention.kernels import KERNELS, Request, choose, refusal, target
+from headjax.attention.kernels import KERNELS, CallFacts, choose, refusal, target
 from headjax.attention.kernels.choose import _say_once
 from headjax.core.errors import KernelError
 from tests.attention.formulations import FORMULATIONS
 
 MULTI_HEAD = MultiHead(num_heads=4, head_dim=64)
 
-ASKED = Request(
+ASKED = CallFacts(
     platform="tpu",
     devices=1,
     dtype="bfloat16",

@@ -38,7 +38,7 @@ def test_xla_computes_what_the_page_promises(name):
     @functools.partial(jax.jit, static_argnums=0)
     def compute(kernel, params, x, present):
         call = Call(mask=Mask(causal=True, keys=present), implementation=kernel)
-        return attention.attend(params, x, attention.memory(params, x, None), call).context
+        return attention.attend(params, x, attention.key_values(params, x, None), call).context
 
     def context(kernel):
         return compute(kernel, params, x, present)

@@ -13,6 +13,7 @@ import pytest
 from headjax.attention import Mask, attend
 from headjax.attention.kernels.choose import tpu_generation
 from headjax.attention.kernels.stock import splash_attention
+from headjax.attention.operands import Operands
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import MeshConfig, current_mesh
 from tests.attention.kernels.calls import BATCH, HEADS, KEYS, SUMS, inputs, masks, normal
@@ -94,9 +95,7 @@ def test_equals_the_reference():
     packed, padded = masks(LENGTH)["causal and packed"], masks(LENGTH)["causal and padding"]
     # Each segment keeps its first key, so that every query sees one.
     mask = dataclasses.replace(packed, keys=padded.keys.at[:, LENGTH // 2].set(True))
-    actual = splash_attention(
-        query, key, value, scale=0.4, mask=mask, bias=None, dropout=None, across_heads=None, interpret=True
-    )
+    actual = splash_attention(Operands(query, key, value, scale=0.4, mask=mask), interpret=True)
     expected = attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
     assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
     assert actual.probabilities is None

@@ -29,33 +29,21 @@ from headjax.attention.kernels import collaborative_blocks as blocks
 from headjax.attention.kernels.choose import BLOCK
 from headjax.attention.kernels.collaborative_blocks import Inputs, Segments
 from headjax.attention.kernels.stock import pad_axis, round_up, segment_ids
-from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask
+from headjax.attention.operands import Attended, Mask, Operands
 
 
-def collaborative_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    mixing: jax.Array,
-    scale: float,
-    mask: Mask | None,
-    bias: jax.Array | None,
-    dropout: Dropout | None,
-    across_heads: AcrossHeads | None,
-    block: int | None = None,
-    interpret: bool = False,
-) -> Attended:
+def collaborative_attention(operands: Operands, block: int | None = None, interpret: bool = False) -> Attended:
     """Compute the contexts of one shared query `[batch, query, 1, shared_dim]` mixed by `[heads, shared_dim]`.
 
     A query that may see no key gets an average of some values; the reference gives the average of all.
 
     Args:
-        query, key, value, mixing, scale, mask, bias: as for `headjax.attention.attend`.
-        dropout, across_heads: always None, since the capabilities exclude them.
+        operands: with `mixing`, and without dropout and maps across heads, as the capabilities say.
         block: side of the blocks; None is 128, or 256 for long sequences.
         interpret: whether the kernel runs step by step instead of being compiled for a TPU.
     """
+    query, key, value, scale, mask, bias, _, mixing, _ = operands
+    assert mixing is not None  # the capabilities need it
     batch, queries, _, _ = query.shape
     keys = key.shape[1]
     side = block or (2 * BLOCK if min(queries, keys) >= 8 * BLOCK else BLOCK)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Mask, attend
-from headjax.attention.kernels.collaborative import collaborative_attention
+from headjax.attention.kernels.collaborative_pallas import collaborative_attention
+from headjax.attention.operands import Operands
 from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -41,8 +42,8 @@ def reference(query, key, value, mixing, bias, mask):
 
 
 def ours(query, key, value, mixing, bias, mask):
-    options = {"mixing": mixing, "scale": SCALE, "mask": mask, "bias": bias, "dropout": None, "across_heads": None}
-    return collaborative_attention(query, key, value, **options, block=8, interpret=True).context
+    operands = Operands(query, key, value, SCALE, mask, bias, mixing=mixing)
+    return collaborative_attention(operands, block=8, interpret=True).context
 
 
 @functools.cache
@@ -103,7 +104,7 @@ def test_the_formulation_reaches_it_by_name():
     @functools.partial(jax.jit, static_argnums=0)
     def attended(kernel, params, x, gates):
         call = Call(mask=Mask(causal=True), gates=gates, implementation=kernel)
-        return attention.attend(params, x, attention.memory(params, x, None), call)
+        return attention.attend(params, x, attention.key_values(params, x, None), call)
 
     expected, actual = (attended(kernel, params, x, gates) for kernel in ("einsum", "collaborative_pallas"))
     assert actual.probabilities is None
