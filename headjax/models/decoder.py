@@ -19,7 +19,7 @@ from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
 from headjax.models.embeddings import Embeddings, Learned, Positions
 from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, read
-from headjax.models.layer import Layer, PreNorm, Residual
+from headjax.models.layer import PreNorm, Residual
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
@@ -47,8 +47,7 @@ class DecoderModel(GenerativeModel):
     output: TokenLogits = Tied()
 
     def validate(self) -> None:
-        crossed = self.decoder.layers[0].cross_attention is not None
-        require(not crossed, "decoder", "cross_attention needs an encoder; this model has none")
+        require(not self.decoder.crossed, "decoder", "cross_attention needs an encoder; this model has none")
 
     def tensors(self) -> Tensors:
         return {
@@ -145,20 +144,13 @@ class LanguageModel(Recipe):
     initializer: Initializer = Normal(0.02)
 
     def build(self) -> DecoderModel:
-        layer = Layer(
-            attention=self.attention,
-            feed_forward=self.feed_forward,
-            residual=self.residual,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-        )
         positions = Learned(self.max_length) if self.positions is None else self.positions
         return DecoderModel(
             width=self.width,
             embeddings=Embeddings(
                 vocab_size=self.vocab_size, positions=positions, norm=self.embedding_norm, dropout=self.dropout
             ),
-            decoder=equal_stack(layer, self.num_layers, self.attention_by_layer),
+            decoder=equal_stack(self),
             output=self.output,
             initializer=self.initializer,
         )

@@ -15,7 +15,7 @@ from headjax.core.tensors import Initializer, Params, Tensors, TruncatedNormal
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
 from headjax.models.inputs import abstract_integers, read
-from headjax.models.layer import Layer, PostNorm, Residual
+from headjax.models.layer import PostNorm, Residual
 from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
@@ -46,8 +46,9 @@ class EncoderModel(ModelConfig):
     output: TaskOutput = NoTask()
 
     def validate(self) -> None:
-        crossed = self.encoder.layers[0].cross_attention is not None
-        require(not crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder")
+        require(
+            not self.encoder.crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder"
+        )
         pooled = self.pooler is not None or not self.output.needs_pooler
         require(pooled, "pooler", "the output reads the pooled vector, so the model needs a pooler")
 
@@ -160,14 +161,7 @@ class Bert(Recipe):
 
     def stack(self) -> Stack:
         """The layers."""
-        layer = Layer(
-            attention=self.attention,
-            feed_forward=self.feed_forward,
-            residual=self.residual,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-        )
-        return equal_stack(layer, self.num_layers, self.attention_by_layer)
+        return equal_stack(self)
 
 
 @kind("distilbert")

@@ -23,7 +23,7 @@ from headjax.models.inputs import abstract_integers, batch_array, batch_position
 from headjax.models.layer import Layer, PostNorm, PreNorm, Residual
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
-from headjax.models.recipe import Recipe, final_norm
+from headjax.models.recipe import Recipe, final_norm, layer_of
 from headjax.models.stack import Stack
 from headjax.models.sublayers import FeedForward, fold
 
@@ -62,10 +62,10 @@ class EncoderDecoderModel(GenerativeModel):
     label_smoothing: Rate = 0.0
 
     def validate(self) -> None:
-        crossed = self.encoder.layers[0].cross_attention is None
-        require(crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder")
-        crossed = self.decoder.layers[0].cross_attention is not None
-        require(crossed, "decoder", "its layers need a cross_attention to read the encoder's output")
+        require(
+            not self.encoder.crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder"
+        )
+        require(self.decoder.crossed, "decoder", "its layers need a cross_attention to read the encoder's output")
         source, target = self.embeddings, self.target_embeddings
         for field in ("vocab_size", "size"):
             equal = getattr(source, field) == getattr(target, field)
@@ -256,14 +256,7 @@ class Translation(Recipe):
     initializer: Initializer = Xavier()
 
     def build(self) -> EncoderDecoderModel:
-        layer = Layer(
-            attention=self.attention,
-            feed_forward=self.feed_forward,
-            residual=self.residual,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            feed_forward_dropout=self.feed_forward_dropout,
-        )
+        layer = dataclasses.replace(layer_of(self), cross_attention=None)
         crossed = dataclasses.replace(
             layer,
             attention=self.decoder_attention or self.attention,

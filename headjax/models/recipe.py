@@ -1,4 +1,4 @@
-"""Recipes: the few fields that a user writes down, from which the full config of a model is built."""
+"""Recipes: few fields that a user writes down and from which the full config of a model is built."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax.attention.formulation import Attention
 from headjax.core import history
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, require
@@ -26,13 +25,13 @@ from headjax.models.tasks import TaskOutput
 
 
 class Start(NamedTuple):
-    """Where training starts.
+    """The model that training starts from.
 
     Attributes:
         config: the architecture.
         params: trained parameters, or None for fresh ones.
         tokenizer: the tokenizer that goes with trained parameters.
-        history: what was done to them.
+        history: changes made to them so far.
     """
 
     config: ModelConfig
@@ -42,46 +41,53 @@ class Start(NamedTuple):
 
 
 class Recipe(Checked, abc.ABC):
-    """What `config.model` of a config file holds."""
+    """Base of the recipes, the values of `config.model` in a config file."""
 
     def start(self) -> Start:
-        """The model that training starts from."""
+        """Return the model that training starts from."""
         return Start(self.build())
 
     @abc.abstractmethod
     def build(self) -> ModelConfig:
-        """The full config.
+        """Return the full config.
 
         Raises:
             ConfigError: fields that do not fit together.
         """
 
 
-def equal_layers(layer: Layer, num_layers: int, attention_by_layer: tuple[Attention, ...]) -> tuple[Layer, ...]:
-    """The layer `num_layers` times, each with its own formulation where they are given."""
-    if not attention_by_layer:
-        return (layer,) * num_layers
-    require(
-        len(attention_by_layer) == num_layers,
-        "attention_by_layer",
-        f"names {len(attention_by_layer)} layers, but num_layers is {num_layers}",
-    )
-    return tuple(dataclasses.replace(layer, attention=attention) for attention in attention_by_layer)
+def layer_of(recipe: Any) -> Layer:
+    """Return the layer made of the recipe's fields that are fields of a `Layer` too (`attention`, `dropout`, ...)."""
+    names = {field.name for field in dataclasses.fields(Layer)} & {field.name for field in dataclasses.fields(recipe)}
+    return Layer(**{name: getattr(recipe, name) for name in names})
 
 
-def equal_stack(layer: Layer, num_layers: int, attention_by_layer: tuple[Attention, ...]) -> Stack:
-    """A stack of `equal_layers`, with the final normalisation that pre-norm layers need."""
-    layers = equal_layers(layer, num_layers, attention_by_layer)
-    return Stack(layers=layers, final_norm=final_norm(layer.residual))
+def equal_stack(recipe: Any) -> Stack:
+    """Return the stack of `recipe.num_layers` times its layer, with a final norm where its residuals need one.
+
+    `recipe.attention_by_layer` holds formulations that differ from layer to layer; empty takes the layer's own for all.
+
+    Raises:
+        ConfigError: fewer or more formulations than layers.
+    """
+    layers, attentions = (layer_of(recipe),) * recipe.num_layers, recipe.attention_by_layer
+    if attentions:
+        require(
+            len(attentions) == len(layers),
+            "attention_by_layer",
+            f"names {len(attentions)} layers, but num_layers is {len(layers)}",
+        )
+        layers = tuple(dataclasses.replace(layers[0], attention=attention) for attention in attentions)
+    return Stack(layers=layers, final_norm=final_norm(recipe.residual))
 
 
 def final_norm(residual: Residual) -> Norm | None:
-    """The normalisation that ends a pre-norm stack; None where the layers normalise their own output."""
+    """Return the normalisation that ends a pre-norm stack; None where the layers normalise their own output."""
     return residual.norm if isinstance(residual, PreNorm) else None
 
 
 def with_task(model: Model, output: TaskOutput, *, seed: int = 0) -> Model:
-    """The model with a fresh output for another task; everything before the output stays.
+    """Return the model with a fresh output for another task; everything before the output stays.
 
     A pooler is added where the output reads the pooled vector and the model does not pool.
 

@@ -19,7 +19,7 @@ from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Truncated
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import batch_array
-from headjax.models.layer import Layer, PreNorm, Residual
+from headjax.models.layer import PreNorm, Residual
 from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
@@ -135,8 +135,9 @@ class VisionModel(ModelConfig):
     output: TaskOutput = NoTask()
 
     def validate(self) -> None:
-        crossed = self.encoder.layers[0].cross_attention is not None
-        require(not crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder")
+        require(
+            not self.encoder.crossed, "encoder", "cross_attention needs an encoder to attend to; this is the encoder"
+        )
         require(not self.output.needs_tokens, "output", "it is about tokens of a text, and the model reads images")
         distilled = self.patches.distillation_token or not isinstance(self.output, DistilledClassification)
         require(distilled, "patches.distillation_token", "the distilled output reads it, so there must be one")
@@ -233,18 +234,10 @@ class Vit(Recipe):
     initializer: Initializer = TruncatedNormal(0.02)
 
     def build(self) -> VisionModel:
-        layer = Layer(
-            attention=self.attention,
-            feed_forward=self.feed_forward,
-            residual=self.residual,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            stochastic_depth=self.stochastic_depth,
-        )
         return VisionModel(
             width=self.width,
             patches=self.patches,
-            encoder=equal_stack(layer, self.num_layers, self.attention_by_layer),
+            encoder=equal_stack(self),
             output=self.task,
             initializer=self.initializer,
         )
