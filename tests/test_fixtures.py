@@ -17,7 +17,7 @@ from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
 from headjax.training.config import train_config
 from headjax.training.loop import train
-from headjax.training.metrics import read_metrics
+from headjax.training.recording import read_metrics
 from tests.closeness import assert_close, close_to
 
 V1 = Path(__file__).parent / "fixtures" / "v1"

@@ -20,6 +20,7 @@ from headjax.core import tensors as declared
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.deepen import deep_config
+from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
@@ -27,7 +28,7 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.state import abstract_state, initial_state
-from headjax.training.step import put_batch, train_step
+from headjax.training.step import train_step
 
 REPEATS, STEPS = 3, 5
 BATCH, LENGTH = 8, 128

@@ -20,6 +20,7 @@ from headjax.heads.latency import time_forward
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
+from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
 from headjax.models.config import Batch
@@ -29,7 +30,7 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import initial_state
-from headjax.training.step import put_batch, train_step
+from headjax.training.step import train_step
 
 LAYERS, HEADS, CLASSES = 12, 12, 3
 SCORED = (8, 128)

@@ -13,13 +13,14 @@ from headjax.bench.result import BenchResult
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
+from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import initial_state
-from headjax.training.step import put_batch, train_step
+from headjax.training.step import train_step
 
 BATCH, LENGTH, REPEATS = 8, 128, 5
 

@@ -23,7 +23,7 @@ class Options(ConfigOptions):
 
 def run(options: Options, progress: Progress) -> Result:
     """Trains, evaluates, checkpoints and resumes by itself."""
-    from headjax.training.profile import ProfiledSteps
+    from headjax.training.recording import ProfiledSteps
 
     profiled = None if options.profile_steps is None else ProfiledSteps.parse(options.profile_steps)
     if options.distributed is not None:

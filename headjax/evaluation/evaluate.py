@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.tensors import Params, require_finite
+from headjax.evaluation.measures import Measure
+from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
 from headjax.models.inputs import device_batch
@@ -21,7 +24,7 @@ from headjax.models.model import Model
 def evaluate(
     model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
 ) -> Mapping[str, float]:
-    """The model's metrics on batches with labels, see `evaluate_batches`.
+    """Return the model's metrics on batches with labels, see `mean_loss`.
 
     Args:
         model: the model.
@@ -33,19 +36,47 @@ def evaluate(
         DataError: there is no target at all, or a token or label that the model does not have.
         HeadjaxError: a loss is not finite; the message names the batch.
     """
-    losses: list[Loss] = []
-
-    def step(params: Params, batch: Batch) -> Loss:
-        losses.append(batch_loss(model.config, params, batch, gates, compute))
-        return losses[-1]
-
-    found = evaluate_batches(step, model.params, batches)
+    losses = [
+        measure_batch(model.config, None, compute, model.params, device_batch(model.config, batch), gates)[0]
+        for batch in batches
+    ]
     require_finite_losses(losses, model.params)
-    return found
+    return mean_loss(losses)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "measure", "compute", "mesh"))
+def measure_batch(
+    config: ModelConfig,
+    measure: Measure | None,
+    compute: Compute,
+    params: Params,
+    batch: Batch,
+    gates: Gates | None = None,
+    *,
+    mesh: Mesh | None = None,
+) -> tuple[Loss, dict[str, jax.Array]]:
+    """Return one batch's losses and a measure's outcomes, jitted once per config, measure and shapes.
+
+    Args:
+        config: the architecture.
+        measure: the measure; None has no outcomes besides the losses.
+        compute: how to compute.
+        params: the model's parameters.
+        batch: arrays on the device or, spread over its batch axes, on the mesh.
+        gates: head gates; any values reuse one compilation.
+        mesh: the devices, each of which gets the whole result; None is a single device.
+    """
+    # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
+    with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        output = config.apply(params, batch, Options(gates=gates, compute=compute))
+        loss = config.for_evaluation().loss(output, batch)
+        outcomes = {} if measure is None else measure.outcomes()
+        found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
+    return found if mesh is None else jax.lax.with_sharding_constraint(found, replicated(mesh))
 
 
 def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
-    """Raises `HeadjaxError` naming the first batch whose loss is not finite, or the weights that are not."""
+    """Raise `HeadjaxError` naming the first batch whose loss is not finite, or the weights that are not."""
     for number, loss in enumerate(losses):
         total = np.asarray(loss.total)
         if not np.isfinite(total).all():
@@ -54,38 +85,23 @@ def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
             raise HeadjaxError(f"evaluation: the loss of batch {number}, counted from 0, is {value}")
 
 
-def evaluate_batches(
-    step: Callable[[Params, Batch], Loss], params: Params, batches: Iterable[Batch]
-) -> Mapping[str, float]:
-    """Mean loss over all targets of all batches, and its exponential.
+def mean_loss(losses: Sequence[Loss]) -> Mapping[str, float]:
+    """Return the mean loss over all targets of all batches, and its exponential.
 
     Args:
-        step: the jitted evaluation of one batch.
-        params: the model's parameters.
-        batches: the batches.
+        losses: the losses of every batch.
 
     Returns:
-        `loss` in nats per target, `perplexity` = exp(loss), and `targets`, how many were counted.
+        `loss` in nats per target, `perplexity` = exp(loss), and `targets`, the number of targets.
 
     Raises:
         DataError: there is no target at all.
     """
-    losses = [step(params, batch) for batch in batches]
-    total = float(sum(np.asarray(loss.total, np.float64).sum() for loss in losses))
-    weight = float(sum(np.asarray(loss.weight, np.float64).sum() for loss in losses))
+    total, weight = (
+        float(sum(np.asarray(array, np.float64).sum() for array in arrays))
+        for arrays in ([loss.total for loss in losses], [loss.weight for loss in losses])
+    )
     if weight == 0.0:
         raise DataError("evaluation: the data holds no targets")
     mean = total / weight
     return {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "targets": weight}
-
-
-def batch_loss(config: ModelConfig, params: Params, batch: Batch, gates: Gates | None, compute: Compute) -> Loss:
-    """Per-example losses of one batch, jitted once per config and shapes."""
-    arrays = device_batch(config, batch)
-    return _batch_loss(config, params, arrays, gates, compute)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _batch_loss(config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute) -> Loss:
-    output = config.apply(params, batch, Options(gates=gates, compute=compute))
-    return config.for_evaluation().loss(output, batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,11 +11,10 @@ import numpy as np
 
 from headjax.core.errors import DataError, require
 from headjax.core.progress import Update
-from headjax.core.tensors import Params
 from headjax.data.examples import Chosen, Padded, Source
 from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
-from headjax.evaluation.evaluate import require_finite_losses
+from headjax.evaluation.evaluate import measure_batch, require_finite_losses
 from headjax.evaluation.measures import (
     Classes,
     LanguageModelling,
@@ -28,7 +26,7 @@ from headjax.evaluation.measures import (
 )
 from headjax.evaluation.spans import Spans
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
+from headjax.models.config import Gates, Loss
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
@@ -246,20 +244,11 @@ def measure_task(
     found: list[tuple[Any, Any]] = []
     for number, batch in enumerate(task.batches(batch_size, limit=limit, buckets=buckets), start=1):
         arrays = device_batch(config, batch)
-        found.append(_measured(config, task.measure, compute, model.params, arrays, gates))
+        found.append(measure_batch(config, task.measure, compute, model.params, arrays, gates))
         if progress is not None:
             progress(number, {})
     require_finite_losses([loss for loss, _ in found], model.params)
     return reduce_batches(task.measure, found)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _measured(
-    config: ModelConfig, measure: Measure, compute: Compute, params: Params, batch: Batch, gates: Gates | None
-) -> tuple[Loss, dict[str, jax.Array]]:
-    output = config.apply(params, batch, Options(gates=gates, compute=compute))
-    loss = config.for_evaluation().loss(output, batch)
-    return loss, {name: outcome(output, batch) for name, outcome in measure.outcomes().items()}
 
 
 def reduce_batches(measure: Measure, batches: Sequence[tuple[Loss, Mapping[str, Any]]]) -> Evaluation:

@@ -25,7 +25,7 @@ from headjax.heads.scores import Scores, score_heads
 from headjax.heads.significance import Transfer, transfer
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.training.snapshots import snapshots
+from headjax.training.checkpoints import snapshots
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")
 ORDERS = ("importance", "importance+normalize", "fisher_blocks+rescale", "hies", "ablation", "random")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -136,6 +136,18 @@ def place_copies(tree: Any, places: Any) -> Any:
         return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
 
     return jax.tree.map(place, tree, places)
+
+
+def put_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> dict[str, jax.Array]:
+    """Return this process's part of a batch as global arrays, spread over the mesh's batch axes."""
+    place = batch_sharding(mesh)
+    return {name: jax.make_array_from_process_local_data(place, np.asarray(array)) for name, array in batch.items()}
+
+
+def put_whole_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> dict[str, jax.Array]:
+    """Return a batch that every process has whole as global arrays, spread over the mesh's batch axes."""
+    place, arrays = batch_sharding(mesh), {name: np.asarray(array) for name, array in batch.items()}
+    return {name: jax.make_array_from_process_local_data(place, a, a.shape) for name, a in arrays.items()}
 
 
 def wait_for_all(name: str) -> None:

@@ -27,7 +27,7 @@ from headjax.models.model import Model
 from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, training
 from headjax.training.config import train_config
 from headjax.training.loop import TrainResult, train
-from headjax.training.metrics import read_metrics
+from headjax.training.recording import read_metrics
 
 FRACTIONS = tuple(step / 10 for step in range(11))
 """Shares of heads removed along the pruning curves."""

@@ -1,9 +1,10 @@
-"""Checkpoints of a training run: the state, where the data iterator stands, and the config they belong to."""
+"""Checkpoints of a training run: the state, the position in the data, and the config they belong to."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,14 +15,16 @@ from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.core.files import check_sizes, first_line, write_file, write_sizes
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import is_first, on_first
-from headjax.training.config import EXECUTION_FIELDS, TrainConfig
-from headjax.training.state import TrainState
+from headjax.mesh.mesh import MeshConfig
+from headjax.models.model import Model
+from headjax.training.config import EXECUTION_FIELDS, TrainConfig, train_config
+from headjax.training.state import TrainState, abstract_state
 
 CONFIG = "train_config.json"
-"""A workdir's file that says which run it holds."""
+"""A workdir's file with the config of the run that it holds."""
 
 SHARED_FROM = 2**20
-"""Bytes of a part from which on devices that hold copies of an array write a part of it each.
+"""Smallest part of an array, in bytes, that each of several devices with copies of the array writes on its own.
 
 Cutting compiles a program for each shape and device, which the first checkpoint waits for; a smaller array is written
 whole, by one device.
@@ -32,7 +35,7 @@ SEEN_WITHIN = 30.0
 
 
 class Checkpoints:
-    """The checkpoints under `workdir/checkpoints`, written asynchronously, the latest few kept.
+    """Checkpoints under `workdir/checkpoints`, written asynchronously, the latest few kept.
 
     A checkpoint counts only once it is complete, so that a run killed while saving goes on from the one before.
     """
@@ -65,22 +68,22 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """The last complete checkpoint's step, None without one."""
+        """Step of the last complete checkpoint; None without one."""
         return self._manager.latest_step()
 
     def describe_latest(self) -> str:
-        """The last complete checkpoint in words."""
+        """Return a clause that names the last complete checkpoint."""
         self._finish()
         step = self.latest
         return "there is no good checkpoint" if step is None else f"the last good checkpoint is {self.path / str(step)}"
 
     @property
     def steps(self) -> list[int]:
-        """The steps of all complete checkpoints, ascending."""
+        """Steps of all complete checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
-        """Starts writing a checkpoint, unless this step has one."""
+        """Start writing a checkpoint, unless this step has one."""
         if step == self.latest:
             return
         self._finish()
@@ -90,7 +93,7 @@ class Checkpoints:
         self._unrecorded = step
 
     def record_complete(self) -> None:
-        """Records the sizes of the last checkpoint's files once it is complete; costs a look at a folder's name.
+        """Record the sizes of the last checkpoint's files once it is complete.
 
         Called between steps, so that a run that is killed has the record of the checkpoint that it goes on from.
         """
@@ -101,7 +104,7 @@ class Checkpoints:
         self._unrecorded = None
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """The state, on the target's shardings, and where in the data it was.
+        """Return a checkpoint's state, on the target's shardings, and its position in the data.
 
         Raises:
             CheckpointError: files that are truncated or do not fit the target.
@@ -118,13 +121,13 @@ class Checkpoints:
         return restored["state"], restored["position"]
 
     def _finish(self) -> None:
-        """Waits for the checkpoint being written."""
+        """Wait for the checkpoint that is being written."""
         self._manager.wait_until_finished()
         self.record_complete()
 
 
 def check_workdir(workdir: Path, config: TrainConfig) -> None:
-    """Checks that a workdir is new or holds this run; writes nothing.
+    """Check that a workdir is new or holds this run; write nothing.
 
     Raises:
         CheckpointError: the workdir holds another config; the message names the first field that differs.
@@ -144,7 +147,7 @@ def check_workdir(workdir: Path, config: TrainConfig) -> None:
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> None:
-    """Writes the config into the workdir, whose run it is from now on. All processes call it together.
+    """Write the config into the workdir, whose run it is from now on. All processes call it together.
 
     Raises:
         HeadjaxError: it cannot be written, or this process does not see what the first one wrote.
@@ -160,7 +163,7 @@ def claim_workdir(workdir: Path, config: TrainConfig) -> None:
 
 
 def _whole(held: dict[str, Any]) -> dict[str, Any]:
-    """The config with the fields that came into being after it was written, where it can be read."""
+    """Return a config of an earlier headjax with the fields that are new since; as it is where it cannot be read."""
     try:
         return to_data(from_data(TrainConfig, held))
     except HeadjaxError:
@@ -168,7 +171,7 @@ def _whole(held: dict[str, Any]) -> dict[str, Any]:
 
 
 def _computed(data: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """What of a config a run's results depend on."""
+    """Return the part of a config that a run's results depend on."""
     return {
         name: _computed(entry, f"{path}{name}.") if isinstance(entry, dict) else entry
         for name, entry in data.items()
@@ -184,3 +187,27 @@ def _first_difference(held: Any, given: Any, path: str) -> str | None:
                 return found
         return None
     return None if held == given else f"{path} is {json.dumps(held)} there and {json.dumps(given)} here"
+
+
+def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
+    """Yield (step, model) for every checkpoint that a run's workdir still holds (`keep_checkpoints`), oldest first.
+
+    The models have no tokenizer.
+
+    Args:
+        workdir: of `headjax train`.
+
+    Raises:
+        CheckpointError: the folder holds no run, or a checkpoint cannot be read.
+    """
+    workdir = Path(workdir)
+    if not (workdir / CONFIG).is_file():
+        raise CheckpointError(f"{workdir}: holds no training run ({CONFIG} is missing)")
+    config = train_config(json.loads((workdir / CONFIG).read_text()))
+    model = config.architecture()
+    optimizer = config.optimizer.build(model.tensors(), config.steps)
+    target = abstract_state(model, optimizer, MeshConfig(data=1).build(jax.devices()[:1]))
+    with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
+        for step in checkpoints.steps:
+            state, _ = checkpoints.restore(step, target)
+            yield step, Model(model, state.params)

@@ -18,7 +18,7 @@ from headjax.mesh.random_bits import Prng, step_key
 from headjax.models.compute import Compute, SharedLayerGroup
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.observe import Joining, observe, variance
-from headjax.training.metrics import read_metrics
+from headjax.training.recording import read_metrics
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
 

@@ -1,11 +1,11 @@
-"""Fine-tuning with a teacher: what a pruned or converted model lost is learned back from the model it was made of."""
+"""Fine-tuning with a teacher: a pruned or converted model learns back from the model it was made of."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +19,8 @@ from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
-from headjax.mesh.distributed import on_this_process
+from headjax.mesh.distributed import on_this_process, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
-from headjax.mesh.random_bits import step_key
 from headjax.mesh.rules import shardings
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
@@ -31,15 +30,18 @@ from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.text import cosines
-from headjax.training.gradient import gradient
+from headjax.training.loop import run_steps
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.state import TrainState, initial_state
-from headjax.training.step import StepMetrics, put_batch, updated
+from headjax.training.step import Objective, StepMetrics, train_step
+
+TEACHER = "teacher"
+"""Name of the teacher's `Answers` in a student's batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distillation(Checked):
-    """What a student learns from.
+    """Sources that a student learns from, and their weights.
 
         task * L + logits * T^2 KL(softmax(z' / T) || softmax(z / T)) + hidden * mean((h - h')^2)
 
@@ -70,8 +72,20 @@ class Distillation(Checked):
         require(self.task + self.logits + self.hidden > 0.0, "task", "all weights are 0, there is nothing to learn")
 
 
+class Answers(NamedTuple):
+    """A teacher's outputs on a batch, as far as a student is compared with them.
+
+    Attributes:
+        predictions: logits whose last axis counts the choices, or predicted numbers: one array, of a span two.
+        hidden: last hidden states `[batch, length, width]`; None where they are not compared.
+    """
+
+    predictions: tuple[jax.Array, ...]
+    hidden: jax.Array | None
+
+
 class Distilled(NamedTuple):
-    """A student after its lessons.
+    """A student after distillation.
 
     Attributes:
         model: the student, with a history entry of action `distill`.
@@ -92,7 +106,7 @@ def distill(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Distilled:
-    """Trains a student on a task with the teacher's answers beside the labels.
+    """Train a student on a task with the teacher's answers beside the labels.
 
     The student draws its dropout as in training, the teacher computes without. Any two models of the same outputs go
     together: pruned, converted to other formulations, of fewer layers.
@@ -102,7 +116,7 @@ def distill(
         teacher: the model to learn from; None learns from the labels alone, which is ordinary fine-tuning.
         batches: training batches with labels, at least `steps` of them (`Task.train_batches` never ends); of few
             shapes, since each is compiled once.
-        settings: what to learn from, and for how long.
+        settings: sources to learn from, and number of steps.
         mesh: devices to spread the batches over; None is the first device alone.
         compute: how to compute.
         progress: called after every step with the number of steps done and the latest loss that the host knows, see
@@ -114,100 +128,153 @@ def distill(
     """
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
     settings = settings if teacher is not None else dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
-    teacher = student if teacher is None else teacher
     iterator = iter(batches)
     first = next(iterator, None)
     if first is None:
         raise DataError("batches: there is no example to learn from")
-    _check_outputs(student, teacher, first, settings)
     config = student.config
+    feed: Iterator[Batch] = (
+        put_batch(check_batch(config, batch), mesh) for batch in itertools.chain([first], iterator)
+    )
+    if teacher is not None:
+        _check_outputs(student, teacher, first, settings)
+        feed = _answered(feed, student, teacher, settings, mesh, compute)
+    losses = Losses("distillation", settings.steps)
+
+    def after(number: int, state: TrainState, measured: StepMetrics) -> bool:
+        losses.add(measured.loss)
+        if progress is not None:
+            progress(number, losses.latest())
+        return False
+
     optimizer = settings.optimizer.build(config.tensors(), settings.steps)
     state = initial_state(config, optimizer, mesh, settings.seed, student.params)
-    answers = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
-    step = _step(config, teacher.config, settings, mesh, compute)
-    losses = Losses("distillation", settings.steps)
-    for batch in itertools.islice(itertools.chain([first], iterator), settings.steps):
-        state, metrics = step(state, answers, put_batch(check_batch(config, batch), mesh))
-        losses.add(metrics.loss)
-        if progress is not None:
-            progress(len(losses), losses.latest())
-    if len(losses) < settings.steps:
-        raise DataError(f"batches: they end after {len(losses)} of {settings.steps} steps")
+    step = _step(config, settings, mesh, compute)
+    state = run_steps(lambda _, state, batch: step(state, batch), state, feed, range(1, settings.steps + 1), after)
     weights = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
     entry = history.entry("distill", steps=settings.steps, **weights)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
 
 
-def distillation_loss(
-    student: ModelConfig, given: Output, teacher: Output, batch: Batch, settings: Distillation
-) -> tuple[jax.Array, Loss]:
-    """The loss of a batch as `Distillation` has it, and the task's own losses.
+def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:
+    """Return the objective of `Distillation`, for batches that hold the teacher's `Answers` as `teacher`.
+
+    A term of weight 0 is left out; without a term of the teacher's, no answers are needed.
 
     Args:
         student: the student's architecture.
-        given: what the student computes.
-        teacher: what the teacher computes.
-        batch: the batch, with labels.
+        settings: the weights and the temperature.
+    """
+    terms: tuple[tuple[float, Callable[[Output, Batch, Loss], Loss]], ...] = (
+        (settings.task, lambda given, batch, own: own),
+        (settings.logits, functools.partial(_divergence, student, settings.temperature)),
+        (settings.hidden, functools.partial(_hidden_difference, student)),
+    )
+    kept = [(weight, term) for weight, term in terms if weight]
+
+    def losses_of(given: Output, batch: Batch) -> tuple[Loss, ...]:
+        own = student.loss(given, batch)
+        return tuple(term(given, batch, own) for _, term in kept)
+
+    return Objective(losses_of, tuple(weight for weight, _ in kept))
+
+
+def answers_of(task: Any, output: Output, batch: Batch, settings: Distillation) -> Answers:
+    """Return the part of a teacher's output that the objective compares.
+
+    Args:
+        task: the student's task, `output` of its config; None where its config has none.
+        output: the teacher's output.
+        batch: the batch.
         settings: the weights.
     """
-    losses = student.loss(given, batch)
-    # Weights are static: a part that does not count costs nothing.
-    total = settings.task * losses.mean() if settings.task else jnp.zeros(())
-    if settings.logits:
-        total = total + settings.logits * _divergence(student, given, teacher, batch, losses, settings.temperature)
-    if settings.hidden:
-        squares = jnp.square(given.hidden - jax.lax.stop_gradient(teacher.hidden)).astype(jnp.float32).mean(axis=-1)
-        total = total + settings.hidden * _mean(squares, _counted(student, batch, losses, squares.shape))
-    return total, losses
+    predictions = _predictions(task, output, batch) if settings.logits else ()
+    return Answers(predictions, output.hidden if settings.hidden else None)
 
 
-def _divergence(
-    student: ModelConfig, given: Output, teacher: Output, batch: Batch, losses: Loss, temperature: float
-) -> jax.Array:
+@functools.lru_cache(maxsize=8)
+def _step(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> Any:
+    return train_step(
+        student,
+        settings.optimizer.build(student.tensors(), settings.steps),
+        mesh,
+        compute=compute,
+        seed=settings.seed,
+        objective=distillation_objective(student, settings),
+    )
+
+
+def _answered(
+    batches: Iterator[Batch], student: Model, teacher: Model, settings: Distillation, mesh: Mesh, compute: Compute
+) -> Iterator[Batch]:
+    """Yield the batches with the teacher's answers beside the labels."""
+    params = jax.device_put(teacher.params, shardings(teacher.config.tensors(), mesh))
+    task = getattr(student.config, "output", None)
+    for batch in batches:
+        yield {**batch, TEACHER: _answer(teacher.config, task, settings, mesh, compute, params, batch)}
+
+
+@functools.partial(jax.jit, static_argnames=("teacher", "task", "settings", "mesh", "compute"))
+def _answer(
+    teacher: ModelConfig,
+    task: Any,
+    settings: Distillation,
+    mesh: Mesh,
+    compute: Compute,
+    params: Params,
+    batch: Batch,
+) -> Answers:
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        output = teacher.apply(params, batch, Options(compute=compute))
+        answers = answers_of(task, output, batch, settings)
+    return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
+
+
+def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
+    """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
     task = getattr(student, "output", None)
-    pairs = [
-        (own, jax.lax.stop_gradient(other))
-        for own, other in zip(_answers(task, given, batch), _answers(task, teacher, batch), strict=True)
-    ]
-    total = jnp.zeros(())
-    for own, other in pairs:
-        if isinstance(task, Regression | SentenceSimilarity):
-            each = jnp.square(own - other).reshape(own.shape[0], -1).mean(axis=-1)
-        else:
-            wanted, offered = (jax.nn.log_softmax(array / temperature, axis=-1) for array in (other, own))
-            each = temperature**2 * jnp.sum(jnp.exp(wanted) * (wanted - offered), axis=-1)
-        total = total + _mean(each, _counted(student, batch, losses, each.shape))
-    return total / len(pairs)
+    pairs = list(zip(_predictions(task, given, batch), batch[TEACHER].predictions, strict=True))
+    if isinstance(task, Regression | SentenceSimilarity):
+        each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]
+    else:
+        each = []
+        for pair in pairs:
+            offered, wanted = (jax.nn.log_softmax(array / temperature, axis=-1) for array in pair)
+            each.append(temperature**2 * jnp.sum(jnp.exp(wanted) * (wanted - offered), axis=-1))
+    return _over_counted(student, functools.reduce(jnp.add, each) / len(each), batch, own)
 
 
-def _answers(task: Any, output: Output, batch: Batch) -> list[jax.Array]:
-    """What is compared: logits whose last axis counts the choices, or numbers."""
+def _hidden_difference(student: ModelConfig, given: Output, batch: Batch, own: Loss) -> Loss:
+    """Return the mean squared difference of every token's last hidden state from the teacher's."""
+    squares = jnp.square(given.hidden - batch[TEACHER].hidden).astype(jnp.float32).mean(axis=-1)
+    return _over_counted(student, squares, batch, own)
+
+
+def _predictions(task: Any, output: Output, batch: Batch) -> tuple[jax.Array, ...]:
+    """Return logits whose last axis counts the choices, or predicted numbers."""
     if isinstance(task, SentenceSimilarity):
-        return [cosines(output, batch)]
+        return (cosines(output, batch),)
     if isinstance(task, Span):
-        return [output.require_logits("start_logits"), output.require_logits("end_logits")]
-    return [output.require_logits()]
+        return (output.require_logits("start_logits"), output.require_logits("end_logits"))
+    return (output.require_logits(),)
 
 
-def _counted(student: ModelConfig, batch: Batch, losses: Loss, shape: tuple[int, ...]) -> jax.Array:
-    """1.0 where something of `shape`, `[batch]` or `[batch, length]`, is no padding."""
-    examples = (losses.weight > 0).astype(jnp.float32)
-    if len(shape) == 1:
-        return examples
+def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Loss) -> Loss:
+    """Return values `[batch]` or `[batch, length]` as losses of the examples and tokens that are no padding."""
+    counted = (own.weight > 0).astype(jnp.float32)
+    if values.ndim == 1:
+        return Loss(values * counted, counted)
     if isinstance(student, EncoderDecoderModel):
         tokens = batch["labels"] != IGNORED
     else:
         tokens = batch.get("attention_mask", jnp.ones(()))
-    return jnp.broadcast_to(jnp.atleast_2d(tokens).astype(jnp.float32), shape) * examples[:, None]
-
-
-def _mean(values: jax.Array, counted: jax.Array) -> jax.Array:
-    return jnp.sum(values * counted) / jnp.maximum(counted.sum(), 1.0)
+    by_token = jnp.broadcast_to(jnp.atleast_2d(tokens).astype(jnp.float32), values.shape) * counted[:, None]
+    return Loss((values * by_token).sum(axis=1), by_token.sum(axis=1))
 
 
 def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Distillation) -> None:
-    """Raises `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
+    """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
 
     def shapes(model: Model) -> Output:
         return jax.eval_shape(lambda params, batch: model.config.apply(params, batch, Options()), model.params, batch)
@@ -220,22 +287,3 @@ def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Disti
             raise HeadjaxError(f"teacher: {name}: one of teacher and student computes none")
         if weight and mine is not None and theirs is not None and mine.shape != theirs.shape:
             raise HeadjaxError(f"teacher: its {name} are {list(theirs.shape)}, the student's {list(mine.shape)}")
-
-
-@functools.lru_cache(maxsize=8)
-def _step(student: ModelConfig, teacher: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> Any:
-    """The jitted step; it donates the state it is given, as `train_step`."""
-    optimizer = settings.optimizer.build(student.tensors(), settings.steps)
-
-    def step(state: TrainState, answers: Params, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        wanted = teacher.apply(answers, batch, Options(compute=compute))
-
-        def loss_of(params: Params, key: jax.Array) -> tuple[jax.Array, Loss]:
-            given = student.apply(params, batch, Options(key=key, compute=compute))
-            return distillation_loss(student, given, wanted, batch, settings)
-
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            key = step_key(settings.seed, state.step, "threefry2x32")
-            return updated(optimizer, state, gradient(loss_of, state.params, key), student.count_tokens(batch))
-
-    return jax.jit(step, in_shardings=(None, None, batch_sharding(mesh)), donate_argnums=0)

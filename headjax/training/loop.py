@@ -3,43 +3,71 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import optax
 from jax.sharding import Mesh
 
 from headjax.core import history
-from headjax.core.errors import ConfigError
+from headjax.core.errors import ConfigError, DataError
 from headjax.core.files import local_folder
 from headjax.core.progress import Progress, silent
 from headjax.data.task import TaskData
 from headjax.mesh.distributed import Vote, is_first, on_this_process, wait_for_all
 from headjax.mesh.mesh import check_batch_size
-from headjax.models.config import ModelConfig
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
 from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
+from headjax.training.batches import Feed, Validation, validation
 from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed
-from headjax.training.divergence import why_diverged
-from headjax.training.due import due_after
-from headjax.training.feed import Feed
-from headjax.training.metrics import MetricWriter, metric_writer
-from headjax.training.preemption import StopRequest
-from headjax.training.profile import ProfiledSteps, Profiler
-from headjax.training.recorder import Recorder
-from headjax.training.start import read_initialization, starting_state
-from headjax.training.state import TrainState, abstract_state
-from headjax.training.step import NumberedStep, train_step
-from headjax.training.validation import Validation, validation
+from headjax.training.recording import MetricWriter, ProfiledSteps, Profiler, Recorder
+from headjax.training.state import TrainState, abstract_state, read_initialization, starting_state
+from headjax.training.step import NumberedStep, StepMetrics, train_step
+
+AfterStep = Callable[[int, TrainState, StepMetrics], bool]
+"""Called after a step has been started, with its number, its state and its metrics, which the device may still be
+computing; returns whether the loop ends here."""
+
+
+def run_steps(
+    step: NumberedStep, state: TrainState, batches: Iterator[Batch], steps: range, after: AfterStep
+) -> TrainState:
+    """Return the state after a series of steps: the one loop of training and distillation.
+
+    The host goes on while the device computes; it waits only where `after` reads a value.
+
+    Args:
+        step: donates the state it is given.
+        state: the state before the first step.
+        batches: one for every step.
+        steps: numbers of the steps, counted from 1.
+        after: called after every step; True ends the loop.
+
+    Raises:
+        DataError: the batches end early.
+    """
+    for number in steps:
+        batch = next(batches, None)
+        if batch is None:
+            raise DataError(f"batches: they end after {number - 1} of {steps.stop - 1} steps")
+        state, measured = step(number, state, batch)
+        if after(number, state, measured):
+            break
+    return state
 
 
 class TrainResult(NamedTuple):
-    """What a training run ends with.
+    """The end of a training run.
 
     Attributes:
         model: the trained model.
@@ -49,8 +77,8 @@ class TrainResult(NamedTuple):
         tokens_per_second: tokens read a second, padding left out (of both sides in encoder-decoders; patches of
             images): median over log intervals, compilation left out; 0 when too few steps were run to tell.
         finished: False when the run was interrupted or diverged; an interrupted one started again goes on.
-        diverged: why and when the run counts as diverged, in a line; None when it did not. The model and the steps are
-            then those of the last good checkpoint (with none, the model as it was when the run stopped).
+        diverged: reason and step for which the run counts as diverged, in a line; None when it did not. The model and
+            the steps are then those of the last good checkpoint (with none, the model as it was when the run stopped).
     """
 
     model: Model
@@ -63,8 +91,8 @@ class TrainResult(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """The fixed parts of a run, built once from its config."""
+class Training:
+    """The fixed parts of a training run, built once from its config."""
 
     config: TrainConfig
     model: ModelConfig
@@ -74,7 +102,7 @@ class Run:
     evaluate: Validation
 
     def restore(self, checkpoints: Checkpoints, step: int) -> tuple[TrainState, dict[str, Any]]:
-        """A checkpoint's state, laid out as this run does, and its position in the data."""
+        """Return a checkpoint's state, laid out as this run does, and its position in the data."""
         target = abstract_state(self.model, self.optimizer, self.mesh, self.config.sharding)
         return checkpoints.restore(step, target)
 
@@ -87,7 +115,7 @@ def train(
     progress: Progress = silent,
     profiled: ProfiledSteps | None = None,
 ) -> TrainResult:
-    """Trains a model, or goes on where an interrupted run of the same config in the same workdir stopped.
+    """Train a model, or go on where an interrupted run of the same config in the same workdir stopped.
 
     Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
     of an uninterrupted run. A run that diverges stops, and its last good checkpoint stays the last one.
@@ -116,14 +144,17 @@ def train(
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         state = _first_state(run, start, feed, checkpoints, workdir)
         with (
-            metric_writer(workdir, int(state.step), config.tensorboard) as metrics,
+            MetricWriter(workdir, int(state.step), config.tensorboard) as metrics,
             Profiler(profiled, workdir / "tensorboard") as profiler,
             StopRequest() as stop,
         ):
             step = profiler.around(_step(run, metrics))
             with (progress if is_first() else silent)("training", config.steps, "step") as bar:
                 recorder = Recorder(metrics, bar, int(state.step))
-                state, diverged = _advance(run, step, state, feed, checkpoints, recorder, stop)
+                keeper = Keeper(run, feed, checkpoints, recorder, stop, first=int(state.step) + 1)
+                remaining = range(int(state.step) + 1, config.steps + 1)
+                state = run_steps(step, state, recorder.timed(feed), remaining, keeper)
+                diverged = keeper.diverged
             final: Mapping[str, float] = {}
             if diverged is None and int(state.step) >= config.steps:
                 final = run.evaluate(state.params)
@@ -134,8 +165,8 @@ def train(
     return _result(run, workdir, state, past, final, recorder.tokens_per_second, diverged)
 
 
-def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Run, Start]:
-    """The run and what it starts from, with all checked that can be before the workdir is claimed for it."""
+def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Start]:
+    """Return the run and its start, with all checked that can be before the workdir is claimed for it."""
     start, mesh = config.start(), config.mesh.build()
     model = start.config
     check_batch_size(config.batch_size, mesh, config.accumulate)
@@ -148,11 +179,11 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     check_vocabulary(model, data)
     claim_workdir(workdir, config)
     optimizer = config.optimizer.build(model.tensors(), config.steps)
-    return Run(config, model, mesh, data, optimizer, validation(config, model, mesh, data)), start
+    return Training(config, model, mesh, data, optimizer, validation(config, model, mesh, data)), start
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
-    """Raises `ConfigError` when the tokenizer has ids that the model does not embed; ids may have gaps."""
+    """Raise `ConfigError` when the tokenizer has ids that the model does not embed; ids may have gaps."""
     embeddings = getattr(model, "embeddings", None)
     if data.tokenizer is None or embeddings is None or data.tokenizer.largest_id < embeddings.vocab_size:
         return
@@ -162,8 +193,8 @@ def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
     )
 
 
-def _first_state(run: Run, start: Start, feed: Feed, checkpoints: Checkpoints, workdir: Path) -> TrainState:
-    """The last checkpoint's state, and the feed at its position; without a checkpoint that of a fresh start."""
+def _first_state(run: Training, start: Start, feed: Feed, checkpoints: Checkpoints, workdir: Path) -> TrainState:
+    """Return the last checkpoint's state, and move the feed to its position; without a checkpoint, a fresh state."""
     if checkpoints.latest is None:
         return starting_state(run.config, start, run.optimizer, run.mesh, run.data.train, workdir)
     state, position = run.restore(checkpoints, checkpoints.latest)
@@ -171,8 +202,8 @@ def _first_state(run: Run, start: Start, feed: Feed, checkpoints: Checkpoints, w
     return state
 
 
-def _step(run: Run, metrics: MetricWriter) -> NumberedStep:
-    """The jitted step, measured along depth where the config asks for it."""
+def _step(run: Training, metrics: MetricWriter) -> NumberedStep:
+    """Return the jitted step, measured along depth where the config asks for it."""
     config = run.config
     jitted = train_step(
         run.model,
@@ -188,47 +219,73 @@ def _step(run: Run, metrics: MetricWriter) -> NumberedStep:
     return diagnosed(lambda _, state, batch: jitted(state, batch), along_depth, config.diagnose_every, metrics.write)
 
 
-def _advance(
-    run: Run,
-    step: NumberedStep,
-    state: TrainState,
-    feed: Feed,
-    checkpoints: Checkpoints,
-    recorder: Recorder,
-    stop: StopRequest,
-) -> tuple[TrainState, str | None]:
-    """Steps until the end, a stop request or divergence.
+class Keeper:
+    """Does what falls due after a step of a run: records, checkpoints, evaluations, and the end.
 
-    Returns:
-        The state, and why the run counts as diverged, or None.
+    Attributes:
+        diverged: reason for which the run counts as diverged; None while it does not.
     """
-    config, stop_wanted, done = run.config, Vote(run.mesh), int(state.step)
-    for number in range(done + 1, config.steps + 1):
-        with recorder.waiting_for_input():
-            batch = next(feed)
-        state, measured = step(number, state, batch)
+
+    def __init__(
+        self,
+        run: Training,
+        feed: Feed,
+        checkpoints: Checkpoints,
+        recorder: Recorder,
+        stop: StopRequest,
+        first: int,
+    ) -> None:
+        self._run, self._feed, self._checkpoints, self._recorder = run, feed, checkpoints, recorder
+        self._stop, self._stop_wanted, self._first = stop, Vote(run.mesh), first
+        self.diverged: str | None = None
+
+    def __call__(self, number: int, state: TrainState, measured: StepMetrics) -> bool:
+        """Keep a step; return whether the run ends here, see `AfterStep`."""
+        config, recorder = self._run.config, self._recorder
         recorder.stepped(measured)
-        checkpoints.record_complete()
+        self._checkpoints.record_complete()
         # A stop is voted on once a step: a signal from here on is for the next one.
-        due = due_after(number, config, first=number == done + 1, stopping=stop_wanted(stop.requested))
-        diverged = why_diverged(number, measured, config.diverged_above) if due.save or due.record else None
-        if due.record or diverged is not None:
+        ends = self._stop_wanted(self._stop.requested) or number == config.steps
+        records = ends or number == self._first or number % config.log_every == 0
+        saves = ends or number % config.checkpoint_every == 0
+        diverged = why_diverged(number, measured, config.diverged_above) if saves or records else None
+        if records or diverged is not None:
             recorder.record(number, measured)
         if diverged is not None:
             recorder.diverged(number)
-            return state, f"{diverged}; {checkpoints.describe_latest()}"
-        if due.save:
+            self.diverged = f"{diverged}; {self._checkpoints.describe_latest()}"
+            return True
+        if saves:
             with recorder.saving(state):
-                checkpoints.save(number, state, feed.position)
-        if due.stop:
-            break
-        if due.evaluate:
-            recorder.evaluated(number, run.evaluate(state.params))
-    return state, None
+                self._checkpoints.save(number, state, self._feed.position)
+        # The end of a run has an evaluation of its own.
+        if not ends and config.evaluate_every > 0 and number % config.evaluate_every == 0:
+            recorder.evaluated(number, self._run.evaluate(state.params))
+        return ends
+
+
+def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str | None:
+    """Return the reason for which a step's metrics mean that the run has diverged, in a line; None if they do not.
+
+    The loss is that before the step; a gradient that is not finite has made the parameters after it unusable.
+
+    Args:
+        step: number of the step.
+        measured: its metrics.
+        limit: the largest loss of a run that has not diverged, in nats per target; None allows any finite one.
+    """
+    loss, norm = float(measured.loss), float(measured.gradient_norm)
+    if not math.isfinite(loss):
+        return f"the loss of step {step} is {loss}"
+    if not math.isfinite(norm):
+        return f"the gradient of step {step} has norm {norm}"
+    if limit is not None and loss > limit:
+        return f"the loss of step {step} is {loss:.4g}, more than diverged_above={limit:g}"
+    return None
 
 
 def _result(
-    run: Run,
+    run: Training,
     workdir: Path,
     state: TrainState,
     past: tuple[Mapping[str, Any], ...],
@@ -245,3 +302,38 @@ def _result(
         model.save(path)
     wait_for_all("model saved")
     return TrainResult(model, path, steps, metrics, tokens_per_second, finished, diverged)
+
+
+class StopRequest:
+    """Context manager that turns the first SIGINT (Ctrl-C) or SIGTERM into a flag. A second one acts as usual.
+
+    The loop then finishes its step, saves a checkpoint and returns.
+
+    Signals reach only the main thread; in another thread the flag simply stays unset.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}

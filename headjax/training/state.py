@@ -1,7 +1,10 @@
-"""The training state and where each of its arrays lies on the mesh."""
+"""The training state: its arrays, their places on the mesh, and their values before the first step."""
 
 from __future__ import annotations
 
+import functools
+import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,16 +12,28 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from headjax.core import history
 from headjax.core import tensors as declared
+from headjax.core.files import write_file
+from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
-from headjax.mesh.distributed import place_copies
+from headjax.data.examples import Source
+from headjax.data.stream import train_iterator
+from headjax.initialization import Setting
+from headjax.mesh.distributed import is_first, place_copies, process_share, put_batch
 from headjax.mesh.mesh import replicated
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import ModelConfig
+from headjax.models.inputs import check_batch
+from headjax.models.recipe import Start
+from headjax.training.config import TrainConfig
+
+INITIALIZATION = "initialization.json"
+"""A workdir's file with the numbers that the initialisation measured."""
 
 
 class TrainState(NamedTuple):
-    """Everything a training step reads and writes.
+    """The arrays that a training step reads and writes.
 
     Attributes:
         step: number of steps done.
@@ -37,7 +52,7 @@ def state_shardings(
     mesh: Mesh,
     sharding: ShardingConfig = ShardingConfig(),
 ) -> TrainState:
-    """A `NamedSharding` for every array of the state."""
+    """Return a `NamedSharding` for every array of the state."""
     params = shardings(model.tensors(), mesh, sharding=sharding)
     empty = replicated(mesh)
     moments = optax.tree.map_params(
@@ -58,7 +73,7 @@ def initial_state(
     params: Params | None = None,
     sharding: ShardingConfig = ShardingConfig(),
 ) -> TrainState:
-    """The state before the first step, created in its shards.
+    """Return the state before the first step, created in its shards.
 
     Args:
         model: the architecture.
@@ -66,7 +81,7 @@ def initial_state(
         mesh: the devices.
         seed: of the initialisation.
         params: start from these instead of fresh ones (fine-tuning).
-        sharding: where on the mesh what lies.
+        sharding: placement of the state on the mesh.
     """
     places = state_shardings(model, optimizer, mesh, sharding)
 
@@ -87,7 +102,7 @@ def abstract_state(
     mesh: Mesh,
     sharding: ShardingConfig = ShardingConfig(),
 ) -> TrainState:
-    """Shapes, types and shardings of the state: what a checkpoint is restored onto."""
+    """Return the shapes, types and shardings of the state, onto which a checkpoint is restored."""
     params = declared.abstract(model.tensors())
     shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(optimizer.init, params))
     return jax.tree.map(
@@ -95,3 +110,48 @@ def abstract_state(
         shapes,
         state_shardings(model, optimizer, mesh, sharding),
     )
+
+
+def starting_state(
+    config: TrainConfig,
+    start: Start,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    source: Source,
+    workdir: Path,
+) -> TrainState:
+    """Return the state before a run's first step: given parameters, or fresh ones by the config's initialisation.
+
+    An initialisation that measures does so on the batches that training then begins with. Its measurements are written
+    to the workdir, for the model's history.
+
+    Args:
+        config: the run.
+        start: the model that the run starts from.
+        optimizer: see `headjax.training.optimizer`.
+        mesh: the devices.
+        source: the training examples.
+        workdir: of the run.
+    """
+    model, step = start.config, config.initialization
+    if step is None or start.params is not None:
+        return initial_state(model, optimizer, mesh, config.seed, start.params, config.sharding)
+    places = state_shardings(model, optimizer, mesh, config.sharding).params
+    key = jax.random.key(config.seed)
+    params = jax.jit(functools.partial(step.draw, model), out_shardings=places)(key)
+    batches = []
+    if step.num_batches:
+        iterator = train_iterator(source, config.batch_size, config.seed, share=process_share(mesh))
+        batches = [put_batch(check_batch(model, next(iterator)), mesh) for _ in range(step.num_batches)]
+    setting = Setting(batches, jax.random.fold_in(key, 0), mesh, config.compute)
+    params, measured = step.measure(model, params, setting)
+    if is_first():
+        entry = history.entry("initialize", **to_data(step), **measured)
+        write_file(workdir / INITIALIZATION, (json.dumps(entry, indent=2) + "\n").encode())
+    return initial_state(model, optimizer, mesh, config.seed, params, config.sharding)
+
+
+def read_initialization(workdir: Path) -> list[dict[str, Any]]:
+    """Return the history entry of the run's initialisation in a list, which is empty without one."""
+    path = workdir / INITIALIZATION
+    return [json.loads(path.read_text())] if path.exists() else []

@@ -1,31 +1,66 @@
-"""One training step and one evaluation step, jitted with explicit shardings."""
+"""One training step: an objective, its gradient at once or in parts, and the optimizer's update, jitted for a mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from headjax.core.tensors import Params
-from headjax.evaluation.measures import Measure
-from headjax.mesh.mesh import batch_sharding, replicated
+from headjax.mesh.mesh import BATCH_AXES, batch_sharding, replicated
 from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Loss, ModelConfig, Options
-from headjax.training.gradient import Gradient, accumulated_gradient, gradient
+from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.training.state import TrainState, state_shardings
 
 
-class StepMetrics(NamedTuple):
-    """What one training step reports, each a scalar.
+class Objective(NamedTuple):
+    """The number that training makes small: `sum_i weights_i * mean(losses_i)`, each mean over its own targets.
 
     Attributes:
-        loss: mean loss over the batch's targets, in nats.
+        losses: from a model's output and its batch to the losses of every term. A step reports the number of targets
+            of the first term.
+        weights: the factor of every term.
+    """
+
+    losses: Callable[[Output, Batch], tuple[Loss, ...]]
+    weights: tuple[float, ...] = (1.0,)
+
+
+def task_objective(model: ModelConfig) -> Objective:
+    """Return the objective of ordinary training: the model's own loss on the batch's labels."""
+    return Objective(lambda output, batch: (model.loss(output, batch),))
+
+
+class Gradient(NamedTuple):
+    """The value of an objective on a batch, and its gradient.
+
+    Attributes:
+        loss: the value, in nats.
+        targets: number of targets of the first term.
+        params: the gradient, nested as the parameters.
+    """
+
+    loss: jax.Array
+    targets: jax.Array
+    params: Params
+
+
+LossesOf = Callable[[Params, jax.Array, Batch], tuple[Loss, ...]]
+"""From parameters, a dropout key and a batch to the losses of an objective's terms."""
+
+
+class StepMetrics(NamedTuple):
+    """Measurements of one training step, each a scalar.
+
+    Attributes:
+        loss: the objective on the batch; in ordinary training the mean loss over the batch's targets, in nats.
         gradient_norm: global norm of the gradient before clipping.
         targets: number of targets.
         tokens: number of tokens that the model reads, padding left out.
@@ -41,16 +76,6 @@ NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]
 """A step that is told its number, counted from 1, so that some can be watched more closely."""
 
 
-def updated(
-    optimizer: optax.GradientTransformation, state: TrainState, gradient: Gradient, tokens: jax.Array
-) -> tuple[TrainState, StepMetrics]:
-    """The state after one step down the gradient, to be traced."""
-    updates, moments = optimizer.update(gradient.params, state.optimizer, state.params)
-    params = optax.apply_updates(state.params, updates)
-    metrics = StepMetrics(gradient.loss, optax.tree.norm(gradient.params), gradient.targets, tokens)
-    return TrainState(state.step + 1, params, moments), metrics
-
-
 def train_step(
     model: ModelConfig,
     optimizer: optax.GradientTransformation,
@@ -58,46 +83,45 @@ def train_step(
     *,
     compute: Compute,
     seed: int,
+    objective: Objective | None = None,
     accumulate: int = 1,
     sharding: ShardingConfig = ShardingConfig(),
     prng: Prng = "threefry2x32",
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
-    """The jitted step. It donates the state it is given, and draws dropout from (seed, step) alone.
+    """Return the jitted step. It donates the state it is given, and draws dropout from (seed, step) alone.
 
     Args:
         model: the architecture.
-        optimizer: makes updates of gradients.
+        optimizer: turns gradients into updates.
         mesh: the devices.
         compute: how to compute.
         seed: of dropout.
+        objective: the number to minimise; None is the task's loss.
         accumulate: parts of the batch that are computed one after another.
-        sharding: where on the mesh what lies.
-        prng: where dropout takes its random bits from.
+        sharding: placement of the state on the mesh.
+        prng: source of dropout's random bits.
     """
+    aim = task_objective(model) if objective is None else objective
+    places = state_shardings(model, optimizer, mesh, sharding)
+    moments = moment_shardings(model.tensors(), mesh, sharding)
 
-    def losses_of(params: Params, key: jax.Array, batch: Batch) -> Loss:
-        return model.loss(model.apply(params, batch, Options(key=key, compute=compute)), batch)
+    def losses_of(params: Params, key: jax.Array, batch: Batch) -> tuple[Loss, ...]:
+        return aim.losses(model.apply(params, batch, Options(key=key, compute=compute)), batch)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        def minimised(params: Params, key: jax.Array) -> tuple[jax.Array, Loss]:
-            losses = losses_of(params, key, batch)
-            return losses.mean(), losses
-
         # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             key = step_key(seed, state.step, prng)
-            if accumulate == 1:
-                found = gradient(minimised, state.params, key)
-            else:
-                found = accumulated_gradient(losses_of, state.params, key, batch, accumulate)
+            found = gradient(losses_of, aim.weights, state.params, key, batch, accumulate)
             # First where the parameters lie, or the compiler would spread activations as the moments are; then where
             # the moments lie: under ZeRO every device updates only its own part of the parameters.
-            placed = jax.lax.with_sharding_constraint(found.params, places.params)
-            placed = jax.lax.with_sharding_constraint(placed, moments)
-            return updated(optimizer, state, found._replace(params=placed), model.count_tokens(batch))
+            slope = jax.lax.with_sharding_constraint(found.params, places.params)
+            slope = jax.lax.with_sharding_constraint(slope, moments)
+            updates, optimized = optimizer.update(slope, state.optimizer, state.params)
+            params = optax.apply_updates(state.params, updates)
+            metrics = StepMetrics(found.loss, optax.tree.norm(slope), found.targets, model.count_tokens(batch))
+            return TrainState(state.step + 1, params, optimized), metrics
 
-    places = state_shardings(model, optimizer, mesh, sharding)
-    moments = moment_shardings(model.tensors(), mesh, sharding)
     return jax.jit(
         step,
         in_shardings=(places, batch_sharding(mesh)),
@@ -106,38 +130,85 @@ def train_step(
     )
 
 
-def evaluation_step(model: ModelConfig, mesh: Mesh, *, compute: Compute) -> Callable[[Params, Batch], Loss]:
-    """The jitted evaluation of one batch: its per-example losses."""
+def gradient(
+    losses_of: LossesOf, weights: tuple[float, ...], params: Params, key: jax.Array, batch: Batch, parts: int = 1
+) -> Gradient:
+    """Return the gradient of `sum_i weights_i * mean(losses_i)` over a batch.
 
-    def step(params: Params, batch: Batch) -> Loss:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return model.for_evaluation().loss(model.apply(params, batch, Options(compute=compute)), batch)
+    In several parts, one after another, activations are those of one part. A mean is over the whole batch's targets,
+    sum_i total_i / sum_i weight_i, so that up to rounding, and up to dropout, which each part draws with a key of its
+    own, nothing depends on the number of parts. Every further term of the objective then costs a backward pass and a
+    sum as large as the parameters. Where the current mesh has copies of the model alone, each adds up its own gradient,
+    and they are reduced once, after the last part; each copy draws with a key of its own then.
 
-    return jax.jit(step, out_shardings=replicated(mesh))
+    Args:
+        losses_of: from parameters, a dropout key and a part of the batch to the losses of every term.
+        weights: the factor of every term.
+        params: the point at which the gradient is taken.
+        key: of dropout.
+        batch: arrays `[batch, ...]`.
+        parts: number of parts; it divides the batch, and each device's share of it.
+    """
+    if parts == 1:
+
+        def value(params: Params) -> tuple[jax.Array, jax.Array]:
+            terms = losses_of(params, key, batch)
+            return _weighted(weights, [losses.mean() for losses in terms]), terms[0].weight.sum()
+
+        (loss, targets), slope = jax.value_and_grad(value, has_aux=True)(params)
+        return Gradient(loss, targets, slope)
+    mesh = jax.sharding.get_abstract_mesh()
+    copies = not mesh.empty and 1 < mesh.size == mesh.shape["data"]
+    sums = (_summed_by_copies if copies else _summed)(losses_of, len(weights), params, key, batch, parts)
+    means = [jax.tree.map(lambda array, term=term: array / jnp.maximum(term.targets, 1.0), term) for term in sums]
+    mixed = jax.tree.map(lambda *terms: _weighted(weights, terms), *means)
+    return mixed._replace(targets=sums[0].targets)
 
 
-def measuring_step(
-    model: ModelConfig, measure: Measure, mesh: Mesh, *, compute: Compute
-) -> Callable[[Params, Batch], tuple[Loss, dict[str, jax.Array]]]:
-    """The jitted evaluation of one batch: its per-example losses, and what a task's metrics are made of."""
-    outcomes = measure.outcomes()
-
-    def step(params: Params, batch: Batch) -> tuple[Loss, dict[str, jax.Array]]:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            output = model.apply(params, batch, Options(compute=compute))
-            loss = model.for_evaluation().loss(output, batch)
-            return loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
-
-    return jax.jit(step, out_shardings=replicated(mesh))
+def _weighted(weights: Sequence[float], terms: Sequence[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, [weight * term for weight, term in zip(weights, terms, strict=True)])
 
 
-def put_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> dict[str, jax.Array]:
-    """This process's part of a batch as global arrays, spread over the mesh's batch axes."""
-    place = batch_sharding(mesh)
-    return {name: jax.make_array_from_process_local_data(place, np.asarray(array)) for name, array in batch.items()}
+def _summed(
+    losses_of: LossesOf, terms: int, params: Params, key: jax.Array, batch: Batch, parts: int
+) -> tuple[Gradient, ...]:
+    """Return the sum of a batch's losses and its gradient for each of an objective's terms, computed in parts."""
+
+    def totals(params: Params, key: jax.Array, part: Batch) -> tuple[list[jax.Array], list[jax.Array]]:
+        found = losses_of(params, key, part)
+        return [losses.total.sum() for losses in found], [losses.weight.sum() for losses in found]
+
+    def add(sums: tuple[Gradient, ...], part: tuple[jax.Array, Batch]) -> tuple[tuple[Gradient, ...], None]:
+        index, examples = part
+        own = jax.random.fold_in(key, index)
+        found, pull, targets = jax.vjp(lambda params: totals(params, own, examples), params, has_aux=True)
+        slopes = [pull(list(one_term))[0] for one_term in jnp.eye(terms)]
+        return jax.tree.map(jnp.add, sums, tuple(map(Gradient, found, targets, slopes))), None
+
+    nothing = Gradient(jnp.zeros(()), jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    cut = jax.tree.map(lambda array: _cut(array, parts), batch)
+    return jax.lax.scan(add, (nothing,) * terms, (jnp.arange(parts), cut))[0]
 
 
-def put_whole_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> dict[str, jax.Array]:
-    """A batch that every process has whole as global arrays, spread over the mesh's batch axes."""
-    place, arrays = batch_sharding(mesh), {name: np.asarray(array) for name, array in batch.items()}
-    return {name: jax.make_array_from_process_local_data(place, a, a.shape) for name, a in arrays.items()}
+def _summed_by_copies(
+    losses_of: LossesOf, terms: int, params: Params, key: jax.Array, batch: Batch, parts: int
+) -> tuple[Gradient, ...]:
+    """Return the same, each copy of the model on its own examples; their sums are reduced at the end."""
+
+    def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> tuple[Gradient, ...]:
+        own = jax.random.fold_in(key, jax.lax.axis_index(BATCH_AXES))
+        return jax.lax.psum(_summed(losses_of, terms, params, own, batch, parts), BATCH_AXES)
+
+    whole, spread = PartitionSpec(), PartitionSpec(BATCH_AXES)
+    # Without the check, JAX leaves the gradient of a copy to itself and does not reduce it in every part.
+    placed = jax.shard_map(of_a_copy, in_specs=(whole, whole, spread), out_specs=whole, check_vma=False)
+    return placed(params, key, batch)
+
+
+def _cut(array: jax.Array, parts: int) -> jax.Array:
+    """Return `[batch, ...]` as `[parts, batch / parts, ...]`, every device's examples spread evenly over the parts."""
+    cut = jnp.swapaxes(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 0, 1)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes:
+        return cut
+    return jax.lax.with_sharding_constraint(cut, PartitionSpec(None, BATCH_AXES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headjax.evaluation.evaluate import batch_loss
+from headjax.evaluation.evaluate import measure_batch
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.attended import head_roles
@@ -46,5 +46,5 @@ def test_ablations_equal_whole_forwards(model, ablation):
     by_layer = {head.layer: (i, head) for i, head in enumerate(ablation.heads)}
     for i, head in by_layer.values():
         at = gates.without(model.config, [head])
-        expected = batch_loss(model.config, model.params, BATCH, at, COMPUTE).total
+        expected = measure_batch(model.config, None, COMPUTE, model.params, BATCH, at)[0].total
         assert_close(ablation.ablated["loss"][i], expected, sums=tiny.SUMS, message=str(head))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import Normal
-from headjax.evaluation.evaluate import batch_loss
+from headjax.evaluation.evaluate import measure_batch
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks
@@ -62,7 +62,7 @@ def case(request):
 
 
 def losses(model, batch, at):
-    return np.asarray(batch_loss(model.config.for_evaluation(), model.params, batch, at, Compute()).total)
+    return np.asarray(measure_batch(model.config.for_evaluation(), None, Compute(), model.params, batch, at)[0].total)
 
 
 def test_importance_is_the_finite_difference_in_every_head_stack(case):

@@ -26,7 +26,7 @@ initialize(sys.argv[1])
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from headjax.mesh.mesh import MeshConfig, replicated
-from headjax.training.step import put_batch
+from headjax.mesh.distributed import put_batch
 from tests import tiny
 
 mesh = MeshConfig(data=2).build()

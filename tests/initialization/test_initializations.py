@@ -26,13 +26,13 @@ from headjax.initialization import (
     constant_omega,
 )
 from headjax.initialization.admin import profile
+from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, EncoderDecoderModel, Options
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
 from headjax.models.layer import PostNorm, ScaledNoNorm
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.sublayers import Dense
-from headjax.training.step import put_whole_batch
 from tests import tiny
 from tests.closeness import assert_close, close_to
 

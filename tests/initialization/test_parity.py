@@ -10,13 +10,13 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, Setting
 from headjax.initialization.admin import profile
+from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import EncoderModel
 from headjax.models.embeddings import Embeddings, Sinusoidal
 from headjax.models.layer import PostNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
-from headjax.training.step import put_whole_batch
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -20,7 +20,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.recipe import Recipe
 from headjax.training.config import load_config, train_config
 from headjax.training.loop import train
-from headjax.training.metrics import read_metrics
+from headjax.training.recording import read_metrics
 from tests import tiny
 from tests.closeness import assert_trees_close, close_to
 
@@ -115,7 +115,7 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     logs = [tmp_path / f"two-{index}.log" for index in range(2)]
     halves = ["--config.mesh.model=2", "--config.sharding.misfits=replicate"]  # 257 tokens do not divide
     traced = f"{killed_at + 1}:{killed_at + 1}"
-    two = start(config, workdir, logs, *halves, "--profile_steps", traced, devices=2)
+    two = start(config, workdir, logs, *halves, "--profile-steps", traced, devices=2)
     try:
         wait_until(lambda: trained() > killed_at, two, logs)
         two[1].send_signal(signal.SIGTERM)

@@ -21,14 +21,12 @@ from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.models.layer import ScaledPostNorm
 from headjax.models.model import load
-from headjax.training.checkpoints import Checkpoints
+from headjax.training.checkpoints import Checkpoints, snapshots
 from headjax.training.config import train_config
 from headjax.training.depth import layer_norms, read_depth
 from headjax.training.loop import train
-from headjax.training.metrics import read_metrics
-from headjax.training.snapshots import snapshots
-from headjax.training.start import read_initialization
-from headjax.training.state import abstract_state
+from headjax.training.recording import read_metrics
+from headjax.training.state import abstract_state, read_initialization
 
 VOCABULARY = 24
 LAYERS = 3
@@ -213,7 +211,7 @@ def explode(data, after):
 def diverged(data, tmp_path_factory, one_device, compilation_cache):
     workdir = tmp_path_factory.mktemp("runs") / "diverged"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headjax.training.feed.check_batch", lambda model, batch: batch)
+        patch.setattr("headjax.training.batches.check_batch", lambda model, batch: batch)
         return train(config(**ADMIN), workdir, data=explode(data, 8 + 3 * 8)), workdir
 
 

@@ -14,7 +14,7 @@ from headjax.models.config import Output
 from headjax.models.encoder import Bert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, Span
-from headjax.training.distillation import Distillation, distill, distillation_loss
+from headjax.training.distillation import TEACHER, Distillation, answers_of, distill, distillation_objective
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import assert_close, close_to
@@ -92,6 +92,13 @@ def outputs(generator, logits, **extra):
     return Output(jnp.asarray(hidden), None if logits is None else jnp.asarray(logits), extra_logits=extra or None)
 
 
+def terms(config, given, taught, batch, settings):
+    """The terms of the objective and its value."""
+    objective = distillation_objective(config, settings)
+    losses = objective.losses(given, batch | {TEACHER: answers_of(config.output, taught, batch, settings)})
+    return losses, sum(w * each.mean() for w, each in zip(objective.weights, losses, strict=True))
+
+
 def kl(own, other, temperature):
     """T^2 KL(other || own) along the last axis."""
     own, other = log_softmax(own / temperature, axis=-1), log_softmax(other / temperature, axis=-1)
@@ -107,11 +114,11 @@ def test_the_loss_of_a_classifier_by_hand():
     mask = np.array([[1, 1, 0], [0, 0, 0]])
     batch = {"labels": np.array([1, -100]), "attention_mask": jnp.asarray(mask)}
     settings = Distillation(steps=1, task=2.0, logits=3.0, hidden=5.0, temperature=1.7)
-    total, losses = distillation_loss(config, given, taught, batch, settings)
+    losses, total = terms(config, given, taught, batch, settings)
     squares = np.square(given.hidden - taught.hidden)[0, :2].mean()
     expected = -2.0 * log_softmax(own[0])[1] + 3.0 * kl(own[0], other[0], 1.7) + 5.0 * squares
     assert float(total) == close_to(expected, sums=32)
-    assert losses.weight.tolist() == [1.0, 0.0]
+    assert losses[0].weight.tolist() == [1.0, 0.0]
 
 
 def test_spans_compare_both_ends_and_numbers_their_difference():
@@ -121,11 +128,11 @@ def test_spans_compare_both_ends_and_numbers_their_difference():
             for a in (own, other)]  # fmt: skip
     positions = {"start_positions": np.array([0, 1]), "end_positions": np.array([1, 2])}
     settings = Distillation(steps=1, task=0.0, temperature=1.0)
-    total, _ = distillation_loss(encoder(Span()), *pair, positions, settings)
+    _, total = terms(encoder(Span()), *pair, positions, settings)
     ends = [kl(own[..., end], other[..., end], 1.0).mean() for end in (0, 1)]
     assert float(total) == close_to(np.mean(ends), sums=32)
     numbers = [outputs(generator, np.array([[1.0], [2.0]])), outputs(generator, np.array([[3.0], [5.0]]))]
-    total, _ = distillation_loss(encoder(Regression()), *numbers, {"labels": np.array([0.0, np.nan])}, settings)
+    _, total = terms(encoder(Regression()), *numbers, {"labels": np.array([0.0, np.nan])}, settings)
     assert float(total) == close_to(4.0, sums=2)
 
 

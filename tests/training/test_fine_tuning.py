@@ -12,10 +12,10 @@ from headjax.models.encoder import Bert
 from headjax.models.recipe import Directory
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
+from headjax.training.batches import validation_batches
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train
 from headjax.training.optimizer import AdamW, ConstantRate
-from headjax.training.validation import validation_batches
 from tests import tiny
 from tests.closeness import close_to
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import Normal
+from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute
 from headjax.models.encoder import Bert
@@ -16,7 +17,7 @@ from headjax.models.tasks import Classification, MaskedLanguageModel
 from headjax.models.vision import Patches, Vit
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import initial_state
-from headjax.training.step import put_batch, train_step
+from headjax.training.step import train_step
 from tests import tiny
 from tests.closeness import assert_close
 

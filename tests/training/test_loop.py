@@ -17,11 +17,9 @@ from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.models.model import load
 from headjax.training.checkpoints import check_workdir
-from headjax.training.clock import StepClock
 from headjax.training.config import train_config
 from headjax.training.loop import train
-from headjax.training.metrics import read_metrics
-from headjax.training.profile import ProfiledSteps
+from headjax.training.recording import ProfiledSteps, StepClock, read_metrics
 from tests import tiny
 from tests.closeness import assert_trees_close, close_to
 
@@ -285,10 +283,10 @@ def test_some_steps_are_traced(data, tmp_path):
         train(config(steps=3), tmp_path, data=data, profiled=profiled)
         (trace,) = (tmp_path / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb")
         assert b"train" in trace.read_bytes()
-        with pytest.raises(HeadjaxError, match=r"^--profile_steps: 2:3 goes beyond the run's 2 steps$"):
+        with pytest.raises(HeadjaxError, match=r"^--profile-steps: 2:3 goes beyond the run's 2 steps$"):
             train(config(steps=2), tmp_path / "other", data=data, profiled=profiled)
     for text in ("", "3", "3:2", "0:2", "a:b"):
-        with pytest.raises(HeadjaxError, match=r"^--profile_steps: expected FIRST:LAST such as 10:15, got "):
+        with pytest.raises(HeadjaxError, match=r"^--profile-steps: expected FIRST:LAST such as 10:15, got "):
             ProfiledSteps.parse(text)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import count, flatten
+from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
 from headjax.models import Compute
@@ -17,10 +18,9 @@ from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
 from headjax.models.vision import Patches, Vit
 from headjax.plan.collectives import collectives
-from headjax.training.gradient import accumulated_gradient
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state, initial_state
-from headjax.training.step import put_batch, train_step
+from headjax.training.step import gradient, train_step
 from tests import tiny
 from tests.closeness import assert_trees_close, close_to
 from tests.hub.directories import T5, model_of
@@ -93,12 +93,12 @@ def test_every_part_of_every_copy_draws_its_own_dropout():
     mesh, key = MeshConfig(data=4).build(jax.devices()[:4]), jax.random.key(3)
 
     def losses_of(params, key, batch):
-        return Loss(params["weight"] * jax.random.uniform(key) * batch["ones"], batch["ones"])
+        return (Loss(params["weight"] * jax.random.uniform(key) * batch["ones"], batch["ones"]),)
 
     @jax.jit
     def drawn(batch):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return accumulated_gradient(losses_of, {"weight": jnp.ones(())}, key, batch, 2)
+            return gradient(losses_of, (1.0,), {"weight": jnp.ones(())}, key, batch, 2)
 
     found = drawn(put_batch({"ones": np.ones(8, np.float32)}, mesh))
     draws = {

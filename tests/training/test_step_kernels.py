@@ -10,10 +10,12 @@ import optax
 import pytest
 
 from headjax.core.tensors import flatten
+from headjax.evaluation.evaluate import measure_batch
+from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute
 from headjax.training.state import initial_state
-from headjax.training.step import evaluation_step, put_batch, train_step
+from headjax.training.step import train_step
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
 
@@ -26,7 +28,7 @@ def after_one_step(kernel, parts=1, **sizes):
     step = train_step(MODEL, optimizer, mesh, compute=compute, seed=0, accumulate=parts)
     batch = put_batch(tiny.tokens(batch=4), mesh)
     state, metrics = step(initial_state(MODEL, optimizer, mesh, 0), batch)
-    return metrics, state.params, evaluation_step(MODEL, mesh, compute=compute)(state.params, batch)
+    return metrics, state.params, measure_batch(MODEL, None, compute, state.params, batch, mesh=mesh)[0]
 
 
 @pytest.fixture(scope="module")

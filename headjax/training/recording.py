@@ -1,0 +1,279 @@
+"""Records of a run: metrics as JSON lines and TensorBoard files, the time of its steps, and traces of some of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import jax
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Update
+from headjax.mesh.distributed import is_first
+from headjax.models.config import Batch
+from headjax.training.state import TrainState
+from headjax.training.step import NumberedStep, StepMetrics
+
+
+class Recorder:
+    """Records and times what a run does.
+
+    Args:
+        metrics: destination of the records.
+        bar: shows the advance.
+        step: steps done before.
+    """
+
+    def __init__(self, metrics: MetricWriter, bar: Update, step: int) -> None:
+        self._metrics, self._bar = metrics, bar
+        self._clock = StepClock(step)
+        self._first = step + 1
+        self._speeds: list[float] = []
+        self._last: StepMetrics | None = None
+        bar(step, {})
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens read a second, padding left out: median over the records but the first, which compiles; 0 without."""
+        return statistics.median(self._speeds) if self._speeds else 0.0
+
+    def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches, and time how long each is waited for."""
+        while True:
+            with self._clock.input(None if self._last is None else self._last.loss):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def stepped(self, measured: StepMetrics) -> None:
+        """Take notice of a step that has been started."""
+        self._last = measured
+
+    def record(self, step: int, measured: StepMetrics) -> None:
+        """Record a step's metrics and the time of the steps since the last record."""
+        values = {name: float(value) for name, value in measured._asdict().items()}
+        seconds = self._clock.read(step)
+        speed = values["tokens"] / seconds.step_seconds
+        if step > self._first:
+            self._speeds.append(speed)
+        values |= {"tokens_per_second": speed} | seconds._asdict()
+        self._metrics.write(step, {f"train/{name}": value for name, value in values.items()})
+        self._bar(step, {"loss": values["loss"], "tokens/s": speed})
+
+    def diverged(self, step: int) -> None:
+        """Record that the run stops here because it diverged."""
+        self._metrics.write(step, {"train/diverged": 1.0})
+
+    @contextlib.contextmanager
+    def saving(self, state: TrainState) -> Iterator[None]:
+        """Time the start of a checkpoint of this state; a mounted bucket then shows the records so far, too."""
+        with self._clock.checkpoint(state):
+            yield
+        self._metrics.settle()
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record an evaluation, whose time counts for no step."""
+        self._metrics.write(step, {f"validation/{name}": value for name, value in metrics.items()})
+        self._clock.restart(step)
+
+
+class MetricWriter:
+    """Appends records to `workdir/metrics.jsonl` and, if asked, to TensorBoard files beside it.
+
+    A continued run first drops the records after the step it continues from, so that every step is recorded once. No
+    file is kept open for long: a bucket that is mounted as a folder shows others a file once it is closed. Metrics are
+    the same in all processes, and only the first one writes them.
+    """
+
+    def __init__(self, workdir: Path, first_step: int, tensorboard: bool) -> None:
+        self.path = workdir / "metrics.jsonl"
+        self._events = str(workdir / "tensorboard") if tensorboard and is_first() else None
+        self._board: Any = None
+        if is_first():
+            kept = [record for record in read_metrics(self.path) if record["step"] <= first_step]
+            self.path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+            self._open(purge_step=first_step + 1)
+
+    def _open(self, **options: Any) -> None:
+        if self._events is not None and self._board is None:
+            from tensorboardX import SummaryWriter
+
+            self._board = SummaryWriter(self._events, **options)
+
+    def __enter__(self) -> MetricWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.settle()
+
+    def settle(self) -> None:
+        """Close the TensorBoard file; later records go into another."""
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one record; names such as `train/loss` group the curves in TensorBoard."""
+        if not is_first():
+            return
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+        self._open(filename_suffix=f".{step}")
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file, oldest first; a last line cut off by a crash is left out."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+class StepSeconds(NamedTuple):
+    """Seconds of one step, the mean since the clock was last read.
+
+    Attributes:
+        step_seconds: the whole step; the three below add up to it.
+        compute_seconds: the rest: computing, and the host's work meanwhile.
+        input_wait_seconds: the devices had nothing to do, because the batch was not there yet.
+        checkpoint_wait_seconds: a checkpoint was copied off the devices, or the one before was not yet written.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    input_wait_seconds: float
+    checkpoint_wait_seconds: float
+
+
+class StepClock:
+    """Splits the time between readings into input wait, checkpoint wait and the rest.
+
+    Steps are computed while the host goes on; fetching a batch is a wait only where the step before has ended by then.
+    Such a wait counts whole, also the part of it during which the step before was still running.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Forget the time so far; an evaluation between two steps is no part of either."""
+        self._start, self._step = time.perf_counter(), step
+        self._input = self._checkpoint = 0.0
+
+    @contextlib.contextmanager
+    def input(self, running: Any) -> Iterator[None]:
+        """Time the fetching of a batch.
+
+        Args:
+            running: an array that the step before computes; None without a step before.
+        """
+        start = time.perf_counter()
+        yield
+        if running is None or running.is_ready():
+            self._input += time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def checkpoint(self, state: object) -> Iterator[None]:
+        """Time the start of a checkpoint of this state, whose computation is waited for first."""
+        jax.block_until_ready(state)
+        start = time.perf_counter()
+        yield
+        self._checkpoint += time.perf_counter() - start
+
+    def read(self, step: int) -> StepSeconds:
+        """Return the split since the last reading, and restart."""
+        steps = max(step - self._step, 1)
+        whole = (time.perf_counter() - self._start) / steps
+        waits = (self._input / steps, self._checkpoint / steps)
+        self.restart(step)
+        return StepSeconds(whole, whole - sum(waits), *waits)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfiledSteps:
+    """Steps to trace: from `first` to `last`, both included, counted from 1 as in the metrics."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> ProfiledSteps:
+        """Read a range such as `10:15`.
+
+        Raises:
+            HeadjaxError: it is not `FIRST:LAST` with 1 <= FIRST <= LAST.
+        """
+        first, _, last = text.partition(":")
+        if not first.isdecimal() or not last.isdecimal() or not 1 <= int(first) <= int(last):
+            raise HeadjaxError(f"--profile-steps: expected FIRST:LAST such as 10:15, got {text!r}")
+        return cls(int(first), int(last))
+
+    def check(self, steps: int) -> None:
+        """Raise `HeadjaxError` when a run of `steps` steps ends before the last one to trace."""
+        if self.last > steps:
+            raise HeadjaxError(f"--profile-steps: {self.first}:{self.last} goes beyond the run's {steps} steps")
+
+
+class Profiler:
+    """Writes a trace of some steps of a run below a folder, as `plugins/profile/DATE/HOST.xplane.pb`.
+
+    A trace shows how devices and host spend these steps. Every process traces its own devices. Traces are read by
+    xprof, on its own or within TensorBoard.
+    """
+
+    def __init__(self, steps: ProfiledSteps | None, folder: Path) -> None:
+        self._steps = steps
+        self._folder = folder
+        self._running = False
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._running:
+            jax.profiler.stop_trace()
+
+    def around(self, step: NumberedStep) -> NumberedStep:
+        """Return the same step, traced where its number says so; xprof tells steps apart by their numbers."""
+
+        def traced(number: int, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+            self._start(number)
+            with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                state, measured = step(number, state, batch)
+            self._stop(number, measured)
+            return state, measured
+
+        return traced
+
+    def _start(self, number: int) -> None:
+        if self._steps is not None and self._steps.first <= number <= self._steps.last and not self._running:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            jax.profiler.start_trace(str(self._folder))
+            self._running = True
+
+    def _stop(self, number: int, measured: StepMetrics) -> None:
+        """End the trace once the last step to trace has been computed."""
+        if self._running and self._steps is not None and number >= self._steps.last:
+            jax.block_until_ready(measured.loss)
+            jax.profiler.stop_trace()
+            self._running = False
