@@ -49,7 +49,7 @@ class HeadGate(nnx.Variable):
     """The gates xi of an attention module's heads, held by the module while heads are scored; not a parameter."""
 
 
-class LayerCache(NamedTuple):
+class AttentionCache(NamedTuple):
     """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen.
 
     Attributes:
@@ -134,7 +134,7 @@ class AttentionModule(nnx.Module):
         bias: jax.Array | None = None,
         gates: jax.Array | None = None,
         positions: jax.Array | None = None,
-        cache: LayerCache | None = None,
+        cache: AttentionCache | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Any:
         """sum_h xi_h softmax(scale Q_h K_h^T + bias_h) V_h W_O^h + b_O, with the formulation's own Q, K and V.
@@ -146,7 +146,7 @@ class AttentionModule(nnx.Module):
             bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]`.
             gates: head gates xi, `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
             positions: `[batch or 1, query]` for rotary embeddings; None counts from 0, or from `cache.used`.
-            cache: what earlier calls have seen; the inputs are appended.
+            cache: keys and values of earlier calls; those of the inputs are appended.
             rngs: its stream `dropout` draws the dropout of probabilities; None drops nothing.
 
         Returns:
@@ -160,7 +160,7 @@ class AttentionModule(nnx.Module):
         if cache is not None:
             entries = {name: write(cache.entries[name], array, cache.used) for name, array in key_values.items()}
             mask = Mask(causal=True, query_offset=cache.used) if mask is None else mask
-            key_values, cache = entries, LayerCache(entries, cache.used + inputs.shape[1])
+            key_values, cache = entries, AttentionCache(entries, cache.used + inputs.shape[1])
         key = rngs.dropout() if rngs is not None and self.dropout_rate > 0.0 else None
         call = Call(
             mask=mask,
@@ -173,12 +173,12 @@ class AttentionModule(nnx.Module):
         outputs = config.combine(params, config.attend(params, inputs, key_values, call).context)
         return outputs if cache is None else (outputs, cache)
 
-    def empty_cache(self, batch: int, capacity: int, dtype: Any = jnp.float32) -> LayerCache:
+    def empty_cache(self, batch: int, capacity: int, dtype: Any = jnp.float32) -> AttentionCache:
         """A cache with room for this many tokens of each example."""
         inputs = jax.ShapeDtypeStruct((batch, capacity, self.memory_width), dtype)
         positions = jax.ShapeDtypeStruct((1, capacity), jnp.int32)
         shapes = jax.eval_shape(self.config.key_values, self.params, inputs, positions)
-        return LayerCache(
+        return AttentionCache(
             {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}, jnp.zeros((), jnp.int32)
         )
 
@@ -319,7 +319,7 @@ def score_heads(
             total = found if total is None else jax.tree.map(jnp.add, total, found)
             count += jax.tree.leaves(arrays)[0].shape[0]
         if total is None:
-            raise HeadjaxError("batches: there are none")
+            raise HeadjaxError("batches: empty; scores need at least one batch")
         nnx.update(module, jax.tree.map(lambda array: array / count, total))
         return {path: layer.gates[...] for path, layer in layers.items() if layer.gates is not None}
     finally:

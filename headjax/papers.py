@@ -1,8 +1,10 @@
-"""What the config files of the papers' experiments share: the run around a model and a task, and its rehearsal.
+"""Parts shared by the config files of the papers' experiments (`configs/papers`): runs, and their rehearsals.
+
+They are part of the package so that a config file runs from any folder, beside an installed headjax too.
 
 A rehearsal (the argument `smoke` of those files) is the same run in small: every size of the model divided by 16, two
 layers of it, a few made-up examples in the task's form, a few steps. Formulation, number of heads, biases, norms,
-optimizer, precision and rematerialisation stay, so that what runs is what the full experiment runs.
+optimizer, precision and rematerialisation stay, so that a rehearsal runs the code of the full experiment.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ REHEARSED: Mapping[str, int] = {
     "evaluate_every": 2,
     "checkpoint_every": 2,
 }
-"""What else is no larger than this in a rehearsal."""
+"""Largest values of other fields in a rehearsal."""
 
 
 def arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
@@ -55,7 +57,7 @@ def experiment(
     """A training run on a prepared task, or its rehearsal; with the initialisation of this kind where one is named.
 
     Args:
-        knobs: what `arguments` read.
+        knobs: result of `arguments`.
         model: recipe of the model.
         task: `task`, its name, `length` or `size`, and maybe `augmentation`.
         every: steps between checkpoints and between evaluations.
@@ -92,7 +94,7 @@ def choose(argument: str, value: Any, known: Mapping[Any, Any]) -> Any:
     """The entry of this name.
 
     Raises:
-        ConfigError: there is none; the message names the argument.
+        ConfigError: an unknown name; the message names the argument.
     """
     if value not in known:
         raise ConfigError(f"{argument}: {unknown_name('choice', str(value), map(str, known))}")
@@ -211,7 +213,7 @@ GLUE_EXAMPLES = {
 
 
 def glue_steps(task: str, epochs: int, batch_size: int) -> int:
-    """Steps of so many epochs.
+    """Return the number of steps of these epochs.
 
     Raises:
         ConfigError: no such task.

@@ -51,6 +51,11 @@ WHOLE_PROGRAM = {
     "test_layout.py": "this file",
     "test_sweep_manifest.py": "tpu/gke",
     "test_tpu_scripts.py": "tpu",
+    "attention/kernels/test_compile.py": "kernels compiled for TPUs",
+    "attention/test_adding_a_formulation.py": "a formulation that is not in the package",
+    "attention/test_attend_parity.py": "attention against PyTorch",
+    "models/test_decay.py": "weight decay of every parameter of every model",
+    "models/test_product.py": "every formulation in every stack",
     "heads/test_every_formulation.py": "scores and ablations of every formulation",
     "heads/test_every_model.py": "head work on every kind of model",
     "heads/test_parity.py": "scores against PyTorch",
@@ -64,7 +69,6 @@ OUTSIDE = {"configs", "notebooks"}
 """Folders of tests that mirror a folder beside the package."""
 
 UNMIRRORED = {
-    "attention",
     "bench",
     "commands",
     "core",
@@ -73,12 +77,10 @@ UNMIRRORED = {
     "head_report",
     "initialization",
     "mesh",
-    "models",
     "papers.py",
     "plan",
     "quickstart",
     "report",
-    "tokenizers",
     "training",
 }
 """Packages whose tests do not mirror them yet."""

@@ -99,7 +99,7 @@ class Grouped(HeadSizes, Attention):
     then written out; a key and value head that no query head reads any more is removed with the last of them.
 
     Attributes:
-        kv_heads: number of key and value heads; divides num_heads unless kv_index says who reads what.
+        kv_heads: number of key and value heads; divides num_heads unless kv_index is given.
         head_dim: size of each query and key.
         value_dim: size of each value; None is head_dim.
         scale: multiplies the logits; None is 1 / sqrt(head_dim).

@@ -59,7 +59,7 @@ def beam_search(
         beams: how many hypotheses live at a time, and are returned.
         max_new_tokens: longest hypothesis.
         end_token: ends a hypothesis.
-        padding_token: what follows an end token in the result.
+        padding_token: token after an end token in the result.
         length_penalty: exponent of the length that scores are divided by; 0 prefers short ones, as probabilities do.
         gates: head gates, `[layers, max_heads]` each.
         compute: how to compute.

@@ -35,18 +35,18 @@ HEAD_STACKS = {
     "decoder": ("decoder", "attention"),
     "cross": ("decoder", "cross_attention"),
 }
-"""Where the heads of each head stack live: (stack, slot of its layers)."""
+"""Place of each head stack in a model: (stack, slot of its layers)."""
 
 
 class Output(NamedTuple):
-    """What a model computes.
+    """The results of one forward pass.
 
     Attributes:
         hidden: `[batch, length, width]`, output of the last stack.
         logits: the task's logits, where the model has a task: `[batch, length, vocabulary]` for language models.
         pooled: `[batch, width]` where the model pools.
         attention: by head stack, a list over layers of `[batch, heads, query, key]` probabilities; on request.
-        probes: by head stack, a list over layers of what the probe function returned; on request.
+        probes: by head stack, a list over layers of the probe function's results; on request.
         extra_logits: by Hugging Face's names, further logits of tasks with more than one kind
             (`seq_relationship_logits`, `start_logits`, ...).
     """
@@ -59,7 +59,7 @@ class Output(NamedTuple):
     extra_logits: dict[str, jax.Array] | None = None
 
     def require_logits(self, name: str | None = None) -> jax.Array:
-        """The task's logits, or those of the extra ones with this name.
+        """Return the task's logits, or the extra logits of this name.
 
         Raises:
             DataError: the model has no such output.
@@ -70,7 +70,7 @@ class Output(NamedTuple):
         return logits
 
     def require_probes(self) -> dict[str, list[Any]]:
-        """What the probe function returned, see `probes`.
+        """Return the probe function's results, see `probes`.
 
         Raises:
             DataError: the forward had none.
@@ -81,7 +81,7 @@ class Output(NamedTuple):
 
 
 def by_head_stack(stack: str, probed: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """What a stack's layers were probed for, slot by slot, as lists by head stack."""
+    """Return the probe's results of a stack's layers, by slot, as lists by head stack."""
     return {
         name: [layer[slot] for layer in probed]
         for name, (home, slot) in HEAD_STACKS.items()
@@ -105,7 +105,7 @@ class Options(NamedTuple):
     compute: Compute = Compute()
 
     def gates_of(self, head_stack: str) -> jax.Array | None:
-        """The gates of one head stack; None is all ones."""
+        """Return the gates of one head stack; None is all ones."""
         return None if self.gates is None else self.gates.get(head_stack)
 
 
@@ -121,11 +121,11 @@ class Loss(NamedTuple):
     weight: jax.Array
 
     def mean(self) -> jax.Array:
-        """Mean loss over all targets of the batch."""
+        """Return the mean loss over all targets of the batch."""
         return self.total.sum() / jax.numpy.maximum(self.weight.sum(), 1.0)
 
     def per_example(self) -> jax.Array:
-        """`[batch]` mean loss over each example's own targets."""
+        """Return the `[batch]` mean losses over each example's own targets."""
         return self.total / jax.numpy.maximum(self.weight, 1.0)
 
 
@@ -146,11 +146,11 @@ class ModelConfig(Checked, abc.ABC):
         self.validate()
 
     def validate(self) -> None:
-        """Raises `ConfigError` naming the field that cannot be used."""
+        """Raise `ConfigError` naming the field that cannot be used."""
 
     @abc.abstractmethod
     def tensors(self) -> Tensors:
-        """Every declared parameter."""
+        """Declare every parameter."""
 
     @abc.abstractmethod
     def stacks(self) -> dict[str, Stack]:
@@ -158,19 +158,19 @@ class ModelConfig(Checked, abc.ABC):
 
     @abc.abstractmethod
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        """The forward pass."""
+        """Compute the forward pass."""
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
-        """Losses of the batch's `labels`."""
+        """Return the losses of the batch's `labels`."""
 
     @abc.abstractmethod
     def flops(self, length: int) -> int:
-        """Floating-point operations of one forward of one example of this length."""
+        """Count the floating-point operations of one forward of one example of this length."""
 
     @abc.abstractmethod
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """A training batch as shapes and types: every array that the forward and the loss read.
+        """Return the shapes and types of a training batch: every array that the forward and the loss read.
 
         Args:
             batch_size: examples.
@@ -178,11 +178,11 @@ class ModelConfig(Checked, abc.ABC):
         """
 
     def ranges(self) -> Mapping[str, Range]:
-        """Which integers each array of a batch may hold, by name, see `headjax.models.inputs.check_batch`."""
+        """Return the range of integers of each array of a batch, by name, see `headjax.models.inputs.check_batch`."""
         return {}
 
     def count_tokens(self, batch: Batch) -> jax.Array:
-        """How many tokens of a batch the model reads, padding left out; to be traced."""
+        """Count the tokens of a batch that the model reads, padding left out; to be traced."""
         if batch.get("attention_mask") is not None:
             return jnp.asarray(batch["attention_mask"]).astype(bool).sum()
         return jnp.asarray(jnp.size(batch["input_ids"]))
@@ -192,7 +192,7 @@ class ModelConfig(Checked, abc.ABC):
         return self
 
     def initialize(self, key: jax.Array) -> Params:
-        """Fresh parameters."""
+        """Draw fresh parameters."""
         return declared.initialize(self.tensors(), key, self.initializer)
 
     def attentions(self) -> dict[str, tuple[Attention, ...]]:
@@ -219,7 +219,7 @@ class GenerativeModel(ModelConfig):
 
     @abc.abstractmethod
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
-        """What the batch asks to continue, with room in the cache for this many new tokens.
+        """Return the prompt of a batch, with room in the cache for this many new tokens.
 
         Raises:
             DataError: prompt and new tokens together are more than the model's positions reach.
@@ -229,14 +229,14 @@ class GenerativeModel(ModelConfig):
     def decode(
         self, params: Params, tokens: jax.Array, present: jax.Array, state: DecodingState, options: Options
     ) -> tuple[jax.Array, DecodingState]:
-        """Logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
+        """Return logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
 
         They are those of one forward over all tokens seen so far.
 
         Args:
             params: the parameters.
-            tokens: `[batch, new]` tokens that follow what the state has seen.
+            tokens: `[batch, new]` tokens that follow those in the state.
             present: `[batch, new]` bool, False at padding.
-            state: what came before.
+            state: state after the tokens before.
             options: gates and how to compute.
         """

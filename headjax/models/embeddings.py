@@ -80,7 +80,7 @@ class Learned(Positions):
 class LearnedPresent(Learned):
     """One learned vector per position, counting only tokens that are no padding (RoBERTa, with an offset of 2).
 
-    Padding tokens before or between others do not move the positions of what follows; they all have the position
+    Padding tokens before or between others do not move the positions of later tokens; they all have the position
     offset - 1 themselves.
     """
 

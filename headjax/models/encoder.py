@@ -22,7 +22,7 @@ from headjax.models.recipe import Recipe, equal_stack
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.sublayers import FeedForward, fold
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.task_output import answer
+from headjax.models.tasks.task_output import task_answer
 
 
 @kind("encoder")
@@ -76,7 +76,7 @@ class EncoderModel(ModelConfig):
         hidden = reading.hidden
         pooled = None if self.pooler is None else self.pooler(params["pooler"], hidden, fold(options.key, 2))
         features = Features(hidden, pooled, params["embeddings"]["token"])
-        return answer(self.output, params["output"], features, reading.reports, options)
+        return task_answer(self.output, params["output"], features, reading.reports, options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)
@@ -146,11 +146,11 @@ class Bert(Recipe):
         )
 
     def positions(self) -> Positions:
-        """How positions enter."""
+        """Return the positions of the embeddings."""
         return Learned(self.max_length)
 
     def embeddings(self) -> Embeddings:
-        """What turns tokens into vectors."""
+        """Return the embeddings."""
         return Embeddings(
             vocab_size=self.vocab_size,
             positions=self.positions(),
@@ -160,7 +160,7 @@ class Bert(Recipe):
         )
 
     def stack(self) -> Stack:
-        """The layers."""
+        """Return the layers."""
         return equal_stack(self)
 
 

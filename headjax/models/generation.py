@@ -79,7 +79,7 @@ class Sample(Sampler):
 
 
 class Generated(NamedTuple):
-    """What was generated.
+    """Generated tokens.
 
     Attributes:
         tokens: `[batch, new tokens]`, the end token included; padding after it.
@@ -113,7 +113,7 @@ def generate(
         batch: arrays by Hugging Face's names; `attention_mask` marks padding.
         max_new_tokens: longest continuation.
         end_token: ends a continuation; None never ends one.
-        padding_token: what follows an end token in the result.
+        padding_token: token after an end token in the result.
         sampler: how tokens are chosen.
         seed: of the sampler.
         gates: head gates, `[layers, max_heads]` each.
@@ -124,12 +124,12 @@ def generate(
     """
     config = check_generative(model.config, max_new_tokens, gates)
     arrays = device_batch(config, batch)
-    request = _Request(config, max_new_tokens, end_token, padding_token, sampler, compute)
-    return _generate(request, model.params, arrays, gates, jax.random.key(seed))
+    settings = _Settings(config, max_new_tokens, end_token, padding_token, sampler, compute)
+    return _generate(settings, model.params, arrays, gates, jax.random.key(seed))
 
 
 def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | None) -> GenerativeModel:
-    """The config, if it can generate with these gates.
+    """Return the config if it can generate with these gates.
 
     Raises:
         DataError: it cannot.
@@ -147,7 +147,7 @@ def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | No
 def start(
     config: GenerativeModel, params: Params, batch: Batch, options: Options, new_tokens: int
 ) -> tuple[jax.Array, DecodingState]:
-    """Logits `[batch, vocabulary]` after each prompt's last token that is no padding, and the state after it."""
+    """Return logits `[batch, vocabulary]` after each prompt's last token before padding, and the state after it."""
     prompt = config.prompt(params, batch, options, new_tokens)
     logits, state = config.decode(params, prompt.tokens, prompt.present, prompt.state, options)
     length = prompt.tokens.shape[1]
@@ -155,7 +155,7 @@ def start(
     return jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], state
 
 
-class _Request(NamedTuple):
+class _Settings(NamedTuple):
     config: GenerativeModel
     max_new_tokens: int
     end_token: int | None
@@ -175,9 +175,9 @@ class _Loop(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _generate(request: _Request, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> Generated:
-    config, limit, padding_token = request.config, request.max_new_tokens, request.padding_token
-    options = Options(gates=gates, compute=request.compute)
+def _generate(settings: _Settings, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> Generated:
+    config, limit, padding_token = settings.config, settings.max_new_tokens, settings.padding_token
+    options = Options(gates=gates, compute=settings.compute)
     logits, state = start(config, params, batch, options, limit)
     count = logits.shape[0]
     first = _Loop(
@@ -194,12 +194,12 @@ def _generate(request: _Request, params: Params, batch: Batch, gates: Gates | No
         return (loop.step < limit) & ~loop.finished.all()
 
     def advance(loop: _Loop) -> _Loop:
-        token = request.sampler(loop.logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
+        token = settings.sampler(loop.logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
         chosen = jnp.take_along_axis(jax.nn.log_softmax(loop.logits, axis=-1), token[:, None], axis=1)[:, 0]
         running = ~loop.finished
         token = jnp.where(running, token, padding_token)
         logits, state = config.decode(params, token[:, None], running[:, None], loop.state, options)
-        ended = jnp.zeros_like(running) if request.end_token is None else token == request.end_token
+        ended = jnp.zeros_like(running) if settings.end_token is None else token == settings.end_token
         return _Loop(
             step=loop.step + 1,
             logits=logits[:, 0],

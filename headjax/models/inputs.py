@@ -20,7 +20,7 @@ from headjax.models.sublayers import fold
 
 
 def check_batch(config: ModelConfig, batch: Batch) -> Batch:
-    """The batch, after a check on the host that its integers are tokens, classes and positions that the model has.
+    """Check on the host that the batch's integers are tokens, classes and positions of the model; return the batch.
 
     Every batch passes here on its way to a device. Arrays that are there already are not fetched back.
 
@@ -32,20 +32,20 @@ def check_batch(config: ModelConfig, batch: Batch) -> Batch:
 
 
 def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
-    """The batch's arrays as JAX arrays, see `check_batch`."""
+    """Return the batch's arrays as JAX arrays, see `check_batch`."""
     return {name: jnp.asarray(array) for name, array in check_batch(config, batch).items()}
 
 
 def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Integer arrays of these names, as shapes and types."""
+    """Return shapes and types of integer arrays of these names."""
     return {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in names}
 
 
 def batch_tokens(batch: Batch, name: str = "input_ids") -> jax.Array:
-    """The batch's token ids.
+    """Return the batch's token ids.
 
     Raises:
-        DataError: there are none, or they are no integers `[batch, length]`.
+        DataError: the batch has no such array, or not integers `[batch, length]`.
     """
     tokens = batch_array(batch, name)
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -54,10 +54,10 @@ def batch_tokens(batch: Batch, name: str = "input_ids") -> jax.Array:
 
 
 def batch_array(batch: Batch, name: str) -> jax.Array:
-    """An array of the batch.
+    """Return an array of the batch.
 
     Raises:
-        DataError: there is none of this name.
+        DataError: the batch has no array of this name.
     """
     if name not in batch:
         raise DataError(f"{name}: missing from the batch, which has {', '.join(sorted(batch))}")
@@ -95,13 +95,13 @@ def batch_positions(
     return jnp.asarray(batch[name]) if name in batch else positions.count(tokens.shape[1], present)
 
 
-class Reading(NamedTuple):
-    """What a stack makes of a batch's tokens.
+class StackOutput(NamedTuple):
+    """A stack's output for a batch's tokens.
 
     Attributes:
         hidden: `[batch, length, width]`, the stack's output.
         present: `[batch, length]` bool, False at padding; None where the batch has no `attention_mask`.
-        reports: per layer what the probe made of it.
+        reports: results of the probe, by layer.
     """
 
     hidden: jax.Array
@@ -119,7 +119,7 @@ def read(
     *,
     causal: bool = False,
     segments: jax.Array | None = None,
-) -> Reading:
+) -> StackOutput:
     """stack(embeddings(x)) of `input_ids [batch, length]`, examples packed by `segment_ids` kept apart.
 
     Args:
@@ -146,4 +146,4 @@ def read(
         compute=options.compute,
     )
     hidden, reports = stack(params[name], x, call)
-    return Reading(hidden, present, reports)
+    return StackOutput(hidden, present, reports)

@@ -34,7 +34,7 @@ class Residual(Checked, abc.ABC):
 
     @abc.abstractmethod
     def tensors(self, width: int) -> Tensors:
-        """The declared parameters."""
+        """Declare the parameters."""
 
     @abc.abstractmethod
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
@@ -110,7 +110,7 @@ class ScaledPreNorm(PreNorm):
     """x + lambda * f(LN(x)) with a learned vector lambda `[width]`: LayerScale (Touvron et al. 2021, equation 4).
 
     Attributes:
-        initial: what every entry of lambda starts as.
+        initial: value of every entry of lambda at the start.
     """
 
     initial: float = 1e-5
@@ -158,17 +158,17 @@ def _row(vector: jax.Array) -> jax.Array:
 
 
 class Probe(NamedTuple):
-    """What a probe function sees of one attention call.
+    """One attention call as a probe function sees it.
 
     Attributes:
         slot: `attention` or `cross_attention`.
         attention: the formulation.
         params: its parameters.
-        inputs: `[batch, query, width]`, what the queries are computed from.
+        inputs: `[batch, query, width]`, from which queries are computed.
         attended: contexts and probabilities.
         mask: which keys each query may see.
-        query_mask: `[batch, query]` bool, False at padding; None when there is none.
-        memory_inputs: `[batch, key, width]`, what keys and values are computed from; None when they come from a cache.
+        query_mask: `[batch, query]` bool, False at padding; None without padding.
+        memory_inputs: `[batch, key, width]`, from which keys and values are computed; None if they come from a cache.
     """
 
     slot: str
@@ -250,7 +250,7 @@ class Layer(Checked):
         return ("attention_residual", *crossed, "feed_forward_residual")
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
-        """The declared parameters; `memory_width` is the width of the encoder output, for cross-attention."""
+        """Declare the parameters; `memory_width` is the width of the encoder output, for cross-attention."""
         tensors = {
             "attention": self.attention.tensors(width, width),
             "attention_residual": self.residual.tensors(width),
@@ -263,10 +263,10 @@ class Layer(Checked):
         return tensors
 
     def __call__(self, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
-        """The layer's output `[batch, length, width]` and what it reports: by slot, what the probe made of the call."""
+        """Return the layer's output `[batch, length, width]`, and by slot the probe's results."""
         reports: dict[str, Any] = {}
 
-        def attend(slot: str, attention: Attention, options: Call, index: int) -> Callable[[jax.Array], jax.Array]:
+        def sublayer_of(slot: str, attention: Attention, options: Call, index: int) -> Callable[[jax.Array], jax.Array]:
             weights = params[slot]
             dropout = Dropout(self.attention_dropout, fold(call.key, index))
 
@@ -290,14 +290,14 @@ class Layer(Checked):
             outputs = self.feed_forward(params["feed_forward"], inputs, inner)
             return self._dropped(outputs, call, 5)
 
-        x = self.residual(params["attention_residual"], x, attend("attention", self.attention, call.attention, 0))
+        x = self.residual(params["attention_residual"], x, sublayer_of("attention", self.attention, call.attention, 0))
         if self.cross_attention is not None:
-            cross = attend("cross_attention", self.cross_attention, call.cross_attention, 2)
+            cross = sublayer_of("cross_attention", self.cross_attention, call.cross_attention, 2)
             x = self.residual(params["cross_attention_residual"], x, cross)
         return self.residual(params["feed_forward_residual"], x, feed_forward), reports
 
     def _dropped(self, outputs: jax.Array, call: LayerCall, index: int) -> jax.Array:
-        """What a sub-layer adds to the stream, after dropout."""
+        """Return a sub-layer's outputs after dropout, as they join the stream."""
         outputs = Dropout(self.dropout, fold(call.key, index))(outputs)
         if call.key is None or self.stochastic_depth == 0.0 or call.depth == 1:
             return outputs
@@ -305,28 +305,28 @@ class Layer(Checked):
         return Dropout(rate, jax.random.fold_in(call.key, index + 6)).of_examples(outputs)
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
-        """Floating-point operations of one forward of one sequence (and its encoder output, with cross-attention)."""
+        """Count the floating-point operations of one forward of one sequence, and its encoder output if crossed."""
         total = self.attention.flops(width, width, length, length) + self.feed_forward.flops(width, length)
         if self.cross_attention is not None:
             total += self.cross_attention.flops(width, memory_width, length, memory_length)
         return total
 
     def structure(self) -> Layer:
-        """The layer without its heads' original numbers: equal structures compute alike and form one run."""
+        """Return the layer without its heads' original numbers; layers of equal structure form one group."""
         return dataclasses.replace(
             self, attention=structure(self.attention), cross_attention=structure(self.cross_attention)
         )
 
 
 def _memory_inputs(slot: str, inputs: jax.Array, call: LayerCall) -> jax.Array | None:
-    """What keys and values are computed from; None where they come from a cache."""
+    """Return the inputs of keys and values; None if they come from a cache."""
     if call.cache is not None:
         return None
     return inputs if slot == "attention" else call.encoder_output
 
 
 def _key_values(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> KeyValues:
-    """What the attention in this slot attends to: computed, or read from the cache and what it has seen before."""
+    """Return the keys and values of the attention in this slot, those in the cache included."""
     if slot == "cross_attention":
         if call.cache is not None and call.cache.cross_attention is not None:
             return call.cache.cross_attention

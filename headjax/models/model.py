@@ -39,7 +39,7 @@ class Model:
     Attributes:
         config: the architecture.
         params: nested dict of arrays, as `config.tensors()` declares them.
-        history: what was done to it, oldest first.
+        history: changes made to it, oldest first.
         tokenizer: its tokenizer, if it has one.
     """
 
@@ -58,7 +58,7 @@ class Model:
         probe: ProbeFunction | None = None,
         compute: Compute = Compute(),
     ) -> Output:
-        """The forward pass, jitted.
+        """Compute the forward pass, jitted.
 
         Args:
             batch: arrays by Hugging Face's names.
@@ -70,7 +70,7 @@ class Model:
         return forward(self.config, self.params, batch, gates, attention=attention, probe=probe, compute=compute)
 
     def __repr__(self) -> str:
-        """What the model is in at most five lines; its `config` and `params` print whole."""
+        """Describe the model in at most five lines; its `config` and `params` print whole."""
         types = sorted({str(array.dtype) for array in jax.tree.leaves(self.params)})
         output: Any = getattr(self.config, "output", None)
         stacks = [
@@ -94,11 +94,11 @@ class Model:
         return declared.count(self.config.tensors())
 
     def replace(self, **changes: Any) -> Model:
-        """A copy with other fields."""
+        """Return a copy with other fields."""
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | Path) -> None:
-        """Writes a model directory, see `headjax.models.model`."""
+        """Write a model directory, see `headjax.models.model`."""
         save(self, path)
 
 
@@ -112,7 +112,7 @@ def forward(
     probe: ProbeFunction | None = None,
     compute: Compute = Compute(),
 ) -> Output:
-    """The forward pass outside training, jitted once per (config, shapes, probe, compute).
+    """Compute the forward pass outside training, jitted once per (config, shapes, probe, compute).
 
     Args:
         config, params: the model.
@@ -130,7 +130,7 @@ def forward(
 
 
 def probabilities(probe: Probe) -> jax.Array | None:
-    """The probe that returns a layer's attention probabilities `[batch, heads, query, key]`."""
+    """Return a layer's attention probabilities `[batch, heads, query, key]`."""
     return probe.attended.probabilities
 
 
@@ -146,7 +146,7 @@ FORMAT = 1
 
 
 def save(model: Model, path: str | Path) -> None:
-    """Writes a model directory; it appears under its name only once it is complete.
+    """Write a model directory; it appears under its name only once it is complete.
 
     Among several processes, the one that calls this writes, without the others; it has the parameters whole.
 
@@ -180,7 +180,7 @@ def save(model: Model, path: str | Path) -> None:
 
 
 def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
-    """Reads a model directory, strictly.
+    """Read a model directory, strictly.
 
     Args:
         path: the directory.
@@ -202,7 +202,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
 
 
 def load_config(path: str | Path) -> ModelConfig:
-    """The config of a model directory, without its parameters.
+    """Read the config of a model directory, without its parameters.
 
     Raises:
         CheckpointError: not a model directory, or one of a newer layout.

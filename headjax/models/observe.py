@@ -25,7 +25,7 @@ StackForward = Callable[[Params, jax.Array, StackCall], tuple[jax.Array, list[di
 def variant(
     base: Stack, layer_forward: Callable[[Layer], LayerForward], stack_forward: Callable[[Stack], StackForward]
 ) -> Stack:
-    """The same stack with another forward of its layers and of itself, for the trace of one forward pass only."""
+    """Return the same stack with another forward of its layers and of itself, for one trace."""
 
     class Variant(type(base)):  # type: ignore[misc]
         @property
@@ -57,7 +57,7 @@ class _Forward:
 
 
 _OBSERVED = "observed"
-"""Key under which an observed layer reports, besides what was probed."""
+"""Key under which an observed layer reports, beside the probe's results."""
 
 
 class Joining(NamedTuple):
@@ -68,7 +68,7 @@ class Joining(NamedTuple):
         params: the residual connection's parameters.
         x: `[batch, length, width]`, the stream.
         f: the sub-layer.
-        mask: `[batch, length]` bool, False at padding; None where there is none.
+        mask: `[batch, length]` bool, False at padding; None without padding.
     """
 
     residual: Residual
@@ -79,23 +79,23 @@ class Joining(NamedTuple):
 
 
 Observer = Callable[[Joining, Any], tuple[jax.Array, Any, Any]]
-"""(sub-layer, state) to the stream after it, the state for the next sub-layer, and what to record of it."""
+"""(sub-layer, state) to the stream after it, the state for the next sub-layer, and its record."""
 
 
 Observed = dict[str, list[Any]]
-"""By stack, what was recorded of every sub-layer, in the order they are computed."""
+"""By stack, the records of its sub-layers, in the order of computation."""
 
 
 def observe(config: ModelConfig, observer: Observer, state: Any = ()) -> tuple[ModelConfig, Observed]:
-    """The same model for one trace, and what its forward will have recorded by then.
+    """Return the same model for one trace, and the records that its forward fills in.
 
-    To be called inside the traced function, which returns what was recorded with its other results. Groups of layers
+    Call it inside the traced function, which returns the records with its other results. Groups of layers
     stay scans, so that the program does not grow with depth.
 
     Args:
         config: the architecture.
         observer: computes a sub-layer in the residual connection's place.
-        state: what the first sub-layer of each stack is handed; its shapes and types stay.
+        state: state that the first sub-layer of each stack receives; its shapes and types stay.
     """
     observed: Observed = {}
     stacks = {name: _observing(stack, name, observer, state, observed) for name, stack in config.stacks().items()}
@@ -103,7 +103,7 @@ def observe(config: ModelConfig, observer: Observer, state: Any = ()) -> tuple[M
 
 
 def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The variance of all numbers of `[batch, length, width]`, or of those at tokens that `mask` marks, in float32.
+    """Return the variance of `[batch, length, width]`, or of its values at tokens that `mask` marks, in float32.
 
     It is NaN where the mask marks none.
     """
@@ -115,7 +115,7 @@ def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 
 
 class _Stream(NamedTuple):
-    """What an observed stack carries from layer to layer."""
+    """The hidden states of an observed stack, and the observer's state."""
 
     hidden: jax.Array
     state: Any

@@ -1,4 +1,4 @@
-"""Which integers a model reads from a batch, checked on the host: on a device, an index out of range reads nonsense."""
+"""Ranges of the integers in a batch, checked on the host: on a device, an index out of range reads nonsense."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Range(NamedTuple):
 
     Attributes:
         high: first integer above the range.
-        what: what they number, for messages: "tokens", "classes".
+        what: plural noun for messages: "tokens", "classes".
         low: first integer of the range.
         ignored: an integer outside that is allowed too, such as the label that carries no loss.
     """
@@ -26,7 +26,7 @@ class Range(NamedTuple):
     ignored: int | None = None
 
     def check(self, name: str, array: np.ndarray) -> None:
-        """Raises `DataError` naming the first integer of a batch's array that is out of range."""
+        """Raise `DataError` naming the first integer of a batch's array that is out of range."""
         if array.size == 0 or (array.min() >= self.low and array.max() < self.high):
             return
         outside = (array < self.low) | (array >= self.high)
@@ -43,7 +43,7 @@ class Range(NamedTuple):
 
 
 def check_ranges(ranges: Mapping[str, Range], batch: Mapping[str, Any]) -> None:
-    """Checks a batch's integers against their ranges; arrays on a device, and real numbers, are left alone.
+    """Check a batch's integers against their ranges; arrays on a device, and real numbers, are left alone.
 
     Raises:
         DataError: an integer out of range; the message names the array and the place in it.

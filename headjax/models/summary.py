@@ -67,7 +67,7 @@ class ModelSummary(NamedTuple):
 
 
 def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) -> ModelSummary:
-    """Counts a model's parameters, heads, operations and cache; no array is made.
+    """Count a model's parameters, heads, operations and cache; no array is made.
 
     Args:
         config: the architecture.
@@ -122,7 +122,7 @@ ATTENTION_SLOTS = ("attention", "cross_attention")
 
 
 def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> None:
-    """Refuses a kernel asked for by name that some layer cannot use, whatever the machine and the lengths.
+    """Refuse a kernel asked for by name that some layer cannot use, whatever the machine and the lengths.
 
     Args:
         model: the architecture.
@@ -130,7 +130,7 @@ def check_kernels(model: ModelConfig, compute: Compute, *, training: bool) -> No
         training: whether dropout is on.
 
     Raises:
-        ConfigError: the message names the kernel, the layer and what does not fit.
+        ConfigError: the message names the kernel, the layer and the reason.
     """
     if compute.attention == "auto":
         return

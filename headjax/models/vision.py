@@ -26,7 +26,7 @@ from headjax.models.recipe import Recipe, equal_stack
 from headjax.models.stack import Stack
 from headjax.models.sublayers import FeedForward, fold
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.task_output import answer
+from headjax.models.tasks.task_output import task_answer
 
 
 @kind("patches")
@@ -168,7 +168,7 @@ class VisionModel(ModelConfig):
         pooled = hidden[:, 0]
         if self.pooler is not None:
             pooled = self.pooler(params["pooler"], hidden, fold(options.key, 2))
-        return answer(self.output, params["output"], Features(hidden, pooled, None), reports, options)
+        return task_answer(self.output, params["output"], Features(hidden, pooled, None), reports, options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)

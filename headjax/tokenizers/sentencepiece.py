@@ -261,7 +261,7 @@ def _merges(proto: Any, numbers: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def marian_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of the OPUS-MT models: `source.spm` cuts what is translated, `target.spm` translations.
+    """The tokenizer of the OPUS-MT models: `source.spm` cuts the source language, `target.spm` the target language.
 
     Ids are those of `vocab.json`. A piece that it lacks is never cut out; Hugging Face's tokenizer makes it unknown. A
     language's code (`>>fra<<`) at the start of a text is one token.

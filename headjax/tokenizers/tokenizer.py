@@ -130,7 +130,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
-        """Reads what `save` wrote.
+        """Read the files that `save` wrote.
 
         Raises:
             DataError: a file is missing or broken; the message starts with it.

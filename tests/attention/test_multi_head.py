@@ -1,4 +1,4 @@
-"""Properties of multi-head and grouped attention; `test_every_formulation.py` tests those of all formulations."""
+"""Properties of multi-head and grouped attention; `test_formulation.py` tests those of all formulations."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from headjax.models import Compute, EncoderModel, ModelConfig
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
 from headjax.models.encoder import Albert, Bert, DistilBert, Roberta
 from headjax.models.layer import Layer
-from headjax.models.outputs import Pooler
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
@@ -170,11 +169,3 @@ def test_layers_of_a_shared_stack_must_be_equal():
 def test_unusable_batches_are_errors(batch, message):
     with pytest.raises(DataError, match=message):
         config().apply({}, batch, tiny.OPTIONS)
-
-
-def test_the_pooled_vector_is_of_the_first_token():
-    model = tiny.model(config(pooler=Pooler(activation="relu")))
-    output = model(PADDED)
-    pooler = model.params["pooler"]
-    expected = np.maximum(output.hidden[:, 0] @ pooler["kernel"] + pooler["bias"][None], 0.0)
-    assert_close(output.pooled, expected, sums=tiny.WIDTH)

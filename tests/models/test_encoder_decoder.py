@@ -19,7 +19,7 @@ from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.models import Compute, EncoderDecoderModel, ModelConfig, Options
-from headjax.models.embeddings import Learned, RelativeBuckets, Sinusoidal
+from headjax.models.embeddings import Learned, RelativeBuckets
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.layer import PreNorm
 from headjax.models.sublayers import Dense, GatedDense
@@ -171,15 +171,6 @@ def test_raggedly_removed_heads_are_masked_heads(model):
     assert_close(pruned(BATCH).logits, expected, sums=tiny.SUMS)
 
 
-def test_t5_buckets():
-    """Buckets 0 to 3 for distances 0 to 3 back, then geometric; the other half for keys after the query."""
-    bias = RelativeBuckets(num_heads=2, buckets=16, max_distance=32)
-    distances = jnp.asarray([0, -1, -3, -4, -6, -8, -15, -31, -100, 1, 3, 4, 100])
-    np.testing.assert_array_equal(bias.bucket(distances), [0, 1, 3, 4, 4, 5, 6, 7, 7, 9, 11, 12, 15])
-    causal = dataclasses.replace(bias, bidirectional=False)
-    np.testing.assert_array_equal(causal.bucket(jnp.asarray([5, 0, -7, -8, -100])), [0, 0, 7, 8, 15])
-
-
 def test_relative_positions_are_relative():
     """A source moved by padding before it has the same hidden states."""
     model = tiny.model(CONFIGS["t5"])
@@ -197,14 +188,6 @@ def test_tables_of_their_own():
     assert "token" not in shared.tensors()["decoder_embeddings"]
     output = tiny.model(own)(BATCH)
     assert np.isfinite(output.logits).all()
-
-
-@pytest.mark.parametrize("endpoint, steps", [(False, 4), (True, 3)])
-def test_sinusoidal_positions(endpoint, steps):
-    table = Sinusoidal(endpoint=endpoint)({}, jnp.arange(6)[None], 8)[0]
-    rates = 10000.0 ** (-np.arange(4) / steps)
-    angles = np.arange(6)[:, None] * rates[None]
-    assert_close(table, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), sums=1, scale=angles.max())
 
 
 @pytest.mark.parametrize(

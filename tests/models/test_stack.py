@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
 from headjax.core.errors import ConfigError
-from headjax.core.tensors import abstract, flatten
-from headjax.models import Compute, Options
+from headjax.core.tensors import flatten
 from headjax.models.layer import Layer
 from headjax.models.stack import SharedStack, Stack
 from tests import tiny
@@ -90,26 +87,6 @@ def test_restack_for_other_runs_computes_the_same():
     moved = model.replace(config=config.replace_stacks({"decoder": split}), params=model.params | {"decoder": decoder})
     assert sorted(decoder) == ["final_norm", "layers_0_0", "layers_1_1", "layers_2_2"]
     assert_close(moved(batch).logits, model(batch).logits, sums=tiny.SUMS)
-
-
-def test_a_deeper_run_is_no_longer_program():
-    """One scan whatever the depth; unrolled, the program grows with it."""
-
-    def equations(depth: int, scan: bool) -> int:
-        config = tiny.decoder_config(*[MULTI] * depth)
-        options = Options(compute=Compute(scan=scan))
-        batch = {"input_ids": jax.ShapeDtypeStruct((2, 8), jnp.int32)}
-        jaxpr = jax.make_jaxpr(lambda p, b: config.apply(p, b, options).logits)(abstract(config.tensors()), batch)
-        return len(jaxpr.eqns)
-
-    assert equations(3, scan=True) == equations(144, scan=True)
-    assert equations(6, scan=False) > 1.5 * equations(3, scan=False)
-
-
-def test_stacked_layers_are_drawn_apart():
-    """Layers of a group start from different weights."""
-    params = tiny.decoder_config().initialize(jax.random.key(0))["decoder"]["layers_0_1"]["attention"]["query"]
-    assert float(jnp.abs(params[0] - params[1]).max()) > 0.1
 
 
 @pytest.mark.parametrize(

@@ -93,13 +93,6 @@ def test_dropout_counts_in_training_only():
         check_kernels(config, Compute(attention="xla"), training=True)
 
 
-def test_names_and_types_are_checked_when_the_options_are_made():
-    with pytest.raises(ConfigError, match="attention: unknown attention kernel 'splas'; did you mean 'splash'"):
-        Compute(attention="splas")
-    with pytest.raises(ConfigError, match="attention: cudnn computes in bfloat16 and float16, and dtype is float32"):
-        Compute(attention="cudnn")
-
-
 LENGTH, BATCH = 128, 2
 
 

@@ -1,4 +1,4 @@
-"""Every attention kernel, what each can do, and the choice among them for one call."""
+"""The attention kernels with their capabilities, and the choice among them for one call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The three Pallas kernels of collaborative attention: forward, and backward for queries and for keys.
 
-In a block, rows are queries and columns are keys. What belongs to a query (log-sum-exp, D) travels as a row
-`[1, block]` and is turned into a column where it is used; what belongs to a key (bias) stays a row. Sums are float32.
+In a block, rows are queries and columns are keys. The numbers of each query (log-sum-exp, D) travel as a row
+`[1, block]` and are turned into a column where they are used; the bias of each key stays a row. Sums are float32.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _MASKED = -1e30
 """Logit of a forbidden pair: finite, so that a row of nothing else has no NaN."""
 
 
-class Plan(NamedTuple):
-    """How a call is cut up.
+class Blocking(NamedTuple):
+    """Division of a call into blocks.
 
     Attributes:
         side: length of a block, in queries and in keys.
@@ -69,12 +69,12 @@ class _Tile(NamedTuple):
     key_segments: Any
 
 
-def forward(plan: Plan, inputs: Inputs, segments: Segments) -> tuple[jax.Array, jax.Array]:
+def forward(blocking: Blocking, inputs: Inputs, segments: Segments) -> tuple[jax.Array, jax.Array]:
     """Contexts `[batch, heads, query, value_dim]` and log-sum-exps `[batch, heads, 1, query]` of the logits."""
-    size = _Sizes.of(plan, inputs)
-    layout = _Layout(plan.side, size, query=2, key=3, head=1)
+    size = _Sizes.of(blocking, inputs)
+    layout = _Layout(blocking.side, size, query=2, key=3, head=1)
     return pl.pallas_call(
-        functools.partial(_forward_block, plan, size.key_blocks),
+        functools.partial(_forward_block, blocking, size.key_blocks),
         grid=(size.batch, size.heads, size.query_blocks, size.key_blocks),
         in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim)],
         out_specs=[layout.per_query_and_head(size.value_dim), layout.row_per_query()],
@@ -83,22 +83,22 @@ def forward(plan: Plan, inputs: Inputs, segments: Segments) -> tuple[jax.Array, 
             jax.ShapeDtypeStruct((size.batch, size.heads, 1, size.queries), jnp.float32),
         ],
         scratch_shapes=[
-            pltpu.VMEM((plan.side, 1), jnp.float32),
-            pltpu.VMEM((plan.side, 1), jnp.float32),
-            pltpu.VMEM((plan.side, size.value_dim), jnp.float32),
+            pltpu.VMEM((blocking.side, 1), jnp.float32),
+            pltpu.VMEM((blocking.side, 1), jnp.float32),
+            pltpu.VMEM((blocking.side, size.value_dim), jnp.float32),
         ],
         compiler_params=_semantics("parallel", "parallel", "parallel", "arbitrary"),
-        interpret=plan.interpret,
+        interpret=blocking.interpret,
         name="collaborative_forward",
     )(*_logit_inputs(inputs, segments), inputs.value)
 
 
-def backward_queries(plan: Plan, inputs: Inputs, segments: Segments, saved: Any) -> tuple[jax.Array, jax.Array]:
+def backward_queries(blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any) -> tuple[jax.Array, jax.Array]:
     """Gradients of the shared query `[batch, query, shared_dim]` and of the mixing `[batch, heads, shared_dim]`."""
-    size = _Sizes.of(plan, inputs)
-    layout = _Layout(plan.side, size, query=1, key=3, head=2)
+    size = _Sizes.of(blocking, inputs)
+    layout = _Layout(blocking.side, size, query=1, key=3, head=2)
     return pl.pallas_call(
-        functools.partial(_backward_queries_block, plan, size),
+        functools.partial(_backward_queries_block, blocking, size),
         grid=(size.batch, size.query_blocks, size.heads, size.key_blocks),
         in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim), *layout.saved()],
         out_specs=[
@@ -109,20 +109,22 @@ def backward_queries(plan: Plan, inputs: Inputs, segments: Segments, saved: Any)
             jax.ShapeDtypeStruct((size.batch, size.queries, size.shared_dim), jnp.float32),
             jax.ShapeDtypeStruct((size.batch, size.heads, size.shared_dim), jnp.float32),
         ],
-        scratch_shapes=[pltpu.VMEM((plan.side, size.shared_dim), jnp.float32)],
+        scratch_shapes=[pltpu.VMEM((blocking.side, size.shared_dim), jnp.float32)],
         # The mixing's gradient stays in place while all queries of an example pass.
         compiler_params=_semantics("parallel", "arbitrary", "arbitrary", "arbitrary"),
-        interpret=plan.interpret,
+        interpret=blocking.interpret,
         name="collaborative_backward_queries",
     )(*_logit_inputs(inputs, segments), inputs.value, *saved)
 
 
-def backward_keys(plan: Plan, inputs: Inputs, segments: Segments, saved: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def backward_keys(
+    blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gradients of the key `[batch, key, shared_dim]`, values `[batch, heads, key, value_dim]` and the bias."""
-    size = _Sizes.of(plan, inputs)
-    layout = _Layout(plan.side, size, query=3, key=1, head=2)
+    size = _Sizes.of(blocking, inputs)
+    layout = _Layout(blocking.side, size, query=3, key=1, head=2)
     return pl.pallas_call(
-        functools.partial(_backward_keys_block, plan),
+        functools.partial(_backward_keys_block, blocking),
         grid=(size.batch, size.key_blocks, size.heads, size.query_blocks),
         in_specs=[*layout.logits(), layout.per_key_and_head(size.value_dim), *layout.saved()],
         out_specs=[
@@ -136,12 +138,12 @@ def backward_keys(plan: Plan, inputs: Inputs, segments: Segments, saved: Any) ->
             jax.ShapeDtypeStruct((size.batch, size.heads, 1, size.keys), jnp.float32),
         ],
         compiler_params=_semantics("parallel", "parallel", "arbitrary", "arbitrary"),
-        interpret=plan.interpret,
+        interpret=blocking.interpret,
         name="collaborative_backward_keys",
     )(*_logit_inputs(inputs, segments), inputs.value, *saved)
 
 
-def _forward_block(plan: Plan, key_blocks: int, *refs: Any) -> None:
+def _forward_block(blocking: Blocking, key_blocks: int, *refs: Any) -> None:
     tile, (value, context, logsumexp, highest, total, weighted) = _Tile(*refs[:6]), refs[6:]
     query_block, key_block = pl.program_id(2), pl.program_id(3)
 
@@ -151,9 +153,9 @@ def _forward_block(plan: Plan, key_blocks: int, *refs: Any) -> None:
         total[...] = jnp.zeros(total.shape, jnp.float32)
         weighted[...] = jnp.zeros(weighted.shape, jnp.float32)
 
-    @pl.when(_is_visible(plan, query_block, key_block))
+    @pl.when(_is_visible(blocking, query_block, key_block))
     def accumulate() -> None:
-        logits, _, _ = _logits(plan, tile, query_block, key_block)
+        logits, _, _ = _logits(blocking, tile, query_block, key_block)
         now = jnp.maximum(highest[...], logits.max(axis=1, keepdims=True))
         shrink, weights = jnp.exp(highest[...] - now), jnp.exp(logits - now)
         highest[...] = now
@@ -163,10 +165,10 @@ def _forward_block(plan: Plan, key_blocks: int, *refs: Any) -> None:
     @pl.when(key_block == key_blocks - 1)
     def finish() -> None:
         context[0, 0] = (weighted[...] / total[...]).astype(context.dtype)
-        logsumexp[0, 0] = _row(highest[...] + jnp.log(total[...]), plan.side)
+        logsumexp[0, 0] = _row(highest[...] + jnp.log(total[...]), blocking.side)
 
 
-def _backward_queries_block(plan: Plan, size: _Sizes, *refs: Any) -> None:
+def _backward_queries_block(blocking: Blocking, size: _Sizes, *refs: Any) -> None:
     tile, value, saved = _Tile(*refs[:6]), refs[6], refs[7:10]
     query_slope, mixing_slope, mixed_slope = refs[10:]
     query_block, head, key_block = pl.program_id(1), pl.program_id(2), pl.program_id(3)
@@ -183,9 +185,9 @@ def _backward_queries_block(plan: Plan, size: _Sizes, *refs: Any) -> None:
     def start_mixed() -> None:
         mixed_slope[...] = jnp.zeros(mixed_slope.shape, jnp.float32)
 
-    @pl.when(_is_visible(plan, query_block, key_block))
+    @pl.when(_is_visible(blocking, query_block, key_block))
     def accumulate() -> None:
-        _, _, slope = _slopes(plan, tile, value, saved, query_block, key_block)
+        _, _, slope = _slopes(blocking, tile, value, saved, query_block, key_block)
         mixed_slope[...] += _dot(slope.astype(tile.key.dtype), tile.key[0], 1, 0)
 
     @pl.when(key_block == size.key_blocks - 1)
@@ -195,7 +197,7 @@ def _backward_queries_block(plan: Plan, size: _Sizes, *refs: Any) -> None:
         mixing_slope[0, pl.ds(head, 1)] += of_mixing
 
 
-def _backward_keys_block(plan: Plan, *refs: Any) -> None:
+def _backward_keys_block(blocking: Blocking, *refs: Any) -> None:
     tile, value, saved = _Tile(*refs[:6]), refs[6], refs[7:10]
     key_slope, value_slope, bias_slope = refs[10:]
     key_block, head, query_block = pl.program_id(1), pl.program_id(2), pl.program_id(3)
@@ -209,9 +211,9 @@ def _backward_keys_block(plan: Plan, *refs: Any) -> None:
         value_slope[...] = jnp.zeros(value_slope.shape, jnp.float32)
         bias_slope[...] = jnp.zeros(bias_slope.shape, jnp.float32)
 
-    @pl.when(_is_visible(plan, query_block, key_block))
+    @pl.when(_is_visible(blocking, query_block, key_block))
     def accumulate() -> None:
-        mixed, weights, slope = _slopes(plan, tile, value, saved, query_block, key_block)
+        mixed, weights, slope = _slopes(blocking, tile, value, saved, query_block, key_block)
         context_slope = saved[0]
         key_slope[0] += _dot(slope.astype(mixed.dtype), mixed, 0, 0)
         value_slope[0, 0] += _dot(weights.astype(context_slope.dtype), context_slope[0, 0], 0, 0)
@@ -219,34 +221,34 @@ def _backward_keys_block(plan: Plan, *refs: Any) -> None:
 
 
 def _logits(
-    plan: Plan, tile: _Tile, query_block: jax.Array, key_block: jax.Array
+    blocking: Blocking, tile: _Tile, query_block: jax.Array, key_block: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A block of one head's logits, its mixed queries `[query, shared_dim]`, and which of its pairs may attend."""
     mixed = (tile.query[0].astype(jnp.float32) * tile.mixing[0]).astype(tile.query.dtype)
     logits = _dot(mixed, tile.key[0], 1, 1) + tile.bias[0, 0]
-    allowed = _allowed(plan, tile, query_block, key_block)
+    allowed = _allowed(blocking, tile, query_block, key_block)
     return jnp.where(allowed, logits, _MASKED), mixed, allowed
 
 
-def _allowed(plan: Plan, tile: _Tile, query_block: jax.Array, key_block: jax.Array) -> jax.Array:
-    """Which pairs of a block may attend, `[query, key]` bool."""
-    allowed = _column(tile.query_segments[0], plan.side) == tile.key_segments[0]
-    if not plan.causal:
+def _allowed(blocking: Blocking, tile: _Tile, query_block: jax.Array, key_block: jax.Array) -> jax.Array:
+    """Return the pairs of a block that may attend, `[query, key]` bool."""
+    allowed = _column(tile.query_segments[0], blocking.side) == tile.key_segments[0]
+    if not blocking.causal:
         return allowed
-    rows = query_block * plan.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 0)
-    columns = key_block * plan.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 1)
+    rows = query_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 0)
+    columns = key_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 1)
     return allowed & (columns <= rows)
 
 
 def _slopes(
-    plan: Plan, tile: _Tile, value: Any, saved: Any, query_block: jax.Array, key_block: jax.Array
+    blocking: Blocking, tile: _Tile, value: Any, saved: Any, query_block: jax.Array, key_block: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A block's mixed queries, its probabilities P and its gradient G with respect to the logits."""
     context_slope, logsumexp, products = saved
-    logits, mixed, allowed = _logits(plan, tile, query_block, key_block)
-    weights = jnp.exp(logits - _column(logsumexp[0, 0], plan.side))
+    logits, mixed, allowed = _logits(blocking, tile, query_block, key_block)
+    weights = jnp.exp(logits - _column(logsumexp[0, 0], blocking.side))
     weights_slope = _dot(context_slope[0, 0], value[0, 0], 1, 1)
-    slope = weights * (weights_slope - _column(products[0, 0], plan.side))
+    slope = weights * (weights_slope - _column(products[0, 0], blocking.side))
     return mixed, weights, jnp.where(allowed, slope, 0.0)
 
 
@@ -260,9 +262,9 @@ def _row(column: jax.Array, side: int) -> jax.Array:
     return jnp.transpose(jnp.broadcast_to(column, (side, side)))[:1]
 
 
-def _is_visible(plan: Plan, query_block: jax.Array, key_block: jax.Array) -> Any:
+def _is_visible(blocking: Blocking, query_block: jax.Array, key_block: jax.Array) -> Any:
     """Whether any pair of the block may attend, as far as causality says."""
-    return key_block <= query_block if plan.causal else True
+    return key_block <= query_block if blocking.causal else True
 
 
 def _dot(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:
@@ -283,21 +285,21 @@ class _Sizes(NamedTuple):
     key_blocks: int
 
     @classmethod
-    def of(cls, plan: Plan, inputs: Inputs) -> _Sizes:
+    def of(cls, blocking: Blocking, inputs: Inputs) -> _Sizes:
         batch, heads, keys, value_dim = inputs.value.shape
         _, queries, shared_dim = inputs.query.shape
-        return cls(batch, heads, queries, keys, shared_dim, value_dim, queries // plan.side, keys // plan.side)
+        return cls(batch, heads, queries, keys, shared_dim, value_dim, queries // blocking.side, keys // blocking.side)
 
 
 class _Layout:
-    """Which block of each array a grid step reads or writes; the grid is (batch, ...) with the given axis order."""
+    """Blocks of the arrays that a grid step reads or writes; the grid is (batch, ...) with the given axis order."""
 
     def __init__(self, side: int, size: _Sizes, *, query: int, key: int, head: int) -> None:
         self.side, self.size = side, size
         self.query, self.key, self.head = query, key, head
 
     def logits(self) -> list[pl.BlockSpec]:
-        """Of what `_Tile` names."""
+        """Return the blocks of the arrays that `_Tile` names."""
         return [
             self.per_query(self.size.shared_dim),
             self.per_key(self.size.shared_dim),

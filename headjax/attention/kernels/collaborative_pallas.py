@@ -54,9 +54,9 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
     of_keys = jnp.where(present, pad_axis(of_keys, 1, long_keys), -1)
     key_bias = jnp.zeros((batch, mixing.shape[0], 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
     key_bias = jnp.broadcast_to(key_bias, (batch, mixing.shape[0], 1, keys))
-    plan = blocks.Plan(side=side, causal=mask is not None and mask.causal, interpret=interpret)
+    blocking = blocks.Blocking(side=side, causal=mask is not None and mask.causal, interpret=interpret)
     context = _context(
-        plan,
+        blocking,
         Inputs(
             query=pad_axis(query[:, :, 0], 1, long_queries),
             key=pad_axis(key[:, :, 0], 1, long_keys),
@@ -70,22 +70,22 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _context(plan: blocks.Plan, inputs: Inputs, segments: Segments) -> jax.Array:
+def _context(blocking: blocks.Blocking, inputs: Inputs, segments: Segments) -> jax.Array:
     """`[batch, heads, query, value_dim]`."""
-    return blocks.forward(plan, inputs, segments)[0]
+    return blocks.forward(blocking, inputs, segments)[0]
 
 
-def _context_forward(plan: blocks.Plan, inputs: Inputs, segments: Segments) -> tuple[jax.Array, Any]:
-    context, logsumexp = blocks.forward(plan, inputs, segments)
+def _context_forward(blocking: blocks.Blocking, inputs: Inputs, segments: Segments) -> tuple[jax.Array, Any]:
+    context, logsumexp = blocks.forward(blocking, inputs, segments)
     return context, (inputs, segments, context, logsumexp)
 
 
-def _context_backward(plan: blocks.Plan, kept: Any, slope: jax.Array) -> tuple[Inputs, Segments]:
+def _context_backward(blocking: blocks.Blocking, kept: Any, slope: jax.Array) -> tuple[Inputs, Segments]:
     inputs, segments, context, logsumexp = kept
     products = jnp.einsum("bhqv,bhqv->bhq", slope.astype(jnp.float32), context.astype(jnp.float32))[:, :, None, :]
     saved = (slope.astype(context.dtype), logsumexp, products)
-    query, mixing = blocks.backward_queries(plan, inputs, segments, saved)
-    key, value, bias = blocks.backward_keys(plan, inputs, segments, saved)
+    query, mixing = blocks.backward_queries(blocking, inputs, segments, saved)
+    key, value, bias = blocks.backward_keys(blocking, inputs, segments, saved)
     gradients = Inputs(query=query, key=key, value=value, mixing=mixing.sum(axis=0)[:, None, :], bias=bias)
     cast = jax.tree.map(lambda gradient, array: gradient.astype(array.dtype), gradients, inputs)
     return cast, Segments(*(_no_gradient(array) for array in segments))

@@ -151,7 +151,7 @@ class TokenClassification(TaskOutput):
 
 
 def require_names(names: tuple[str, ...], classes: int) -> None:
-    """Raises `ConfigError` unless there are no names, or one for each class."""
+    """Raise `ConfigError` unless there are no names, or one for each class."""
     require(len(names) in (0, classes), "names", f"{len(names)} names for {classes} classes")
 
 
@@ -177,10 +177,10 @@ def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax
 
 
 def integer_labels(batch: Batch, ndim: int) -> jax.Array:
-    """The batch's labels.
+    """Return the batch's labels.
 
     Raises:
-        DataError: there are none, or they are no integers of `ndim` dimensions.
+        DataError: the batch has no labels, or not integers of `ndim` dimensions.
     """
     labels = batch_array(batch, "labels")
     if labels.ndim != ndim or not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -244,19 +244,19 @@ Classifier = Classification | DistilledClassification | TokenClassification
 
 
 def class_names(config: ModelConfig) -> tuple[str, ...]:
-    """The names of a classifier's classes in the order of their numbers; empty where it has none."""
+    """Return the names of a classifier's classes in the order of their numbers; empty where it has none."""
     output = getattr(config, "output", None)
     return output.names if isinstance(output, Classifier) else ()
 
 
 def names_or_numbers(config: ModelConfig) -> tuple[str, ...]:
-    """The names of a classifier's classes, their numbers where it has no names; empty for models of other kinds."""
+    """Return the names of a classifier's classes, or their numbers without names; empty for other models."""
     output = getattr(config, "output", None)
     return (output.names or class_numbers(output.classes)) if isinstance(output, Classifier) else ()
 
 
 def with_class_names(config: Any, names: Sequence[str]) -> Any:
-    """The config of a classifier that names no classes yet with these names; any other config as it is.
+    """Return the config of a classifier without class names with these names; any other config as it is.
 
     Names that only repeat the numbers, or that are not as many as the classes, are not taken.
     """
@@ -267,7 +267,7 @@ def with_class_names(config: Any, names: Sequence[str]) -> Any:
 
 
 def remembered_names(history: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The class names by a model's history, for directories that were written before configs held them."""
+    """Return the class names in a model's history, for directories that were written before configs held them."""
     for entry in reversed(history):
         if entry.get("action") == "task":
             return ()

@@ -31,7 +31,7 @@ class Vocabulary(NamedTuple):
 
 
 class Features(NamedTuple):
-    """What a task output is computed from.
+    """Inputs of a task output.
 
     Attributes:
         hidden: `[batch, length, width]`, output of the stack.
@@ -44,13 +44,13 @@ class Features(NamedTuple):
     embedding: jax.Array | None
 
     def require_pooled(self) -> jax.Array:
-        """The pooled vector; models are built with a pooler where a task reads it."""
+        """Return the pooled vector; models are built with a pooler where a task reads it."""
         if self.pooled is None:
             raise ConfigError("pooler: the output reads the pooled vector, so the model needs a pooler")
         return self.pooled
 
     def require_embedding(self) -> jax.Array:
-        """The token embeddings; models without are not built with a task that reads them."""
+        """Return the token embeddings; a task that reads them is only built into models that have them."""
         if self.embedding is None:
             raise ConfigError("output: it reads token embeddings, and the model has none")
         return self.embedding
@@ -74,15 +74,15 @@ class TaskOutput(Checked, abc.ABC):
 
     @abc.abstractmethod
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
-        """The declared parameters."""
+        """Declare the parameters."""
 
     @abc.abstractmethod
     def __call__(self, params: Params, features: Features, key: jax.Array | None) -> Logits:
-        """The logits; `key` draws dropout, None outside training."""
+        """Return the logits; `key` draws dropout, None outside training."""
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
-        """Losses of the batch's labels.
+        """Return the losses of the batch's labels.
 
         Raises:
             DataError: the batch has none.
@@ -90,14 +90,14 @@ class TaskOutput(Checked, abc.ABC):
 
     @abc.abstractmethod
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        """Floating-point operations for one example of this length."""
+        """Count the floating-point operations for one example of this length."""
 
     @abc.abstractmethod
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """What the loss reads of a training batch, as shapes and types."""
+        """Return shapes and types of the arrays of a training batch that the loss reads."""
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
-        """Which integers the labels may be, by name; -100 where a label may be left out."""
+        """Return the range of each array of labels, by name; -100 leaves a label out."""
         return {}
 
     def for_evaluation(self) -> TaskOutput:
@@ -126,16 +126,16 @@ class NoTask(TaskOutput):
         return {}
 
 
-def answer(
+def task_answer(
     task: TaskOutput, params: Params, features: Features, reports: Sequence[Mapping[str, Any]], options: Options
 ) -> Output:
-    """The output of an encoder with a task.
+    """Return the output of an encoder with a task.
 
     Args:
         task: makes logits.
         params: its parameters.
-        features: what it reads.
-        reports: per layer of the encoder what the probe made of it.
+        features: its inputs.
+        reports: results of the probe, by layer of the encoder.
         options: of the forward.
     """
     logits = task(params, features, fold(options.key, 3))

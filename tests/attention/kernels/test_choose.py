@@ -6,11 +6,10 @@ import logging
 
 import pytest
 
-from headjax.attention import Grouped, MultiHead, NoHeads, explain
+from headjax.attention import Grouped, MultiHead, explain
 from headjax.attention.kernels import KERNELS, CallFacts, choose, refusal, target
 from headjax.attention.kernels.choose import _say_once
 from headjax.core.errors import KernelError
-from tests.attention.formulations import FORMULATIONS
 
 MULTI_HEAD = MultiHead(num_heads=4, head_dim=64)
 
@@ -87,31 +86,7 @@ def test_the_choice_is_logged_once(caplog):
     assert [record.getMessage().split(" (")[0] for record in caplog.records] == ["attention on tpu: splash"]
 
 
-def test_explain_answers_for_other_machines():
-    assert explain(MULTI_HEAD, query_length=100).implementation == "einsum"
-    assert explain(MULTI_HEAD, query_length=256, causal=True, padding=True, platform="tpu").implementation == "splash"
-    assert explain(MULTI_HEAD, query_length=256, platform="tpu", devices=8).implementation == "einsum"
-    assert explain(MULTI_HEAD, query_length=10, dtype="bfloat16", bias=True, platform="gpu").implementation == "cudnn"
-    assert (
-        explain(FORMULATIONS["collaborative"], query_length=9, platform="tpu").implementation == "collaborative_pallas"
-    )
-    assert explain(NoHeads(), query_length=9).implementation == "none"
-    wide = MultiHead(num_heads=1, head_dim=768)
-    with pytest.raises(KernelError, match="qk_dim is 768, and its largest is 128"):
-        explain(wide, query_length=128, dtype="bfloat16", implementation="cudnn", platform="gpu")
-    with pytest.raises(KernelError, match="no dropout"):
-        explain(MULTI_HEAD, query_length=128, dropout=0.1, implementation="xla")
-    with pytest.raises(KernelError, match="it adds no bias to the logits"):
-        explain(MULTI_HEAD, query_length=128, segments=True, bias=True, implementation="splash", platform="tpu")
-
-
 def test_a_target_holds_only_within():
     with target("tpu"):
         assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "splash"
     assert explain(Grouped(num_heads=4, kv_heads=2, head_dim=8), query_length=128).implementation == "einsum"
-
-
-def test_talking_heads_refuse_kernels_that_cannot_mix():
-    talking = FORMULATIONS["talking"]
-    with pytest.raises(KernelError, match="talking heads mix the weights of all heads, and it never holds"):
-        explain(talking, query_length=6, implementation="xla")

@@ -1,0 +1,34 @@
+"""Results of a forward, losses, and head stacks of a config."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.core.errors import DataError
+from headjax.models.config import Loss, Output
+from tests import tiny
+
+
+def test_losses_are_means_over_targets():
+    loss = Loss(jnp.asarray([6.0, 1.0, 0.0]), jnp.asarray([3.0, 1.0, 0.0]))
+    assert float(loss.mean()) == 7.0 / 4.0
+    np.testing.assert_array_equal(loss.per_example(), [2.0, 1.0, 0.0])
+
+
+def test_results_that_a_forward_lacks_are_named():
+    output = Output(hidden=jnp.zeros((1, 2, 3)))
+    with pytest.raises(DataError, match=r"^logits: the model has no output for this task$"):
+        output.require_logits()
+    with pytest.raises(DataError, match=r"^start_logits: the model has no output for this task$"):
+        output.require_logits("start_logits")
+    with pytest.raises(DataError, match=r"^probes: the forward was given no probe$"):
+        output.require_probes()
+
+
+def test_head_stacks_are_those_that_the_layers_have():
+    config = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.collaborative()))
+    attentions = config.attentions()
+    assert list(attentions) == ["decoder"]
+    assert attentions["decoder"] == (tiny.layer().attention, tiny.collaborative())
