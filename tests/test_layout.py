@@ -60,6 +60,8 @@ WHOLE_PROGRAM = {
     "heads/test_every_model.py": "head work on every kind of model",
     "heads/test_parity.py": "scores against PyTorch",
     "heads/test_processes.py": "scores and ablations by several processes",
+    "commands/test_bad_requests.py": "refusals of every command",
+    "commands/test_every_family.py": "commands on imported models",
     "conversion/test_every_family.py": "conversions of imported models",
     "hub/test_parity.py": "imports and exports against PyTorch",
 }
@@ -69,8 +71,6 @@ OUTSIDE = {"configs", "notebooks"}
 """Folders of tests that mirror a folder beside the package."""
 
 UNMIRRORED = {
-    "bench",
-    "commands",
     "core",
     "data",
     "evaluation",
@@ -78,9 +78,7 @@ UNMIRRORED = {
     "initialization",
     "mesh",
     "papers.py",
-    "plan",
     "quickstart",
-    "report",
     "training",
 }
 """Packages whose tests do not mirror them yet."""

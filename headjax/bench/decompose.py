@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.bench.hub import peak_bytes
-from headjax.bench.result import BenchResult
+from headjax.bench.result import BenchResult, in_new_process, peak_bytes
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import summarize
@@ -52,7 +49,7 @@ def run(progress: Progress = silent) -> BenchResult:
         np.savez(weights, query=query, key=key)
         for repeat in range(REPEATS):
             for place, name in enumerate(DECOMPOSERS):
-                measured[name].append(_in_new_process(name, weights))
+                measured[name].append(in_new_process(decompose_and_report, name, str(weights)))
                 bar(repeat * len(DECOMPOSERS) + place + 1, {})
     summaries = {name: _summary(runs) for name, runs in measured.items()}
     ours, peer = summaries.values()
@@ -135,15 +132,6 @@ def _parafac() -> Callable[[np.ndarray, np.ndarray], Factors]:
 
 DECOMPOSERS = {"headjax": _headjax, "tensorly.decomposition.parafac": _parafac}
 """Ways to decompose, by name; each imports what it needs before anything is timed."""
-
-
-def _in_new_process(name: str, weights: Path) -> dict[str, Any]:
-    code = f"from headjax.bench.decompose import decompose_and_report; decompose_and_report({name!r}, {str(weights)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise HeadjaxError(f"decompose: {name}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

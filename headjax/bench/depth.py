@@ -1,4 +1,4 @@
-"""`headjax bench depth`: what 144 single-head layers cost to compile, hold and run, beside 12 layers of 12 heads."""
+"""`headjax bench depth`: time and memory of 144 single-head layers to compile and run, beside 12 layers of 12 heads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from headjax.bench.bert import bert
 from headjax.bench.result import BenchResult
+from headjax.bench.train_step import bert
 from headjax.core import tensors as declared
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns

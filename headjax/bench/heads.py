@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.bench.bert import bert
-from headjax.bench.head_masks import torch_gate_gradient
 from headjax.bench.result import BenchResult
+from headjax.bench.train_step import bert
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.timing import Timing, time_in_turns
@@ -182,7 +182,7 @@ def _time_forwards(models: dict[str, Model], bar: Update) -> dict[int, dict[str,
 
 
 def speed_up(timings: dict[str, Timing]) -> float:
-    """How many times as fast the pruned model is."""
+    """Return the time of the whole model over the time of the pruned one."""
     return timings["whole"].median / timings["pruned"].median
 
 
@@ -234,3 +234,52 @@ def _speed_table(speeds: dict[int, dict[str, Timing]], predicted: dict[int, floa
     counts = ", ".join(f"{size}: {repeats}" for size, repeats in SPEEDS.items())
     note = f"Half of the heads removed at random over all layers, {LENGTH} tokens; medians, runs by batch: {counts}."
     return Table(columns, rows, title="Half of the heads removed", notes=(note,))
+
+
+@contextlib.contextmanager
+def gated(projections: Sequence[Any], gates: Any) -> Iterator[None]:
+    """While open, every head's context is multiplied by its gate before the output projection.
+
+    Args:
+        projections: each attention's output projection, a `torch.nn.Module` whose input `[batch, query, width]` is the
+            heads' contexts side by side.
+        gates: `[layers, batch, query, heads]`, or 1 in place of `query`; a tensor.
+    """
+
+    def hook(layer: int) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
+        def multiply(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            heads = inputs[0].unflatten(-1, (gates.shape[-1], -1))
+            return (heads * gates[layer][..., None]).flatten(-2), *inputs[1:]
+
+        return multiply
+
+    handles = [module.register_forward_pre_hook(hook(layer)) for layer, module in enumerate(projections)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def torch_gate_gradient(
+    projections: Sequence[Any], shape: tuple[int, int, int], loss: Callable[[], Any]
+) -> tuple[Any, Any]:
+    """The summed loss of a batch and its gradient in the gates, from one forward and one backward.
+
+    Examples do not see each other, so that the gradient of the sum holds every example's own.
+
+    Args:
+        projections: see `gated`.
+        shape: `(batch, query, heads)` of the gates; a query of 1 sums over positions.
+        loss: computes the summed loss with the gated model.
+
+    Returns:
+        The loss, a scalar, and `[layers, batch, query, heads]`.
+    """
+    import torch
+
+    gates = torch.ones(len(projections), *shape, requires_grad=True)
+    with gated(projections, gates):
+        total = loss()
+    (gradient,) = torch.autograd.grad(total, gates)
+    return total.detach(), gradient

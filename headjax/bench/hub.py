@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -14,9 +11,8 @@ from typing import Any
 
 import jax
 
-from headjax.bench.bert import bert
-from headjax.bench.result import BenchResult
-from headjax.core.errors import HeadjaxError
+from headjax.bench.result import BenchResult, in_new_process, peak_bytes
+from headjax.bench.train_step import bert
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import summarize
 from headjax.report import numbers
@@ -40,7 +36,7 @@ def run(progress: Progress = silent) -> BenchResult:
         size = to_huggingface(Model(config, config.initialize(jax.random.key(0))), Path(folder) / "model").bytes
         for repeat in range(REPEATS):
             for place, name in enumerate(READERS):
-                measured[name].append(_in_new_process(name, Path(folder) / "model"))
+                measured[name].append(in_new_process(read_and_report, name, str(Path(folder) / "model")))
                 bar(repeat * len(READERS) + place + 1, {})
     summaries = {name: _summary(runs, size) for name, runs in measured.items()}
     ours, peer = summaries.values()
@@ -56,16 +52,6 @@ def read_and_report(name: str, directory: str) -> None:
     held = read(Path(directory))
     seconds = time.perf_counter() - start
     print(json.dumps({"seconds": seconds, "peak_bytes": peak_bytes(), "before_bytes": before, "arrays": len(held)}))
-
-
-def peak_bytes() -> int:
-    """The most memory this process has held so far."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return 1024 * int(line.split()[1])
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _headjax() -> Callable[[Path], Mapping[str, Any]]:
@@ -88,15 +74,6 @@ def _safetensors() -> Callable[[Path], Mapping[str, Any]]:
 
 READERS = {"headjax": _headjax, "safetensors.numpy.load_file": _safetensors}
 """Ways to read a directory, by name; each imports what it needs before anything is timed."""
-
-
-def _in_new_process(name: str, directory: Path) -> dict[str, float]:
-    code = f"from headjax.bench.hub import read_and_report; read_and_report({name!r}, {str(directory)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise HeadjaxError(f"hub: {name}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def _summary(runs: list[dict[str, float]], size: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ HEADLINE = "packed rows from shards"
 
 
 class Reading(NamedTuple):
-    """How fast a source is read.
+    """Reading speed of a source.
 
     Attributes:
         seconds: of one batch, over repeats of `BATCHES` batches.

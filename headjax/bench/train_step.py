@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.bench.bert import bert
+from headjax.attention.multi_head import MultiHead
 from headjax.bench.result import BenchResult
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
@@ -16,6 +16,11 @@ from headjax.core.timing import Timing, time_in_turns
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
+from headjax.models.config import ModelConfig
+from headjax.models.encoder import Bert
+from headjax.models.outputs import Pooler
+from headjax.models.sublayers import Dense
+from headjax.models.tasks import MaskedLanguageModel, TaskOutput
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
@@ -96,3 +101,34 @@ def _peer() -> Callable[[], Any]:
         optimizer.step()
 
     return once
+
+
+def bert(
+    num_heads: int,
+    num_layers: int,
+    *,
+    width: int = 768,
+    hidden: int = 3072,
+    task: TaskOutput = MaskedLanguageModel(),
+    dropout: float = 0.0,
+) -> ModelConfig:
+    """Return the config of a BERT with heads of 64.
+
+    Args:
+        num_heads: heads a layer.
+        num_layers: layers.
+        width: size of the residual stream.
+        hidden: inner feed-forward size.
+        task: its output.
+        dropout: rate everywhere; benchmarks against other libraries leave it at 0, since generators differ.
+    """
+    return Bert(
+        width=width,
+        num_layers=num_layers,
+        attention=MultiHead(num_heads=num_heads, head_dim=64),
+        feed_forward=Dense(hidden),
+        pooler=Pooler() if task.needs_pooler else None,
+        task=task,
+        dropout=dropout,
+        attention_dropout=dropout,
+    ).build()

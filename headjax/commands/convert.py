@@ -109,7 +109,7 @@ def _convert(model: Model, options: Options, batches: Sequence[Batch] | None) ->
 
 
 def _costs(before: Model, after: Model) -> dict[str, Any]:
-    """What attention costs both models by length, and up to which length the new one costs no more."""
+    """Return the cost of attention of both models by length, and the length up to which the new one costs no more."""
     from headjax.conversion.analysis import model_break_even, model_costs
 
     pairs = zip(model_costs(before.config, LENGTHS), model_costs(after.config, LENGTHS), strict=True)

@@ -35,8 +35,7 @@ def run(options: Options, progress: Progress) -> Result:
     import jax
 
     from headjax.plan.elsewhere import Elsewhere
-    from headjax.plan.largest_batch import largest_batch
-    from headjax.plan.plan import check_plan, plan_config
+    from headjax.plan.plan import check_plan, largest_batch, plan_config
     from headjax.plan.tpu import find_slice
     from headjax.training.config import load_config
 
@@ -84,7 +83,7 @@ def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
 
 
 def _slices(plans: list[Plan]) -> Table:
-    from headjax.plan.roofline import ASSUMPTIONS
+    from headjax.plan.tpu import ASSUMPTIONS
 
     columns = (
         Column("Slice"),

@@ -29,7 +29,7 @@ RESCALED = 4
 
 
 class Drop(NamedTuple):
-    """How much of a metric may be lost: in its own unit, or as a share of what it is with all heads."""
+    """The largest loss of a metric: in its own unit, or as a share of its value with all heads."""
 
     amount: float
     relative: bool

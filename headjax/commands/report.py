@@ -32,7 +32,7 @@ class Options(ExamplesOptions):
 def run(options: Options, progress: Progress) -> Result:
     """Scores, ablates, prunes by gates and looks at the heads of a model; writes one HTML page."""
     from headjax.evaluation.specs import load_task
-    from headjax.head_report.page import best_head_table, curve_table, tolerance, write_report
+    from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
     model, examples = open_model_and_examples(options)

@@ -26,7 +26,7 @@ SHARES = (0.9, 0.95, 0.99)
 """Shares of the variance that ranks are given for."""
 
 PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T"}
-"""What is decomposed, and how plots name it."""
+"""Decomposed matrices, and their names in plots."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Options(ExamplesOptions):
 
 
 def run(options: Options, progress: Progress) -> Result:
-    """How far queries and keys are low rank, alone and together; with a task, what context and content are worth."""
+    """Return ranks of queries and keys, alone and together; with a task, its metrics with context or content alone."""
     from headjax.conversion.analysis import captured_variance, rank_budget
 
     model, examples = open_model_and_examples_if_any(options)

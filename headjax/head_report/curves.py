@@ -60,7 +60,7 @@ class CurveConfig(Checked):
 
 
 class Judge(NamedTuple):
-    """How a set of gates is judged.
+    """Judgement of a set of gates by a task.
 
     Attributes:
         task: the task, on whose evaluation examples.

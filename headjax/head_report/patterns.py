@@ -1,4 +1,4 @@
-"""What a few heads attend to in one example."""
+"""Attention of a few heads on one example."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Pattern(NamedTuple):
 
 
 def patterns(model: Model, batch: Batch, heads: Sequence[HeadId], count: int) -> dict[str, Pattern]:
-    """By head stack, the attention of the first `count` of its heads on the batch's first example.
+    """Return, by head stack, the attention of the first `count` of its heads on the batch's first example.
 
-    Padding is left out, and so is what comes after `MOST_TOKENS` tokens.
+    Padding is left out, and so are tokens after the first `MOST_TOKENS`.
 
     Args:
         model: the model.
@@ -63,7 +63,7 @@ def patterns(model: Model, batch: Batch, heads: Sequence[HeadId], count: int) ->
 
 
 def _sides(stack: str, model: Model) -> tuple[str, str]:
-    """Which tokens are a head stack's queries and keys."""
+    """Return the sides whose tokens are a head stack's queries and keys."""
     if "cross" not in model.config.attentions():
         return "input", "input"
     return {"encoder": ("input", "input"), "decoder": ("target", "target"), "cross": ("target", "input")}[stack]

@@ -1,4 +1,4 @@
-"""What the report says about a model's heads, as one value."""
+"""Measurements of a model's heads for the report, as one value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS = ("importance", "importance+normalize", "fisher_blocks+rescale", "hies",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig(Checked):
-    """How much to measure.
+    """Settings of the measurements.
 
     Attributes:
         limit: evaluate on the first so many examples; 0 is all.
@@ -97,7 +97,7 @@ class Snapshot(NamedTuple):
 
 
 class HeadStudy(NamedTuple):
-    """Everything the report shows.
+    """All measurements that the report shows.
 
     Attributes:
         model: the model.
@@ -106,7 +106,7 @@ class HeadStudy(NamedTuple):
         config: how much was measured.
         baseline: the task's metrics.
         examples: number of examples they were measured on.
-        ordered_by: what heads were ordered by, in words.
+        ordered_by: the examples that heads were ordered by, in words.
         scores: every head score, on the selection examples.
         effects: by mode of `ablate`, on the evaluation examples.
         best: the head of every layer with the least loss on the selection examples when it is the only one left.

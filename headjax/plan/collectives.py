@@ -1,4 +1,4 @@
-"""What devices say to each other in one run of a compiled program, read off its text."""
+"""Messages between devices in one run of a compiled program, read from the program's text."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
 
 
 def _runs(computations: dict[str, list[_Instruction]], entry: str) -> dict[str, int]:
-    """How often each computation runs in one run of the entry."""
+    """Return the number of times that each computation runs in one run of the entry."""
     runs: dict[str, int] = {}
 
     def visit(name: str, times: int) -> None:
@@ -101,7 +101,7 @@ def _called(instruction: _Instruction) -> list[str]:
 
 
 def _trips(loop: _Instruction, computations: dict[str, list[_Instruction]]) -> int:
-    """How often a loop's body runs: as the compiler notes, or the one number that its condition compares with."""
+    """Return the number of runs of a loop's body: the compiler's note, or the one number in the loop's condition."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
     condition = _CONDITION.search(loop.rest)

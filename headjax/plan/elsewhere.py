@@ -1,4 +1,4 @@
-"""Calls in a process of their own: what crashes there leaves one line here."""
+"""Calls in a process of their own: a crash there is an error of one line here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Elsewhere:
         self._folder.cleanup()
 
     def call(self, function: Callable[Given, Returned], *args: Given.args, **options: Given.kwargs) -> Returned:
-        """What the function returns or raises there; function and arguments must be picklable.
+        """Return or raise what the function returns or raises there; function and arguments must be picklable.
 
         Raises:
             Crashed: the process ended.
@@ -76,7 +76,7 @@ class Elsewhere:
 
 
 def _serve(calls: Connection, said: str) -> None:
-    """What the process does: one call after another, until there are no more."""
+    """Serve calls one after another until the connection ends; the process runs this."""
     file = os.open(said, os.O_WRONLY | os.O_CREAT)
     os.dup2(file, sys.stderr.fileno())
     os.close(file)

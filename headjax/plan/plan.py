@@ -1,11 +1,12 @@
-"""What a training step needs on a TPU slice: the real step, compiled for it on a machine without one."""
+"""Plans of training steps, compiled for a TPU slice on a machine without one, and the largest batch that fits."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +15,10 @@ from jax.sharding import Mesh
 from headjax.attention.kernels import target
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Checked, Size
+from headjax.core.progress import Progress, silent
 from headjax.core.serialize import from_data
 from headjax.initialization import Initialization, architecture
-from headjax.mesh.mesh import MeshConfig, check_batch_size
+from headjax.mesh.mesh import MeshConfig, batch_parts, check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
@@ -24,16 +26,21 @@ from headjax.models.config import ModelConfig
 from headjax.models.recipe import Recipe
 from headjax.models.summary import check_kernels
 from headjax.plan.collectives import Collective, collectives
-from headjax.plan.roofline import Roofline, roofline
-from headjax.plan.tpu import GIB, Slice
+from headjax.plan.tpu import GIB, Roofline, Slice, roofline
 from headjax.training.optimizer import Optimizer
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
 
+RESOLUTION = 8
+"""The largest batch is searched to one part in this many."""
+
+TYPICAL_ATTEMPTS = 4
+"""Compilations that finding the largest batch usually takes."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig(Checked):
-    """What of a training run its compiled step depends on, see `headjax.training.config.TrainConfig`.
+    """Fields of a training run that its compiled step depends on, see `headjax.training.config.TrainConfig`.
 
     Attributes:
         model: recipe of the model.
@@ -43,7 +50,7 @@ class PlanConfig(Checked):
         compute: type, attention kernel and rematerialisation.
         mesh: how devices are arranged.
         initialization: how a fresh model starts; it may change the architecture.
-        sharding: what of the state lies where on them, beyond the rules.
+        sharding: placement of the state on the devices, beyond the rules.
         accumulate: parts of each batch that are computed one after another.
         prng: where dropout takes its random bits from.
     """
@@ -61,14 +68,14 @@ class PlanConfig(Checked):
 
 
 class Plan(NamedTuple):
-    """What the compiler says of a training step on a slice.
+    """Sizes and operations of a training step on a slice, by the compiler.
 
     Attributes:
         topology: name of the slice.
         devices: number of JAX devices.
         batch_size: examples per step, over all devices.
         length: tokens of an example.
-        remat: what the backward pass recomputes, see `headjax.models.compute.Compute`.
+        remat: the part that the backward pass recomputes, see `headjax.models.compute.Compute`.
         accumulate: parts of the batch that are computed one after another.
         prng: where dropout takes its random bits from.
         fits: whether the step fits into memory.
@@ -131,7 +138,7 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 
     Raises:
         ConfigError: a mesh that does not fill the slice, a batch or a tensor that does not divide over it, a kernel
-            that the model cannot use, an initialisation that is none for it.
+            that the model cannot use, an initialisation for other models.
         HeadjaxError: the TPU compiler is not installed.
     """
     mesh = config.mesh.build(where.devices())
@@ -219,3 +226,53 @@ def _needed(message: str) -> int:
         raise ConfigError(f"the step cannot be compiled for this slice: {' '.join(message.split())[:300]}")
     number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
     return int(float(number) * GIB * {"K": 2**-20, "M": 2**-10, "G": 1, "T": 2**10}[unit])
+
+
+def largest_batch(
+    config: PlanConfig, where: Slice, compiled: Callable[[PlanConfig, Slice], Plan] = plan, progress: Progress = silent
+) -> Plan | None:
+    """The plan with the largest batch that fits, to one part in `RESOLUTION`; None when no batch fits.
+
+    From the config's batch on, halved until it fits, and doubled, the next to try is where a line through the memory of
+    the last two that fit has no memory left. Batches are multiples of the devices and parts that split them.
+
+    Args:
+        config: the run.
+        where: the slice.
+        compiled: makes a plan.
+        progress: shows the advance.
+    """
+    mesh = config.mesh.build(where.devices())
+    unit = config.accumulate * batch_parts(mesh)
+    fitting: list[Plan] = []
+    units, high = max(config.batch_size // unit, 1), None
+    with progress("largest batch", TYPICAL_ATTEMPTS, "compilations or so") as bar:
+        for attempt in itertools.count(1):
+            tried = compiled(dataclasses.replace(config, batch_size=units * unit), where)
+            bar(min(attempt, TYPICAL_ATTEMPTS), {"batch": tried.batch_size, "fits": float(tried.fits)})
+            if tried.fits:
+                fitting.append(tried)
+            else:
+                high = units
+            low = fitting[-1].batch_size // unit if fitting else 0
+            if high is not None and high - low <= max(low // RESOLUTION, 1):
+                break
+            units = _ahead(fitting, unit)
+            if high is not None and not low < units < high:
+                units = (low + high) // 2
+    return fitting[-1] if fitting else None
+
+
+def _ahead(fitting: list[Plan], unit: int) -> int:
+    """A number of units that may be the last to fit, at least one part in `RESOLUTION` above those that do."""
+    if not fitting:
+        return 0
+    last = fitting[-1]
+    low = last.batch_size // unit
+    if len(fitting) == 1:
+        return 2 * low
+    before = fitting[-2]
+    slope = (last.peak_bytes_per_device - before.peak_bytes_per_device) / (last.batch_size - before.batch_size)
+    left = last.hbm_bytes_per_device - last.peak_bytes_per_device
+    more = int(left / slope / unit) if slope > 0 else low
+    return low + max(more, low // RESOLUTION, 1)

@@ -1,4 +1,4 @@
-"""TPU slices by their Cloud names: their chips, shapes and memory, and devices to compile for without having one."""
+"""TPU slices by their Cloud names: chips, shapes, memory, devices to compile for, and the shortest time of a step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.plan.collectives import Collective
 
 GIB = 2**30
 
@@ -73,7 +74,7 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
 }
-"""What lets libtpu compile on a machine that is no TPU host; of the type it only wants to know that there is one."""
+"""Variables with which libtpu compiles on a machine without a TPU; any accelerator type will do."""
 
 
 class Slice(NamedTuple):
@@ -175,3 +176,67 @@ def _known(*chips: Chip) -> str:
     if len(chips) == 1:
         return ", ".join(names)
     return ", ".join(f"{chip.name}-{_sizes(chip)[0]} to {chip.name}-{_sizes(chip)[-1]}" for chip in chips)
+
+
+ASSUMPTIONS = (
+    "No step is faster than the slowest of three, which overlap perfectly: arithmetic at the chip's peak in bfloat16, "
+    "memory traffic at its bandwidth, messages at that of all its links.",
+    "Arithmetic: matrix products, the backward pass twice the forward, and one forward more where all is recomputed "
+    "(remat full; what remat dots recomputes is left out), spread evenly over the devices.",
+    "Memory: parameters, optimizer state and batch read once, new state written once, temporaries written and read "
+    "once. Messages: all-reduce sends its bytes twice, the others once.",
+    "Left out: element-wise work, and dropout's random bits, which are many with prng threefry2x32. MFU counts no "
+    "recomputation. Real steps take longer.",
+)
+"""Assumptions of the estimate."""
+
+
+class Roofline(NamedTuple):
+    """Seconds of one step if one resource were all that limited it, and what follows.
+
+    Attributes:
+        compute_seconds: arithmetic.
+        memory_seconds: traffic to and from HBM.
+        collective_seconds: messages between devices.
+        step_seconds: the largest of them.
+        mfu: the most that model FLOPs utilisation can be: the share of the peak that useful operations take.
+        operations_per_byte: arithmetic intensity, operations per byte of memory traffic.
+    """
+
+    compute_seconds: float
+    memory_seconds: float
+    collective_seconds: float
+    step_seconds: float
+    mfu: float
+    operations_per_byte: float
+
+    @property
+    def bound(self) -> str:
+        """The resource that limits the step: `compute`, `memory` or `collectives`."""
+        seconds = {
+            "compute": self.compute_seconds,
+            "memory": self.memory_seconds,
+            "collectives": self.collective_seconds,
+        }
+        return max(seconds, key=lambda name: seconds[name])
+
+
+def roofline(
+    chip: Chip, *, flops: float, recomputed: float, traffic: float, collectives: Mapping[str, Collective]
+) -> Roofline:
+    """The estimate for one device's part of a step, under `ASSUMPTIONS`.
+
+    Args:
+        chip: the generation, whose chips' devices share evenly what a chip has.
+        flops: useful operations.
+        recomputed: operations done twice.
+        traffic: bytes to and from memory.
+        collectives: messages of the compiled step.
+    """
+    peak = chip.peak_flops / chip.devices
+    sent = sum(entry.bytes * (2 if kind == "all-reduce" else 1) for kind, entry in collectives.items())
+    compute = (flops + recomputed) / peak
+    memory = traffic * chip.devices / chip.hbm_bandwidth
+    messages = sent * chip.devices / chip.link_bandwidth
+    step = max(compute, memory, messages)
+    return Roofline(compute, memory, messages, step, flops / peak / step, (flops + recomputed) / traffic)

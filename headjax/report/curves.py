@@ -253,7 +253,7 @@ def _curve(field: str, points: Points, scale: str) -> Curve:
 
 
 def _group(points: Points) -> int:
-    """How many consecutive points to average so that few enough are left to draw."""
+    """Return the number of consecutive points to average, so that few enough are left to draw."""
     return max(1, -(-len(points) // _MOST_POINTS))
 
 

@@ -116,7 +116,7 @@ def _scaled(value: float | None, prefixes: tuple[str, ...], unit: str) -> str:
 
 
 def _special(value: float | None) -> str | None:
-    """The text of what is no ordinary number, None for one."""
+    """Return the text of a missing or infinite value, None for an ordinary number."""
     if value is None or math.isnan(value):
         return MISSING
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, in light and dark, on a desk and on a phone."""
+"""Report pages: one HTML file that needs nothing else, in light and dark, on a desk and on a phone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A plot with its caption: what to see in it and how it was measured."""
+    """A plot with its caption, which explains the plot and the measurement."""
 
     plot: Plot
     caption: str

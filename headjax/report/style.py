@@ -1,4 +1,4 @@
-"""How every plot looks: one style, colours for colour-blind readers too, the same bytes for the same input."""
+"""The style of plots: one look for all, colours for colour-blind readers too, the same bytes for the same input."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _PARAMETERS: Any = {
 
 
 class Look(NamedTuple):
-    """What tells one series from another: colour, marker and dashes together, so that none is needed alone."""
+    """Colour, marker and dashes of a series, each of which tells it from the others."""
 
     color: str
     marker: str
@@ -87,7 +87,7 @@ class Plot(NamedTuple):
 
     Attributes:
         figure: the Matplotlib figure.
-        alt: what it shows, in words, for readers who cannot see it.
+        alt: a description in words, for readers who cannot see it.
     """
 
     figure: Figure
@@ -98,7 +98,7 @@ class Plot(NamedTuple):
         return self._save("svg", 200, dict.fromkeys(("Date", "Creator", "Format", "Type"))).decode()
 
     def _repr_png_(self) -> bytes:
-        """What a notebook shows."""
+        """Return the picture that a notebook shows."""
         return self.png(dpi=100)
 
     def png(self, dpi: int = 200) -> bytes:

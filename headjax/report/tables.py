@@ -49,8 +49,8 @@ class Table:
     Attributes:
         columns: the columns.
         rows: one sequence of values a row; None and NaN print as a dash in a column of numbers.
-        title: what the table shows.
-        notes: what a reader must know to judge the numbers, such as how they were measured.
+        title: heading of the table.
+        notes: facts by which to judge the numbers, such as the way they were measured.
 
     Raises:
         DataError: a row has another number of cells than there are columns.

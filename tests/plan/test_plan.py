@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +10,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.cli import main
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import abstract, count
 from headjax.models.config import Options
-from headjax.plan.collectives import Collective
-from headjax.plan.plan import Plan, _needed, check_plan, plan, plan_config
-from headjax.plan.roofline import Roofline, roofline
-from headjax.plan.tpu import CHIPS, GIB, Slice
+from headjax.plan.plan import Plan, _needed, check_plan, largest_batch, plan, plan_config
+from headjax.plan.tpu import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = sorted(path.stem for path in (ROOT / "configs" / "papers").glob("*.py"))
@@ -38,13 +34,6 @@ def get_config(arg=""):
         "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.001}},
     })
 """
-
-
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "config.py"
-    path.write_text(CONFIG)
-    return str(path)
 
 
 def data(**changes):
@@ -87,48 +76,6 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
         check_plan(plan_config(data(initialization={"kind": "admin"})), eight_devices)
 
 
-def test_every_slice_is_checked_before_the_first_compiles(eight_devices, config, monkeypatch, capsys):
-    monkeypatch.setattr("headjax.plan.plan._compile", None)
-    monkeypatch.setattr(Slice, "devices", lambda self: jax.devices() * (self.num_devices // 8))
-    arguments = ["--config", config, "--topology", "v5e-8", "--scale", "64"]
-    assert main(["plan", *arguments]) == 2
-    assert "batch_size: 32 does not divide over 64 devices" in capsys.readouterr().err
-
-
-def test_a_crash_of_the_compiler_is_one_line(eight_devices, config, monkeypatch, capsys):
-    monkeypatch.setattr("headjax.plan.plan.plan", crash)
-    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("headjax: error: v5e-8: the TPU's compiler crashed on the step with a batch of 32 (SIGSEGV ")
-    assert "another compute.remat" in said
-
-
-def crash(config, where):
-    os.write(2, b"*** SIGSEGV STACK OVERFLOW received by PID 7 on cpu 0 ***\n")
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def test_an_unknown_slice_is_one_line(config, capsys):
-    assert main(["plan", "--config", config, "--topology", "v9-8"]) == 2
-    assert capsys.readouterr().err.startswith("headjax: error: topology: unknown TPU slice 'v9-8'; known: v2-8 to ")
-
-
-def test_the_command_prints_what_the_compiler_said(eight_devices, config, monkeypatch, capsys):
-    estimate = Roofline(0.25, 0.5, 0.125, 0.5, 0.4375, 321.0)
-    sent = {"all-reduce": Collective(3, 2_500_000)}
-    fits = Plan("v5e-8", 8, 32, 16, "full", 1, "rbg", True, 10**9, 2 * 10**9, 7e12, sent, 1.0, estimate)
-    monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: fits)
-    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
-    printed = capsys.readouterr().out
-    for expected in ("7.00 TFLOP", "500 ms", "memory", "43.8%", "321", "2.50 MB", "full", "bfloat16"):
-        assert expected in printed, expected
-    assert "fits on v5e-8: 1.00 GB of 2.00 GB per device" in printed
-    refused = fits._replace(fits=False, collectives={}, estimate=None, peak_bytes_per_device=4 * 10**9)
-    monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: refused)
-    assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
-    assert "does not fit on v5e-8: at least 4.00 GB wanted, 2.00 GB there" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_config_says_which_batch_it_takes(name):
     from headjax.core.configuration import load_config
@@ -142,17 +89,6 @@ def test_every_paper_config_says_which_batch_it_takes(name):
 
     losses = jax.eval_shape(loss, abstract(model.tensors()), batch)
     assert losses.total.shape == (2,)
-
-
-def test_the_roofline_is_its_highest_resource():
-    chip = CHIPS["v3"]
-    sent = {"all-reduce": Collective(1, 10**9), "all-gather": Collective(3, 10**9)}
-    found = roofline(chip, flops=123e12 / 2, recomputed=123e12 / 4, traffic=450e9, collectives=sent)
-    assert found.compute_seconds == pytest.approx(1.5)
-    assert found.memory_seconds == pytest.approx(1.0)
-    assert found.collective_seconds == pytest.approx(3e9 / 164e9)
-    assert found.bound == "compute"
-    assert found.mfu == pytest.approx(1 / 1.5)
 
 
 def test_the_compilers_complaint_says_how_much_is_wanted():
@@ -192,3 +128,35 @@ def test_a_plan_for_a_tpu(planned):
     (smaller,) = planned["scale"]
     assert smaller["flops_per_device"] == 2 * planned["flops_per_device"]
     assert 0 < planned["estimate"]["mfu"] < 1
+
+
+def plan_of(batch, peak):
+    """What the compiler says of a batch on devices with 1000 bytes."""
+    return Plan("v5e-8", 8, batch, 16, "none", 1, "rbg", peak <= 1000, int(peak), 1000, 0.0, {}, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    "needed, most, attempts",
+    [
+        (lambda batch: 100 + batch, 896, 5),  # memory grows by a line, as activations do
+        (lambda batch: 100 + batch // 64 * 64, 896, 6),
+        (lambda batch: 100 + batch**2 / 100, 296, 6),
+        (lambda batch: 990 + batch, 8, 4),  # the config's own batch does not fit
+    ],
+)
+def test_the_largest_batch_is_found_to_one_part_in_eight(needed, most, attempts, eight_devices):
+    tried = []
+
+    def planned(config, where):
+        tried.append(config.batch_size)
+        return plan_of(config.batch_size, needed(config.batch_size))
+
+    best = largest_batch(plan_config(data()), eight_devices, planned)
+    assert best.fits
+    assert most / (1 + 1 / 8) <= best.batch_size <= most
+    assert all(batch % 8 == 0 for batch in tried)
+    assert len(tried) == len(set(tried)) <= attempts
+
+
+def test_where_no_batch_fits_there_is_no_largest(eight_devices):
+    assert largest_batch(plan_config(data()), eight_devices, lambda config, where: plan_of(8, 2000)) is None

@@ -5,7 +5,8 @@ import importlib.util
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
-from headjax.plan.tpu import CHIPS, find_slice
+from headjax.plan.collectives import Collective
+from headjax.plan.tpu import CHIPS, find_slice, roofline
 
 DOCUMENTED = {
     "v2-8": ("v2:2x2", 8),
@@ -65,3 +66,14 @@ def test_without_the_compiler_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(HeadjaxError, match=r"^compiling for a TPU needs libtpu: pip install 'headjax\[tpu\]'$"):
         find_slice("v5e-8").devices()
+
+
+def test_the_roofline_is_its_highest_resource():
+    chip = CHIPS["v3"]
+    sent = {"all-reduce": Collective(1, 10**9), "all-gather": Collective(3, 10**9)}
+    found = roofline(chip, flops=123e12 / 2, recomputed=123e12 / 4, traffic=450e9, collectives=sent)
+    assert found.compute_seconds == pytest.approx(1.5)
+    assert found.memory_seconds == pytest.approx(1.0)
+    assert found.collective_seconds == pytest.approx(3e9 / 164e9)
+    assert found.bound == "compute"
+    assert found.mfu == pytest.approx(1 / 1.5)

@@ -1,4 +1,4 @@
-"""The report on a model's heads as one HTML page."""
+"""Sections of the page that `headjax report` writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAPS = {
 """Scores that are drawn: title, unit, caption."""
 
 POINT = 0.01
-"""What counts as no loss: one point of a metric between 0 and 1."""
+"""Loss that does not count: one point of a metric between 0 and 1."""
 
 RELATIVE = 0.05
 """The same for metrics that are not: a share of the baseline."""
@@ -66,7 +66,7 @@ def write_report(study: HeadStudy, path: str | Path) -> Path:
 
 
 def tolerance(study: HeadStudy) -> float:
-    """What the headline may lose without counting as worse: one point, or 5 % where it is no share."""
+    """Return the loss of the headline that does not count: one point, or 5 % of a headline that is not a share."""
     return POINT if _is_share(study) else RELATIVE * abs(study.baseline[study.task.headline])
 
 

@@ -1,18 +1,21 @@
-"""What a benchmark says of the machine it ran on."""
+"""What a benchmark says of the machine it ran on, and processes of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import importlib.util
+import io
 import json
+import subprocess
 
 import jax
 import pytest
 
 from headjax.bench import result as results
-from headjax.bench.machine import machine, machine_table, processor
-from headjax.bench.result import BenchResult, measure
-from headjax.cli import main
-from headjax.report.tables import Column, Table
+from headjax.bench.hub import read_and_report
+from headjax.bench.result import BenchResult, in_new_process, machine, machine_table, measure, processor
+from headjax.core.errors import HeadjaxError
 
 INTEL = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Processor
@@ -75,16 +78,24 @@ def test_the_load_is_that_before_the_benchmark(monkeypatch):
     assert measured.to_json()["ours"] == {"a": 1}
 
 
-def test_the_command_prints_and_stores_it(monkeypatch, capsys, tmp_path):
-    table = Table((Column("What"),), [("something",)])
-    monkeypatch.setattr("headjax.bench.depth.run", lambda progress: BenchResult({"seconds": 2}, {}, 0.5, (table,)))
-    assert main(["bench", "depth"]) == 0
-    printed = capsys.readouterr().out
-    assert "something" in printed
-    assert "instruction sets" in printed
-    assert f"jaxlib {importlib.metadata.version('jaxlib')}" in " ".join(printed.split())
-    assert main(["bench", "depth", "--json", str(tmp_path / "depth.json")]) == 0
-    stored = json.loads((tmp_path / "depth.json").read_text())
-    assert stored["ours"] == {"seconds": 2}
-    assert stored["ratio"] == pytest.approx(0.5)
-    assert {"processor_model", "instruction_sets", "load_before", "threads", "versions"} <= set(stored["machine"])
+def print_twice(name, text):
+    """For a process of its own."""
+    print(json.dumps({"name": name, "text": 2 * text}))
+
+
+def test_a_function_is_called_in_a_process_of_its_own(monkeypatch):
+    monkeypatch.setattr("subprocess.run", run_here)
+    assert in_new_process(print_twice, "it's", '"a" b') == {"name": "it's", "text": '"a" b"a" b'}
+
+
+def run_here(command, **_):
+    """Runs the code of a command in this process, where this file can be imported."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(command[2].partition("; ")[2], {"print_twice": print_twice})
+    return subprocess.CompletedProcess(command, 0, out.getvalue(), "")
+
+
+def test_a_failed_process_is_the_last_line_of_its_errors():
+    with pytest.raises(HeadjaxError, match=r"^hub: nothing: KeyError: 'nothing'$"):
+        in_new_process(read_and_report, "nothing", "nowhere")

@@ -1,0 +1,93 @@
+"""`headjax convert`: metrics kept at full rank, calibration, costs, sizes, and requests that it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headjax.attention import MultiHead
+from headjax.cli import main
+from headjax.models.model import load
+from tests import tiny
+from tests.closeness import close_to, tolerance
+from tests.commands.language_folder import write_language_folder
+
+
+def test_convert_at_full_rank_keeps_the_metrics(run, folder):
+    data = run("convert", "--to", "collaborative:shared_dim=16", out="shared")
+    assert {"error_per_layer", "parameters", "metrics"} <= data.keys()
+    assert [(error["stack"], error["layer"]) for error in data["error_per_layer"]] == [("decoder", 0), ("decoder", 1)]
+    assert all(error["relative_error"] < tolerance(tiny.SUMS) for error in data["error_per_layer"])
+    assert data["metrics"]["loss"] == close_to(data["metrics_before"]["loss"], sums=tiny.SUMS)
+    assert load(folder / "shared").num_parameters == data["parameters"]
+
+
+def test_convert_some_layers_with_calibration(run, folder):
+    data = run("convert", "--to", "collaborative:shared_dim=8", "--layers", "1", "--calibrate", "2", out="calibrated")
+    assert [error["layer"] for error in data["error_per_layer"]] == [1]
+    assert isinstance(load(folder / "calibrated").config.attentions()["decoder"][0], MultiHead)
+
+
+@pytest.fixture
+def convert(folder, capsys):
+    """Converts a model of 16 positions and returns the JSON and what was printed for people."""
+    if not (folder / "short").exists():
+        (folder / "short").mkdir()
+        write_language_folder(folder / "short", max_length=16)
+
+    def convert(out, *words):
+        file = folder / "result.json"
+        assert main(["convert", str(folder / "short" / "model"), str(folder / out), *words, "--json", str(file)]) == 0
+        return json.loads(file.read_text()), capsys.readouterr().out
+
+    return convert
+
+
+def test_convert_says_what_attention_costs(convert, folder):
+    data, shown = convert("shared", "--to", "collaborative:shared_dim=12")
+    length = data["break_even_length"]
+    assert f"takes more operations than before above {length} tokens" in shown
+    costs = {row["length"]: row for row in data["costs"]}
+    assert list(costs) == [64, 128, 256, 512, 1024, 2048]
+    assert length < 64
+    assert costs[64]["flops"] > costs[64]["flops_before"]
+    # Per token and layer one shared key of 12, 16 values and two heads' content, where there were 16 keys and values.
+    assert costs[64]["cache"] == 64 * 2 * (12 + 16 + 2)
+    assert costs[64]["cache_before"] == 64 * 2 * 32
+    _, shown = convert("gated", "--to", "grouped:kv_heads=1")
+    assert "no more operations than before at any length" in shown
+
+
+def test_a_size_is_shared_out_among_layers(convert, folder):
+    full, _ = convert("full", "--to", "collaborative:shared_dim=16")
+    asked = full["parameters"] - 6 * 34
+    data, _ = convert("small", "--to", "collaborative", "--parameters", str(asked))
+    sizes = [layer.shared_dim for layer in load(folder / "small").config.attentions()["decoder"]]
+    # One dimension is a column of W_Q and of W_K and a number for each of two heads; ranks are whole blocks of 8.
+    assert data["parameters"] == full["parameters"] - (32 - sum(sizes)) * 34 <= asked
+    assert sum(sizes) == 24
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--to", "grouped:kv_heads=1", "--parameters", "9"), "--parameters: --to must be collaborative alone"),
+        (("--to", "collaborative", "--parameters", "9"), "parameters: must be at least"),
+        (("--to", "grouped:kv_heads=1", "--fine-tune", "3"), "--task: needed to fine-tune on"),
+    ],
+)
+def test_what_convert_cannot_do_is_refused(folder, words, message, capsys):
+    assert main(["convert", str(folder / "model"), str(folder / "never"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "never").exists()
+
+
+def test_older_calibrate_counts_batches(run):
+    """`--selected` counts the examples that `--calibrate` counts in batches of 8."""
+    words = ("--to", "collaborative:shared_dim=8")
+    old = run("convert", *words, "--calibrate", "2", out="by-batches")
+    new = run("convert", *words, "--selected", "16", out="by-examples")
+    assert new["selection"]["examples"] == old["selection"]["examples"] == 16
+    assert new["error_per_layer"] == old["error_per_layer"]
+    assert run("convert", *words, out="plain")["selection"] is None
