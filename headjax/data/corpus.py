@@ -1,15 +1,17 @@
-"""The text that every Python installation carries: the language reference and the standard library's docstrings."""
+"""Text that every Python installation carries: the standard library's source code and docstrings, the reference."""
 
 from __future__ import annotations
 
 import ast
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from headjax.core.errors import DataError
-from headjax.data.documents import Document, without_repetitions
+from headjax.data.documents import Document, split, text_hash, without_passages, without_repetitions
+from headjax.data.rows import Split
 
 MODULES = tuple(
     """
@@ -28,6 +30,57 @@ MODULES = tuple(
     """.split()  # noqa: SIM905 (a list of one name a line would hide the code)
 )
 """Top-level modules whose docstrings are read: pure Python, neither deprecated nor often packaged apart (tkinter)."""
+
+Embedded = Literal["docs", "code"]
+"""Which of the embedded texts: the language reference with the docstrings, or the source code."""
+
+NOT_READ = frozenset({"test", "tests", "idlelib", "site-packages", "dist-packages", "encodings", "pydoc_data"})
+"""Folders whose source is not read: tests, applications, other people's packages, tables of characters, and texts."""
+
+
+def embedded_split(kind: Embedded, validation_fraction: float) -> dict[Split, list[Document]]:
+    """Return an embedded text in two: the reference and docstrings by pieces, source code by whole files.
+
+    Raises:
+        DataError: this Python carries no such text.
+    """
+    if kind == "docs":
+        return split(embedded_corpus(), validation_fraction)
+    return split_files(library_sources(Path(sysconfig.get_path("stdlib"))), validation_fraction)
+
+
+def library_sources(library: Path) -> list[Document]:
+    """Return the Python files below a folder, one document each, by their paths; none of `NOT_READ`.
+
+    Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out.
+
+    Raises:
+        DataError: there is none.
+    """
+    documents = []
+    for file in sorted(library.rglob("*.py")):
+        relative = file.relative_to(library)
+        if NOT_READ & set(relative.parts[:-1]) or file.name.startswith("_sysconfigdata"):
+            continue
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if text.strip():
+            documents.append(Document(relative.as_posix(), text))
+    if not documents:
+        raise DataError(f"{library}: this Python carries no library sources; name text files")
+    return documents
+
+
+def split_files(documents: Sequence[Document], validation_fraction: float) -> dict[Split, list[Document]]:
+    """Hold out whole files: those whose name's hash is below the fraction, so the same ones in every Python version.
+
+    Paragraphs of the held-out files that also occur in a training file are dropped.
+    """
+    train = [one for one in documents if text_hash(one.name) > validation_fraction]
+    held = [one for one in documents if text_hash(one.name) <= validation_fraction]
+    return {"train": train, "validation": without_passages(held, train)}
 
 
 def embedded_corpus() -> list[Document]:

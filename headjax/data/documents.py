@@ -155,6 +155,19 @@ def without_repetitions(documents: Iterable[Document]) -> list[Document]:
     return kept
 
 
+def without_passages(documents: Iterable[Document], others: Iterable[Document]) -> list[Document]:
+    """Return the documents without the paragraphs that share a passage with one of the others, and without empty ones.
+
+    A passage is a paragraph, or a line, of at least `COMPARED` characters.
+    """
+    known = {passage for document in others for passage in passages(document.text)}
+    kept = (
+        Document(one.name, "".join(part for part in paragraphs(one.text) if known.isdisjoint(passages(part))))
+        for one in documents
+    )
+    return [document for document in kept if document.text.strip()]
+
+
 def split(documents: Sequence[Document], validation_fraction: float) -> dict[Split, list[Document]]:
     """Both sides of `HeldOut` in memory."""
     sides = HeldOut(lambda: documents, validation_fraction)

@@ -9,7 +9,7 @@ from typing import Literal
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Fraction, Size
 from headjax.core.serialize import kind
-from headjax.data.corpus import embedded_corpus
+from headjax.data.corpus import Embedded, embedded_split
 from headjax.data.documents import read_documents, split, text_files
 from headjax.data.files import find_files
 from headjax.data.forms.language import LanguageForm, TranslationForm
@@ -23,6 +23,11 @@ from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
+EMBEDDED_NAMES: dict[Embedded, str] = {
+    "docs": "the text that ships with Python",
+    "code": "the source code of Python's standard library",
+}
+
 
 @kind("language")
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,9 @@ class LanguageConfig(DataConfig):
     """Text to train a language model on, as one stream: see `LanguageForm`.
 
     Attributes:
-        path: the user's text: a file, a folder or a glob pattern; empty for the text that ships with Python.
+        path: the user's text: a file, a folder or a glob pattern; empty for a text that ships with Python.
+        embedded: which one: `docs` (the language reference and docstrings) or `code` (the library's source code, of
+            which whole files are held out).
         length: number of tokens of an example.
         tokenizer: `bpe` (byte pairs) or `sentencepiece`, learned from the training text; `bytes`; or a folder with
             the files of a tokenizer (`headjax tokenizer`).
@@ -39,6 +46,7 @@ class LanguageConfig(DataConfig):
     """
 
     path: str = ""
+    embedded: Embedded = "docs"
     length: Size = 128
     tokenizer: str = "bpe"
     vocab_size: Size = 1024
@@ -60,11 +68,12 @@ class LanguageConfig(DataConfig):
         Raises:
             DataError: a file that cannot be used, too little text for a block, or for the vocabulary.
         """
-        found = split(text_files(self.path) if self.path else embedded_corpus(), self.validation_fraction)
+        fraction = self.validation_fraction
+        found = split(text_files(self.path), fraction) if self.path else embedded_split(self.embedded, fraction)
         if tokenizer is None:
             texts = [document.text for document in found["train"]]
             tokenizer = make_tokenizer(self.tokenizer, texts, self.vocab_size)
-        info = {"text": self.path or "the text that ships with Python"}
+        info = {"text": self.path or EMBEDDED_NAMES[self.embedded]}
         return load_rows(self.form, document_rows(found), tokenizer, info)
 
 

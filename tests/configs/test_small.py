@@ -8,6 +8,7 @@ import pytest
 
 from headjax.core.configuration import load_config
 from headjax.core.errors import ConfigError
+from headjax.core.tensors import count
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import Mnist
 from headjax.data.prepared import PreparedData
@@ -38,6 +39,12 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     model = config.model.build()
     assert model.width == 64
     assert model.embeddings.vocab_size == config.data.vocab_size
+
+
+def test_the_code_model_is_the_one_that_headjax_carries():
+    config = train_config(load_config(f"{SMALL / 'code.py'}:steps=9"))
+    assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
+    assert count(config.model.build().tensors()) == 1_088_256
 
 
 def test_questions_start_from_a_directory_and_end_in_spans(data_dir, monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.data import corpus as module
-from headjax.data.corpus import MODULES, docstrings, embedded_corpus
-from headjax.data.documents import passages
+from headjax.data.corpus import MODULES, docstrings, embedded_corpus, embedded_split, library_sources, split_files
+from headjax.data.documents import Document, passages
 
 
 def test_has_enough_text_of_both_kinds_and_repeats_no_passage(corpus):
@@ -93,3 +93,31 @@ def test_without_any_text_says_so(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(DataError, match=r"^embedded corpus: this Python has neither"):
         embedded_corpus()
+
+
+def test_source_code_is_held_out_by_whole_files_and_shares_no_passage_with_them():
+    found = embedded_split("code", 0.05)
+    train, held = ({document.name for document in found[side]} for side in ("train", "validation"))
+    assert "json/decoder.py" in train | held
+    assert not train & held
+    assert not any(name.startswith(("test/", "idlelib/", "encodings/", "site-packages/")) for name in train | held)
+    assert sum(len(document.text) for document in found["train"]) > 5_000_000
+    assert 0.01 < len(held) / len(train | held) < 0.1
+    known = {passage for document in found["train"] for passage in passages(document.text)}
+    assert not any(passage in known for document in found["validation"] for passage in passages(document.text))
+
+
+def test_the_side_of_a_file_follows_from_its_name_alone():
+    names = [f"package/module{number}.py" for number in range(400)]
+    whole = split_files([Document(name, f"text of {name}\n") for name in names], 0.1)
+    part = split_files([Document(name, f"other text of {name}\n") for name in names[::2]], 0.1)
+    assert {one.name for one in part["validation"]} == {one.name for one in whole["validation"]} & set(names[::2])
+    assert 20 <= len(whole["validation"]) <= 60
+
+
+def test_a_library_without_sources_is_refused(tmp_path):
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test_it.py").write_text("x = 1\n")
+    (tmp_path / "broken.py").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="carries no library sources"):
+        library_sources(tmp_path)
