@@ -63,6 +63,8 @@ WHOLE_PROGRAM = {
     "commands/test_bad_requests.py": "refusals of every command",
     "commands/test_every_family.py": "commands on imported models",
     "conversion/test_every_family.py": "conversions of imported models",
+    "initialization/test_parity.py": "Admin's profile against PyTorch",
+    "mesh/test_golden_shardings.py": "the shardings of every model",
     "hub/test_parity.py": "imports and exports against PyTorch",
 }
 """Test files of a behaviour that spans modules, and what it is."""
@@ -71,12 +73,9 @@ OUTSIDE = {"configs", "notebooks"}
 """Folders of tests that mirror a folder beside the package."""
 
 UNMIRRORED = {
-    "core",
     "data",
     "evaluation",
     "head_report",
-    "initialization",
-    "mesh",
     "papers.py",
     "quickstart",
     "training",

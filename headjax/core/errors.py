@@ -40,28 +40,6 @@ class KernelError(HeadjaxError):
 
 
 def require(condition: bool, field: str, message: str) -> None:
-    """Raises `ConfigError("field: message")` unless the condition holds."""
+    """Raise `ConfigError("field: message")` unless the condition holds."""
     if not condition:
         raise ConfigError(f"{field}: {message}")
-
-
-def require_positive(owner: object, *fields: str) -> None:
-    """Raises `ConfigError` unless each named attribute of `owner` is an integer of at least one."""
-    for field in fields:
-        value = getattr(owner, field)
-        require(
-            isinstance(value, int) and not isinstance(value, bool) and value >= 1,
-            field,
-            f"must be an integer of at least 1, got {value!r}",
-        )
-
-
-def require_rate(owner: object, *fields: str) -> None:
-    """Raises `ConfigError` unless each named attribute of `owner` is a probability below one."""
-    for field in fields:
-        value = getattr(owner, field)
-        require(
-            isinstance(value, int | float) and 0.0 <= value < 1.0,
-            field,
-            f"must be at least 0 and below 1, got {value!r}",
-        )

@@ -1,8 +1,9 @@
-"""Admin: shortcuts weighted by the variance that the sub-layers before them have added, found by a profiling pass."""
+"""Admin: shortcuts weighted by the variance that the sub-layers before them add, measured or in closed form."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,15 @@ from headjax.core.errors import DataError
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
-from headjax.initialization.base import Initialization, Setting
-from headjax.initialization.layers import require_own_layers, require_residual, set_shortcuts, with_residuals
+from headjax.initialization.initialization import (
+    Initialization,
+    Setting,
+    num_sub_layers,
+    require_own_layers,
+    require_residual,
+    set_shortcuts,
+    with_residuals,
+)
 from headjax.mesh.mesh import replicated
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.layer import PostNorm, ScaledPostNorm
@@ -65,7 +73,7 @@ class Admin(Initialization):
             for batch, key in zip(setting.batches, jax.random.split(setting.key, len(setting.batches)), strict=True)
         ]
         if not profiles:
-            raise DataError("batches: there is none to profile")
+            raise DataError("batches: there is no batch to profile")
         omega = {
             name: np.sqrt(np.mean([np.square(profiled[name]) for profiled in profiles], axis=0)) for name in profiles[0]
         }
@@ -76,7 +84,7 @@ class Admin(Initialization):
 def profile(
     config: ModelConfig, params: Params, batch: Batch, setting: Setting, *, exclude_padding: bool = False
 ) -> dict[str, np.ndarray]:
-    """Admin's omega of every sub-layer, by stack, in the order in which they are computed. One jitted forward.
+    """Return Admin's omega of every sub-layer, by stack, in the order in which they are computed. One jitted forward.
 
     Args:
         config: an architecture of `ScaledPostNorm` layers; the omegas it has do not matter.
@@ -116,3 +124,27 @@ def profile(
                 f"more, or it all but cuts the shortcuts. Normalise or scale the embeddings."
             )
     return found
+
+
+def constant_omega(sub_layers: int) -> float:
+    """Return sqrt((n + 1) / ln(n + 1) - 1) for a stack of n sub-layers: changes of its output grow as ln n."""
+    return math.sqrt((sub_layers + 1) / math.log(sub_layers + 1) - 1.0)
+
+
+@kind("admin_constant")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdminConstant(Initialization):
+    """Admin without profiling, as the package admin-torch by its authors has it: see `constant_omega`.
+
+    Post-norm layers become LN(omega * x + f(x)); omega starts as that number everywhere and is learned.
+    """
+
+    def configure(self, config: ModelConfig) -> ModelConfig:
+        require_own_layers(config, NEEDS_OWN_LAYERS)
+        require_residual(config, PostNorm, NEEDS_POST_NORM)
+        return with_residuals(config, lambda _, residual: ScaledPostNorm(residual.norm))
+
+    def draw(self, config: ModelConfig, key: jax.Array) -> Params:
+        counts = {name: num_sub_layers(stack) for name, stack in config.stacks().items()}
+        omega = {name: [constant_omega(count)] * count for name, count in counts.items()}
+        return set_shortcuts(config, config.initialize(key), omega)

@@ -1,1 +1,1 @@
-"""The device mesh: its axes, the sharding rules, several processes, activations and random bits."""
+"""The device mesh: its axes, the sharding rules, several processes, and random bits."""

@@ -1,4 +1,4 @@
-"""Several processes, one program: how they find each other, and what each has of what all share."""
+"""Several processes of one program: their start, and the part of each in batches, arrays and decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
 
 
 def initialize(spec: str) -> None:
-    """Connects this process to the others; to be called before anything looks at the devices.
+    """Connect this process to the others; to be called before anything looks at the devices.
 
     Args:
         spec: `auto`, which asks the environment (Cloud TPU, GKE, Slurm), or `COORDINATOR,N,I`: process I of N,
@@ -41,15 +41,15 @@ def initialize(spec: str) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes what is written once."""
+    """Return whether this process is the one that writes shared files."""
     return jax.process_index() == 0
 
 
 def on_first(action: Callable[[], Any]) -> None:
-    """Does what is done once, on the first process; an error there is one on all. All processes call it together.
+    """Call an action on the first process; an error there is one on all. All processes call it together.
 
     Raises:
-        HeadjaxError: what the action raises; on the other processes, that it did.
+        HeadjaxError: the action raised it; the other processes only say that it did.
     """
     failure: HeadjaxError | None = None
     if is_first():
@@ -78,12 +78,12 @@ class BatchShare:
 
 
 def process_share(mesh: Mesh) -> BatchShare:
-    """The part of every global batch that this process's devices hold.
+    """Return the part of every global batch that this process's devices hold.
 
     Processes whose devices hold the same examples (a model axis over hosts) have the same part.
 
     Raises:
-        ConfigError: processes hold examples in part the same, so that the batch has no division into their parts.
+        ConfigError: the processes' examples overlap in part, so that the batch cannot be divided among them.
     """
     parts = batch_parts(mesh)
     held: dict[int, set[int]] = {}
@@ -97,7 +97,7 @@ def process_share(mesh: Mesh) -> BatchShare:
 
 
 def on_this_process(tree: Any, mesh: Mesh) -> Any:
-    """Arrays spread over a mesh as whole arrays on one of this process's devices. All processes call it together."""
+    """Return a mesh's arrays as whole arrays on one of this process's devices. All processes call it together."""
     if mesh.size == 1:
         return tree
     if jax.process_count() > 1:
@@ -108,7 +108,7 @@ def on_this_process(tree: Any, mesh: Mesh) -> Any:
 
 
 def fetch(tree: Any) -> Any:
-    """Arrays as whole NumPy arrays, wherever they lie. All processes call it together where they hold parts."""
+    """Return arrays as whole NumPy arrays, wherever they lie. All processes call it together where they hold parts."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -120,7 +120,7 @@ def fetch(tree: Any) -> Any:
 
 
 def place_copies(tree: Any, places: Any) -> Any:
-    """Copies of arrays at their places on a mesh. All processes call it together.
+    """Return copies of arrays at their places on a mesh. All processes call it together.
 
     Args:
         tree: arrays that each process has whole, or that lie on the mesh already.
@@ -151,7 +151,7 @@ def put_whole_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> di
 
 
 def wait_for_all(name: str) -> None:
-    """Returns once every process has come here.
+    """Return once every process has come here.
 
     Args:
         name: of this place in the program.
@@ -163,7 +163,7 @@ def wait_for_all(name: str) -> None:
 
 
 class Vote:
-    """Whether any process wants something, the same answer on all.
+    """A vote of all processes: yes where any of them wants something, the same answer on all.
 
     Among several processes an answer is that to the call before, which the devices have computed meanwhile, so that
     asking at every step holds no step up.
@@ -176,7 +176,7 @@ class Vote:
         self._pending: jax.Array | None = None
 
     def __call__(self, wish: bool) -> bool:
-        """Casts this process's vote and returns the answer."""
+        """Cast this process's vote and returns the answer."""
         if jax.process_count() == 1:
             return wish
         wishes = jax.make_array_from_callback((self._size,), self._place, lambda _: np.array([wish]))

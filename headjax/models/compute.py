@@ -15,7 +15,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params, Tensors, stack_tensors
-from headjax.mesh.activations import by_example
+from headjax.mesh.mesh import by_example
 from headjax.models.cache import LayerCache
 from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
 

@@ -16,7 +16,7 @@ from headjax.core.fields import Checked, Count, Rate, Size
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
-from headjax.mesh.activations import look_up
+from headjax.mesh.mesh import look_up
 from headjax.models.ranges import Range
 
 

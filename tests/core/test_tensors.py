@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from headjax.core.errors import ParameterError
 from headjax.core.tensors import (
     Constant,
+    FanIn,
     Normal,
+    Ones,
+    SlicedXavier,
     Tensor,
+    TruncatedNormal,
+    Xavier,
     Zeros,
     abstract,
     check,
@@ -24,6 +29,7 @@ from headjax.core.tensors import (
     stack_tensors,
     take_heads,
 )
+from headjax.models.sublayers import Dense
 
 TENSORS = {
     "attention": {
@@ -155,3 +161,77 @@ def test_taking_heads_slices_head_axes_alone(heads, stacked):
     np.testing.assert_allclose(kept["attention"]["output"], params["attention"]["output"][(*lead, heads)])
     assert kept["attention"]["bias"] is params["attention"]["bias"]
     assert kept["scale"] is params["scale"]
+
+
+QUERY = Tensor((64, 8, 16), ("embed", "heads", "head_dim"), head_axis=1)
+OUTPUT = Tensor((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0)
+
+CUT = 0.87962566  # standard deviation of a unit Gaussian cut at +-2
+
+EXPECTED = {
+    "normal": (Normal(0.02), lambda tensor: 0.02),
+    "truncated_normal": (TruncatedNormal(0.02), lambda tensor: 0.02 * CUT),
+    "fan_in": (FanIn(1.5), lambda tensor: 1.5 / np.sqrt(tensor.fan_in)),
+    "xavier": (Xavier(0.5), lambda tensor: 0.5 * np.sqrt(2.0 / (tensor.fan_in + tensor.fan_out))),
+}
+"""Initialisers and the standard deviation they should have."""
+
+
+def draw(initializer, tensor: Tensor, seed: int = 0, dtype=jnp.float32) -> np.ndarray:
+    return np.asarray(initializer(jax.random.key(seed), tensor, dtype))
+
+
+@pytest.mark.parametrize("tensor", [QUERY, OUTPUT, QUERY.stack(3)], ids=["query", "output", "stacked"])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_mean_and_standard_deviation(name, tensor):
+    initializer, expected = EXPECTED[name]
+    drawn, deviation = draw(initializer, tensor), expected(tensor)
+    assert drawn.shape == tensor.shape
+    assert drawn.dtype == np.float32
+    assert abs(drawn.mean()) < 5 * deviation / np.sqrt(drawn.size)
+    assert drawn.std() == pytest.approx(deviation, rel=5 / np.sqrt(2 * drawn.size))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_stacked_tensor_has_the_unstacked_scale(name):
+    """The layers axis belongs to no fan: a run of many layers starts as one layer does."""
+    initializer, expected = EXPECTED[name]
+    assert expected(OUTPUT.stack(100)) == expected(OUTPUT)
+    layers = draw(initializer, OUTPUT.stack(4))
+    np.testing.assert_allclose(layers.std(axis=(1, 2, 3)), draw(initializer, OUTPUT).std(), rtol=0.05)
+    assert np.abs(np.corrcoef(layers.reshape(4, -1)) - np.eye(4)).max() < 0.05
+
+
+def test_bounds():
+    assert np.abs(draw(TruncatedNormal(0.02), QUERY)).max() <= 0.04
+    limit = np.sqrt(6.0 / (64 + 128))
+    drawn = np.abs(draw(Xavier(), QUERY))
+    assert 0.99 * limit < drawn.max() <= limit
+
+
+def test_fan_in_keeps_the_variance_of_unit_inputs():
+    inputs = np.random.default_rng(0).standard_normal((1000, 8, 16))
+    assert np.einsum("bhd,hdw->bw", inputs, draw(FanIn(), OUTPUT)).std() == pytest.approx(1.0, rel=0.05)
+
+
+def test_constants():
+    np.testing.assert_array_equal(draw(Zeros(), QUERY), 0.0)
+    np.testing.assert_array_equal(draw(Ones, QUERY), 1.0)
+    np.testing.assert_array_equal(draw(Constant(-0.5), QUERY, dtype=jnp.bfloat16), -0.5)
+
+
+def test_the_key_decides():
+    np.testing.assert_array_equal(draw(Normal(), QUERY, 1), draw(Normal(), QUERY, 1))
+    assert not np.allclose(draw(Normal(), QUERY, 1), draw(Normal(), QUERY, 2))
+
+
+def test_sliced_xavier_draws_the_large_layers_spread():
+    """One of 4 heads of width 64: the large query is 64 x 64, the small one 64 x 16."""
+    tensor, key = Tensor((64, 1, 16), ("embed", "heads", "head_dim"), head_axis=1), jax.random.key(3)
+    small, sliced = Xavier(), SlicedXavier(slices=4)
+    assert np.abs(small(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 80), rel=0.01)
+    assert np.abs(sliced(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 128), rel=0.01)
+    down = Dense(32).tensors(64)["down"]
+    assert np.abs(sliced(key, down, np.float32)).max() == pytest.approx(np.sqrt(6 / 192), rel=0.01)
+    table = Tensor((50, 64), ("vocabulary", "embed"))
+    np.testing.assert_array_equal(sliced(key, table, np.float32), small(key, table, np.float32))

@@ -1,27 +1,93 @@
-"""What initialisations do to layers: give them other residual connections, and scale what was drawn by depth."""
+"""Initialisations: their base, the architecture of a run that has one, and the changes that they make to layers."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from headjax.core.errors import require
+from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
-from headjax.models.compute import LayerGroup
-from headjax.models.config import ModelConfig
+from headjax.models.compute import Compute, LayerGroup
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.layer import Residual
+from headjax.models.recipe import Recipe
 from headjax.models.stack import SharedStack, Stack
 
 
+class Setting(NamedTuple):
+    """Conditions of a measurement.
+
+    Attributes:
+        batches: training batches, as arrays on the mesh.
+        key: PRNG key of dropout.
+        mesh: the devices.
+        compute: how to compute.
+    """
+
+    batches: Sequence[Batch]
+    key: jax.Array
+    mesh: Mesh
+    compute: Compute = Compute()
+
+
+class Initialization(Checked, abc.ABC):
+    """Base of the initialisations: the architecture a model needs, its first weights, and measurements on data.
+
+    Everything that a kind does not change stays as it is without an initialisation.
+    """
+
+    @property
+    def num_batches(self) -> int:
+        """Training batches that `measure` needs."""
+        return 0
+
+    @abc.abstractmethod
+    def configure(self, config: ModelConfig) -> ModelConfig:
+        """Return the architecture to train.
+
+        Raises:
+            ConfigError: the initialisation does not fit the architecture; the message names the field.
+        """
+
+    def draw(self, config: ModelConfig, key: jax.Array) -> Params:
+        """Return fresh parameters of the configured architecture; may be traced."""
+        return config.initialize(key)
+
+    def measure(self, config: ModelConfig, params: Params, setting: Setting) -> tuple[Params, Mapping[str, Any]]:
+        """Return the parameters adjusted to data, and the measured numbers for the model's history.
+
+        Raises:
+            DataError: the batches hold nothing to measure.
+        """
+        return params, {}
+
+
+def architecture(recipe: Recipe, initialization: Initialization | None) -> ModelConfig:
+    """Return the config of the model that a run trains.
+
+    Args:
+        recipe: the run's `model`.
+        initialization: the run's `initialization`; None keeps what the recipe builds.
+
+    Raises:
+        ConfigError: fields that do not fit together, or an initialisation that does not fit the recipe's model.
+    """
+    config = recipe.build()
+    return config if initialization is None else initialization.configure(config)
+
+
 def require_residual(config: ModelConfig, accepted: type[Residual], why: str) -> None:
-    """Raises `ConfigError` unless every layer's residual connection is exactly of this type; `why` ends the message."""
+    """Raise `ConfigError` unless every layer's residual connection is exactly of this type; `why` ends the message."""
     for name, stack in config.stacks().items():
         for number, layer in enumerate(stack.layers):
             field = f"{name}.layers[{number}].residual"
@@ -29,14 +95,14 @@ def require_residual(config: ModelConfig, accepted: type[Residual], why: str) ->
 
 
 def require_own_layers(config: ModelConfig, why: str) -> None:
-    """Raises `ConfigError` where layers share their parameters, and so cannot start differently by depth."""
+    """Raise `ConfigError` where layers share their parameters, and so cannot start differently by depth."""
     for name, stack in config.stacks().items():
         shared = isinstance(stack, SharedStack)
         require(not shared, f"{name}.layers", f"share their parameters; {why}")
 
 
 def with_residuals(config: ModelConfig, residual_of: Callable[[str, Any], Residual]) -> ModelConfig:
-    """The config with other residual connections, each from the name of its stack and the old one."""
+    """Return the config with other residual connections, each from the name of its stack and the old one."""
 
     def replaced(name: str, stack: Stack) -> Stack:
         layers = [dataclasses.replace(layer, residual=residual_of(name, layer.residual)) for layer in stack.layers]
@@ -46,13 +112,13 @@ def with_residuals(config: ModelConfig, residual_of: Callable[[str, Any], Residu
 
 
 def without_final_norms(config: ModelConfig) -> ModelConfig:
-    """The config without normalisations of stacks' outputs."""
+    """Return the config without normalisations of stacks' outputs."""
     stacks = config.stacks().items()
     return config.replace_stacks({name: dataclasses.replace(stack, final_norm=None) for name, stack in stacks})
 
 
 def num_sub_layers(stack: Stack) -> int:
-    """Number of residual sub-layers: two a layer, three with cross-attention."""
+    """Return the number of residual sub-layers: two a layer, three with cross-attention."""
     return sum(len(layer.residual_slots) for layer in stack.layers)
 
 
@@ -62,7 +128,7 @@ def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, in
     Args:
         config: the architecture.
         params: its parameters.
-        factor: from stack, layer and the weight's path within the layer (`attention/query`) to what multiplies it.
+        factor: from stack, layer and the weight's path within the layer (`attention/query`) to its factor.
     """
     declared, scaled = config.tensors(), dict(params)
     for name, stack in config.stacks().items():
@@ -87,7 +153,7 @@ def _scale_group(group: LayerGroup, tensors: Tensors, params: Params, factor: Ca
 
 
 def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any]) -> Params:
-    """The parameters with these multipliers of the shortcuts.
+    """Return the parameters with these multipliers of the shortcuts.
 
     Args:
         config: an architecture of `ScaledPostNorm` layers.
@@ -111,5 +177,5 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
 
 
 def _placed_like(new: jax.Array, old: jax.Array) -> jax.Array:
-    """The array where the old one lies; traced arrays lie nowhere yet."""
+    """Return the array on the old one's devices; traced arrays are on none yet."""
     return new if isinstance(old, jax.core.Tracer) else jax.device_put(new, old.sharding)
