@@ -1,4 +1,4 @@
-"""One path for data: rows (files, TFDS), forms (how rows become examples), stores (memory, shards), streams (Grain)."""
+"""Data in four steps: rows (files, TFDS), forms that encode them, records (in memory, in shards), streams (Grain)."""
 
 from headjax.data.glue import Glue
 from headjax.data.image_data import ImageFiles, Mnist

@@ -1,4 +1,4 @@
-"""Documents: how text files are cut into them, what repeats in them, and how some of them is held out."""
+"""Documents: text files cut into documents, repeated passages removed, a part held out for validation."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from headjax.data.files import find_files, read_lines
 from headjax.data.rows import Split
 
 COMPARED = 80
-"""Characters from which a repeated passage counts as a repetition; shorter ones (headings, stock phrases) may recur."""
+"""Least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur."""
 
 PIECE = 4000
-"""Characters of one piece, the unit of the split: a short document is one piece, a long one several."""
+"""Number of characters of a piece, the unit of the division; a short document is one piece, a long one several."""
 
 SMALLEST_PIECE = 200
-"""Characters of one piece of the smallest texts, which are cut into about twenty pieces."""
+"""Least number of characters of a piece; small texts are cut into about twenty pieces."""
 
 PREAMBLE = 100_000
-"""Characters of a file within which Project Gutenberg's header ends."""
+"""Number of characters of a file within which Project Gutenberg's header ends."""
 
 LONGEST = 2**24
-"""Characters of a document after which the next blank line ends it; the next line at twice as many."""
+"""Number of characters after which a blank line ends a document; after twice as many, any line does."""
 
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 _LICENCE = re.compile(r"\*\*\* ?(START|END) OF TH(?:E|IS) PROJECT GUTENBERG[^\n]*")
@@ -37,17 +37,17 @@ _ARTICLE = re.compile(r" = [^=\n].* = *$")
 
 
 def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
-    r"""Reads text files as UTF-8, one document each, in the order of their paths; none twice.
+    r"""Return text files as documents, one each, in the order of their paths; none twice.
 
-    A byte order mark is dropped and `\r\n` becomes `\n`.
+    Files are read as UTF-8; a byte order mark is dropped and `\r\n` becomes `\n`.
 
     Args:
-        paths: each a file of any name, a folder that is searched (its folders too, hidden ones left out) for `*.txt`
-            and `*.md`, or a glob pattern.
+        paths: files of any name, folders that are searched (with all but hidden subfolders) for `*.txt` and `*.md`, or
+            glob patterns.
 
     Raises:
-        DataError: a path that does not exist or matches nothing, a file that is empty, binary, no UTF-8 or cannot be
-            read; the message starts with it.
+        DataError: a path that does not exist or matches nothing; a file that is empty, binary, not UTF-8 or cannot be
+            read. The message starts with the path.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -57,10 +57,10 @@ def text_files(paths: str | Path | Sequence[str | Path]) -> list[Document]:
 
 
 def read_documents(file: Path) -> Iterator[Document]:
-    """The documents of a text file, one after another: WikiText's articles, a book without Project Gutenberg's notices.
+    """Yield the documents of a text file: WikiText's articles, or a book without Project Gutenberg's notices.
 
     Raises:
-        DataError: it cannot be used.
+        DataError: a file that cannot be read.
     """
     place, size, articles, any_text = str(file), 0, False, False
     held: list[str] = []
@@ -79,7 +79,7 @@ def read_documents(file: Path) -> Iterator[Document]:
 
 
 def _story(file: Path) -> Iterator[str]:
-    """The lines of a file, without what Project Gutenberg puts before and after them."""
+    """Yield the lines of a file without Project Gutenberg's header and licence."""
     lines, size = read_lines(file), 0
     head: list[str] = []
     for line in lines:
@@ -96,7 +96,7 @@ def _story(file: Path) -> Iterator[str]:
 
 
 class Document(NamedTuple):
-    """A text and where it comes from.
+    """A text with the name of its source.
 
     Attributes:
         name: a file or a section.
@@ -108,14 +108,14 @@ class Document(NamedTuple):
 
 
 def paragraphs(text: str) -> list[str]:
-    """Cuts after blank lines. The paragraphs keep their white space: joined, they are the text."""
+    """Return a text cut after blank lines. Paragraphs keep their white space: joined, they are the text."""
     ends = [match.end() for match in _BLANK_LINES.finditer(text)]
     starts = [0, *ends]
     return [text[start:end] for start, end in zip(starts, [*ends, len(text)], strict=True) if start < end]
 
 
 def units(text: str, size: int) -> list[str]:
-    """Cuts at paragraphs; one longer than `size` characters at lines; a line longer than that every `size` characters.
+    """Return a text cut into paragraphs, those longer than `size` characters into lines, long lines after `size`.
 
     Joined, the units are the text.
     """
@@ -130,7 +130,7 @@ def units(text: str, size: int) -> list[str]:
 
 
 def passages(text: str) -> Iterator[str]:
-    """Every paragraph and every line of at least `COMPARED` characters, white space made single spaces."""
+    """Yield every paragraph and line of at least `COMPARED` characters; white space becomes single spaces."""
     for paragraph in paragraphs(text):
         for passage in {paragraph, *paragraph.splitlines()}:
             plain = " ".join(passage.split())
@@ -139,7 +139,7 @@ def passages(text: str) -> Iterator[str]:
 
 
 def without_repetitions(documents: Iterable[Document]) -> list[Document]:
-    """The documents without the paragraphs that an earlier paragraph repeats word for word, and without empty ones."""
+    """Return the documents without paragraphs that repeat an earlier passage, and without empty documents."""
     seen: set[str] = set()
     kept = []
     for document in documents:
@@ -169,23 +169,23 @@ def without_passages(documents: Iterable[Document], others: Iterable[Document]) 
 
 
 def split(documents: Sequence[Document], validation_fraction: float) -> dict[Split, list[Document]]:
-    """Both sides of `HeldOut` in memory."""
+    """Return both sides of `HeldOut` in memory."""
     sides = HeldOut(lambda: documents, validation_fraction)
     return {"train": list(sides.train()), "validation": list(sides.validation())}
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """Holds out about a fraction of the text, piece by piece; neither side is held in memory.
+    """Division of a text into a training and a validation side, neither of which is kept in memory.
 
     Documents are cut at paragraphs into pieces of about `PIECE` characters, and a piece is held out if the hash of its
-    text falls into the fraction: adding documents moves none of the others to the other side (of texts above
-    20 * `PIECE` characters). Of what is held out, units with a paragraph or a line of at least `COMPARED` characters
-    that also occurs in the training text are dropped. Neighbouring pieces on the same side stay one document.
+    text is below the fraction. So added documents move no other piece to the other side, if the text has more than
+    20 * `PIECE` characters. Held-out units with a paragraph or line of at least `COMPARED` characters that also occurs in
+    the training text are dropped. Neighbouring pieces of the same side stay one document.
 
     Attributes:
         documents: reads the documents from the start; called several times.
-        validation_fraction: how much to hold out.
+        validation_fraction: approximate share of the text that is held out.
 
     Raises:
         ConfigError: a fraction that is not between 0 and 1.
@@ -201,11 +201,11 @@ class HeldOut:
         self.bound  # noqa: B018  (computed here, so that too little text is found before any work)
 
     def train(self) -> Iterator[Document]:
-        """The documents to train on."""
+        """Yield the documents to train on."""
         return self._joined("train", frozenset())
 
     def validation(self) -> Iterator[Document]:
-        """The documents to evaluate on; all of the text is read before the first.
+        """Yield the documents to evaluate on; all of the text is read before the first.
 
         Raises:
             DataError: all of them also occur in the training text.
@@ -222,7 +222,7 @@ class HeldOut:
 
     @functools.cached_property
     def size(self) -> int:
-        """Characters of a piece."""
+        """Number of characters of a piece."""
         total = 0
         for document in self.documents():
             total += len(document.text)
@@ -232,7 +232,7 @@ class HeldOut:
 
     @functools.cached_property
     def bound(self) -> float:
-        """The highest hash of a piece that is held out: the fraction, or what leaves a piece on either side."""
+        """The greatest hash of a held-out piece: the fraction, or the value that leaves a piece on either side."""
         hashes: set[float] = set()
         low = 0
         for document in self.documents():
@@ -254,7 +254,7 @@ class HeldOut:
         return pieces(units(document.text, self.size), self.size)
 
     def _sides(self, document: Document) -> Iterator[tuple[str, str]]:
-        """Every unit of a document with its side."""
+        """Yield every unit of a document with its side."""
         for piece in self._pieces(document):
             side = "validation" if text_hash("".join(piece)) <= self.bound else "train"
             yield from ((unit, side) for unit in piece)
@@ -263,7 +263,7 @@ class HeldOut:
         return (placed for document in self.documents() for placed in self._sides(document))
 
     def _joined(self, wanted: str, dropped: frozenset[bytes]) -> Iterator[Document]:
-        """One side's documents without the units that have a passage among those to drop."""
+        """Yield the documents of one side without the units that have a dropped passage."""
         for document in self.documents():
             placed = (
                 (unit, side if side != wanted or dropped.isdisjoint(_marks(unit)) else "dropped")
@@ -275,12 +275,12 @@ class HeldOut:
 
 
 def _marks(unit: str) -> list[bytes]:
-    """Hashes of a unit's passages, which are smaller than they."""
+    """Return the hashes of a unit's passages, which take less memory."""
     return [hashlib.blake2b(passage.encode(), digest_size=8).digest() for passage in passages(unit)]
 
 
 def pieces(cut: list[str], size: int) -> list[list[str]]:
-    """Neighbouring units, taken together until they have at least `size` characters."""
+    """Return neighbouring units in groups of at least `size` characters."""
     found: list[list[str]] = []
     room = 0
     for unit in cut:
@@ -293,5 +293,5 @@ def pieces(cut: list[str], size: int) -> list[list[str]]:
 
 
 def text_hash(text: str) -> float:
-    """A number in [0, 1), uniform over texts, the same in every process."""
+    """Return a number in [0, 1), uniform over texts and the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

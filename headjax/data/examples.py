@@ -13,10 +13,10 @@ import numpy as np
 from headjax.core.errors import DataError, require
 
 MULTIPLE = 8
-"""Examples are padded to multiples of this length, for the sake of vector units."""
+"""Examples are padded to multiples of this length, which suits vector units."""
 
 Record = Mapping[str, np.ndarray]
-"""What is stored of an example, without padding: arrays of at least one axis by name."""
+"""The stored arrays of an example by name, without padding; each has at least one axis."""
 
 
 class Source(Protocol):
@@ -36,7 +36,7 @@ class Records(Protocol):
 
 
 class RandomSource(abc.ABC):
-    """Examples that are drawn anew every time training reads them (masked tokens, cropped images)."""
+    """Examples with random parts, drawn anew each time training reads them (masked tokens, cropped images)."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class RandomSource(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Return an example; what is random in it depends on the generator alone."""
+        """Return an example; its random parts depend on the generator alone."""
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
         return self.draw(index, np.random.default_rng(index))
@@ -56,7 +56,7 @@ class Chosen:
 
     Attributes:
         source: all of them.
-        indices: the numbers of the chosen ones.
+        indices: the numbers of the chosen examples.
     """
 
     source: Source
@@ -79,9 +79,9 @@ class Padded:
 
     Attributes:
         records: the records.
-        lengths: `[records]` tokens of each, on its longer side.
-        length: what examples are padded to unless asked otherwise.
-        pad: makes an example of a record.
+        lengths: `[records]` number of tokens of each, on its longer side.
+        length: length to which examples are padded by default.
+        pad: function from a record and a length to an example.
     """
 
     records: Records
@@ -100,7 +100,7 @@ class Padded:
         return self.pad(self.records[index], length)
 
     def values(self, name: str) -> np.ndarray:
-        """Return `[records]` the values of a target, or of another column of one value a record."""
+        """Return `[records]` the values of a target, or of another column with one value per record."""
         return np.concatenate([self.records[index][name] for index in range(len(self))] or [np.zeros(0, np.int32)])
 
     def select(self, indices: np.ndarray, length: int = 0) -> Self:
@@ -109,11 +109,11 @@ class Padded:
         return dataclasses.replace(self, records=chosen, lengths=self.lengths[indices], length=length or self.length)
 
     def first(self, limit: int) -> Self:
-        """Return the first examples; all where the limit is 0."""
+        """Return the first examples; all of them if the limit is 0."""
         return self.select(np.arange(min(limit or len(self), len(self))))
 
     def buckets(self, bounds: Sequence[int]) -> list[Self]:
-        """Return the examples by length, no group empty: each is padded to its own bound, the last to `length`."""
+        """Return the examples in groups by length, none empty; each is padded to its bound, the last to `length`."""
         ends = bucket_ends(bounds, self.length)
         number = np.searchsorted(ends, self.lengths)
         groups = [(np.flatnonzero(number == i), end) for i, end in enumerate(ends)]
@@ -126,13 +126,13 @@ def sequences(
     padding_id: int = 0,
     limit: int | None = None,
 ) -> Padded:
-    """Sequences in memory as examples.
+    """Return sequences in memory as examples.
 
     Args:
-        columns: for each name an array `[tokens]` of every example; `input_ids` is among them.
-        targets: for each name `[examples]`.
-        padding_id: fills `input_ids`; other columns are filled with 0.
-        limit: most that rounding the longest length up may reach (the positions of a model); None is no limit.
+        columns: by name an array `[tokens]` of every example, `input_ids` among them.
+        targets: by name `[examples]`.
+        padding_id: id of padding in `input_ids`; other columns are padded with 0.
+        limit: greatest length that rounding up may give (a model's positions); None for no limit.
     """
     count = len(columns["input_ids"])
     records = [
@@ -149,9 +149,9 @@ def pad_sequence(record: Record, length: int, *, padding_id: int, targets: Seque
 
     Args:
         record: the columns `[tokens]`, `input_ids` among them, and the targets `[1]`.
-        length: tokens of the example.
-        padding_id: fills `input_ids`; other columns are filled with 0.
-        targets: names of what has one value a record.
+        length: number of tokens of the example.
+        padding_id: id of padding in `input_ids`; other columns are padded with 0.
+        targets: names of the targets.
     """
     columns = {name: array for name, array in record.items() if name not in targets}
     example = {name: padded(array, length, padding_id * (name == "input_ids")) for name, array in columns.items()}
@@ -183,10 +183,10 @@ class TokenBlocks:
 
     Args:
         tokens: `[tokens]` integers.
-        length: tokens of one example.
+        length: number of tokens of an example.
 
     Raises:
-        DataError: not one whole block.
+        DataError: a text shorter than one block.
     """
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:

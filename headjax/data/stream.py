@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import grain
 
 WINDOW = 64
-"""Batches whose examples are sorted by length among one another."""
+"""Number of batches whose examples are sorted by length together."""
 
 LABELS = frozenset({"labels", "next_sentence_label", "start_positions", "end_positions"})
-"""Batch entries that hold targets."""
+"""Names of batch entries that hold targets."""
 
 
 class Indices(Protocol):
@@ -36,14 +36,14 @@ class Indices(Protocol):
 class LengthBuckets:
     """Examples of different lengths for `train_iterator`, which then pads each batch to one of a few lengths.
 
-    The examples of `window` batches in a row are drawn together as without buckets, sorted by length, cut into batches,
-    and the batches put in random order: every example is still read once an epoch, and what is read when is still a
-    function of the seed and the position alone.
+    The examples of `window` consecutive batches are drawn as without buckets, sorted by length and cut into batches,
+    which are then shuffled. Every example is still read once per epoch, and the order is still a function of the seed
+    alone.
 
     Attributes:
         rows: the examples.
-        bounds: lengths that batches are padded to, besides the rows' own; one compilation each.
-        window: number of batches.
+        bounds: lengths to which batches are padded, besides the examples' own; one compilation each.
+        window: number of batches that are sorted together.
     """
 
     rows: Padded
@@ -60,12 +60,12 @@ class LengthBuckets:
         return self.rows.padded(index, self.rows.length)
 
     def stream(self, indices: Indices, batch_size: int, seed: int) -> BucketStream:
-        """The endless stream of examples, batch after batch.
+        """Return the endless stream of examples, batch after batch.
 
         Args:
             indices: the stream of example numbers without buckets.
-            batch_size: examples of one batch.
-            seed: of the order of the batches in a window.
+            batch_size: number of examples of a batch.
+            seed: seed of the order of the batches in a window.
         """
         return BucketStream(self, indices, batch_size, seed)
 
@@ -87,7 +87,7 @@ class BucketStream:
         return self._rows.padded(int(examples[row]), int(end))
 
     def _batches(self, window: int) -> np.ndarray:
-        """`[window, batch_size]` example numbers of one window."""
+        """Return the example numbers of one window, `[window, batch_size]`."""
         size = self._window * self._batch_size
         examples = np.asarray([self._indices[window * size + i] for i in range(size)])
         examples = examples[np.argsort(self._rows.lengths[examples], kind="stable")]
@@ -97,7 +97,7 @@ class BucketStream:
 
 @dataclasses.dataclass(frozen=True)
 class _ShareRows:
-    """The endless example stream as one process reads it: its rows of every global batch, batch after batch."""
+    """The endless stream of examples of one process: its rows of every global batch, batch after batch."""
 
     stream: Any  # examples by position, without an end
     batch_size: int
@@ -115,21 +115,21 @@ class _ShareRows:
 def train_iterator(
     source: Source, batch_size: int, seed: int, *, share: BatchShare = BatchShare(), threads: int = 0
 ) -> grain.DatasetIterator:
-    """Endless training batches, examples drawn without replacement in a new global order each epoch.
+    """Return endless training batches; every epoch has all examples, without replacement, in a new global order.
 
-    The stream of examples is a function of (source, seed) alone. Global batch i holds examples i * batch_size and on,
-    so it is the same for any number of processes, no example is left out at an epoch's end, and the state after i
-    batches is the number i for every process: `iterator.get_state()` is JSON data, and `set_state` goes on exactly
-    there, also with another number of processes or threads.
+    The stream of examples is a function of (source, seed) alone. Global batch i holds the examples from number
+    i * batch_size on, so it is the same for any number of processes, no example is left out at the end of an epoch, and
+    the state after i batches is the number i for every process: `iterator.get_state()` is JSON data, and `set_state`
+    continues exactly there, also with another number of processes or threads.
 
     Args:
-        source: anything with `__len__` and `__getitem__`; read by index, so reading may be parallel. `LengthBuckets`
-            change the order within some batches' reach and pad each batch by itself; a `RandomSource` draws its
-            examples from the seed and the position in the stream.
-        batch_size: examples of one global batch.
-        seed: of the order, 0 <= seed < 2**32.
-        share: which rows this process reads.
-        threads: how many read ahead; 0 reads when asked, which is fastest from memory.
+        source: any object with `__len__` and `__getitem__`, read by index, maybe by several threads. `LengthBuckets`
+            sort the examples of neighbouring batches by length and pad each batch by itself; a `RandomSource` draws
+            its examples from the seed and the position in the stream.
+        batch_size: number of examples of a global batch.
+        seed: seed of the order, 0 <= seed < 2**32.
+        share: the rows that this process reads.
+        threads: number of threads that read ahead; 0 reads on demand, which is fastest from memory.
 
     Returns:
         A Grain iterator over dicts of arrays `[batch_size / share.count, ...]`.
@@ -159,15 +159,15 @@ def train_iterator(
 
 
 def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Every example once, in order, in batches of one shape, so that the model is compiled once.
+    """Yield every example once, in order, in batches of one shape, so that the model is compiled once.
 
-    Every batch has `labels` (the `input_ids` where the source names none) and, if it has `input_ids`, an
-    `attention_mask`. The last batch is filled up with rows of zeros whose `attention_mask` is 0 and whose labels are
-    -100 (NaN where they are real numbers): they carry no loss, and sums over labels are exact.
+    Every batch has `labels` (the `input_ids` if the source has none) and, if it has `input_ids`, an `attention_mask`.
+    The last batch is filled up with rows of zeros whose `attention_mask` is 0 and whose labels are -100 (NaN if they
+    are real numbers): these rows carry no loss, and sums over labels are exact.
 
     Args:
-        source: anything with `__len__` and `__getitem__`.
-        batch_size: examples of one batch.
+        source: any object with `__len__` and `__getitem__`.
+        batch_size: number of examples of a batch.
 
     Raises:
         ConfigError: a batch size below one.
@@ -178,12 +178,12 @@ def evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np
 
 
 def batches_by_length(rows: Padded, batch_size: int, bounds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
-    """Every example once, short ones first and in batches that are padded to less; see `evaluation_batches`.
+    """Yield every example once, short ones first, in batches with less padding; see `evaluation_batches`.
 
     Args:
         rows: the examples.
-        batch_size: examples of one batch.
-        bounds: lengths that batches are padded to, besides the rows' own; one compilation each.
+        batch_size: number of examples of a batch.
+        bounds: lengths to which batches are padded, besides the examples' own; one compilation each.
 
     Raises:
         ConfigError: a batch size below one.
@@ -201,7 +201,7 @@ def _evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, n
 
 
 def _complete(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The example with the mask and labels that it implies."""
+    """Return an example with its implied mask and labels."""
     row = {name: np.asarray(array) for name, array in example.items()}
     if "input_ids" in row:
         row.setdefault("attention_mask", np.ones_like(row["input_ids"]))
@@ -210,7 +210,7 @@ def _complete(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _padding(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A row of the same shapes that counts nothing."""
+    """Return a row of the same shapes without targets."""
     return {name: np.full_like(array, _no_label(array) if name in LABELS else 0) for name, array in row.items()}
 
 

@@ -1,4 +1,4 @@
-"""Evaluation: losses of every batch, reduced to metrics."""
+"""Evaluation on batches: the losses of every batch, reduced to metrics."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def evaluate(
     Args:
         model: the model.
         batches: arrays by Hugging Face's names; equal shapes compile once.
-        gates: head gates; any values reuse one compilation.
-        compute: how to compute.
+        gates: head gates; all values share one compilation.
+        compute: precision and attention implementation.
 
     Raises:
-        DataError: there is no target at all, or a token or label that the model does not have.
+        DataError: no targets, or a token or label that the model does not have.
         HeadjaxError: a loss is not finite; the message names the batch.
     """
     losses = [
@@ -95,7 +95,7 @@ def mean_loss(losses: Sequence[Loss]) -> Mapping[str, float]:
         `loss` in nats per target, `perplexity` = exp(loss), and `targets`, the number of targets.
 
     Raises:
-        DataError: there is no target at all.
+        DataError: no targets.
     """
     total, weight = (
         float(sum(np.asarray(array, np.float64).sum() for array in arrays))

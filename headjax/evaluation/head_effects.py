@@ -1,4 +1,4 @@
-"""What ablations do to a task's metrics, with the paired test that suits each."""
+"""Effects of ablations on a task's metrics, each with the paired test that suits the measure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.significance import Comparison, mcnemar, paired_bootstrap, t_test
 
 RESAMPLES = 1000
-"""Bootstrap resamples, as many as the paper's compare-mt draws."""
+"""Number of bootstrap resamples, that of the paper's compare-mt."""
 
 
 class HeadEffects(NamedTuple):
@@ -37,7 +37,7 @@ class HeadEffects(NamedTuple):
     test: str
 
     def effects(self, metric: str | None = None) -> dict[HeadId, float]:
-        """By head, the change of a metric, by default of the headline."""
+        """Return the change of a metric by head; the headline by default."""
         name = self.metric if metric is None else metric
         return {head: metrics[name] - self.baseline[name] for head, metrics in self.metrics.items()}
 
@@ -45,10 +45,10 @@ class HeadEffects(NamedTuple):
 def head_effects(
     ablation: Ablation, measure: Measure, *, resamples: int = RESAMPLES, progress: Update | None = None
 ) -> HeadEffects:
-    """The task's metrics under every ablation.
+    """Return the task's metrics under every ablation.
 
     Args:
-        ablation: made with `metrics=measure.outcomes()`, so that it holds what the metrics are made of.
+        ablation: an ablation computed with `metrics=measure.outcomes()`.
         measure: the task's measure.
         resamples: number of bootstrap resamples.
         progress: called after every head with the number of heads done.

@@ -37,13 +37,13 @@ from headjax.models.tasks import (
 from headjax.models.tasks.text import cosines
 
 Outcomes = Mapping[str, np.ndarray]
-"""By name `[examples]`: those of `Measure.outcomes`, `loss` (an example's summed loss, nats) and `targets`."""
+"""Arrays `[examples]` by name: those of `Measure.outcomes`, `loss` (summed over an example, nats) and `targets`."""
 
 Outcome = Callable[[Output, Batch], jax.Array]
-"""A model's output and the batch to one number per example, `[batch]`, traceable by JAX."""
+"""A function of a model's output and the batch that returns a number per example, `[batch]`; JAX can trace it."""
 
 Kind = Literal["binary", "graded", "sum", "corpus"]
-"""How a headline is made of the examples, which decides the paired test of a difference.
+"""The relation of a headline to the examples, which decides the paired test of a difference.
 
 * `binary`: the mean of one value per example (or question), 0 or 1.
 * `graded`: the mean of one value per example (or question) on a scale, such as an F1 between 0 and 1.
@@ -52,7 +52,7 @@ Kind = Literal["binary", "graded", "sum", "corpus"]
 """
 
 SHOWN_RANKS = 5
-"""Tasks of more classes than this report top-5 accuracy."""
+"""Greatest number of classes without top-5 accuracy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Measure(abc.ABC):
     """Base of the measures.
 
     Attributes:
-        headline: name of the metric that stands for the task.
+        headline: name of the task's main metric.
     """
 
     headline: str = "loss"
@@ -71,41 +71,41 @@ class Measure(abc.ABC):
         return self.headline not in ("loss", "perplexity")
 
     def fit(self, config: ModelConfig) -> ModelConfig:
-        """The model with an output for the task: itself, or with one that has no parameters where it had none.
+        """Return the config with an output for the task; a model without an output gets one without parameters.
 
         Raises:
-            HeadjaxError: its output is for another task; one line says which.
+            HeadjaxError: the model's output is for another task.
         """
         return config
 
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Per-example outcomes by name."""
+        """Return the functions of per-example outcomes by name."""
         return {}
 
     @property
     @abc.abstractmethod
     def kind(self) -> Kind:
-        """How the headline is made of the examples."""
+        """The relation of the headline to the examples."""
 
     @abc.abstractmethod
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        """Metrics by name, the headline among them."""
+        """Return metrics by name, the headline among them."""
 
     def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
         """Return the measure of other examples of the same task.
 
         Args:
             source: the examples.
-            counts: what the task's `info` says of them.
+            counts: their counts in the task's `info`.
         """
         return self
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:
-        """Return a text that is equal for examples which must not be divided; None compares their inputs."""
+        """Return a text that is equal for examples that must stay together; None compares their inputs."""
         return None
 
     def values(self, outcomes: Outcomes) -> np.ndarray | None:
-        """Return `[examples]` numbers whose mean is the headline, for the kinds `binary` and `graded`; else None."""
+        """Return numbers `[examples]` whose mean is the headline, for the kinds `binary` and `graded`; else None."""
         return None
 
 
@@ -114,7 +114,7 @@ class LanguageModelling(Measure):
     """Perplexity per token, word and byte, of texts or of translations given their sources.
 
     Attributes:
-        words_per_token, bytes_per_token: of the text (`headjax.data.prepared.totals`).
+        words_per_token, bytes_per_token: of the text (`headjax.data.loading.totals`).
     """
 
     headline: str = "perplexity"
@@ -145,7 +145,7 @@ class LanguageModelling(Measure):
 
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
-"""From predicted and right values `[examples]` to a number."""
+"""A function of predicted and right values `[examples]` that returns a number."""
 
 CLASSIFICATION_METRICS: Mapping[str, Metric] = {
     "accuracy": formulas.accuracy,
@@ -153,7 +153,7 @@ CLASSIFICATION_METRICS: Mapping[str, Metric] = {
     "macro_f1": formulas.macro_f1,
     "matthews": formulas.matthews,
 }
-"""Metrics of predicted and right classes; `f1` is that of class 1 unless a measure names another."""
+"""Metrics of predicted and right classes; `f1` is that of class 1 unless a measure names another class."""
 
 REGRESSION_METRICS: Mapping[str, Metric] = {
     "spearman": formulas.spearman,
@@ -166,13 +166,13 @@ REGRESSION_METRICS: Mapping[str, Metric] = {
 class Classes(Measure):
     """Metrics of a classification.
 
-    Outcomes: `prediction` (the class of the largest logit), `label`, and `rank`, how many classes have a larger logit
-    than the right one.
+    Outcomes: `prediction` (the class of the largest logit), `label`, and `rank`, the number of classes with a larger
+    logit than the right class.
 
     Attributes:
         names: the classes in the order of their numbers.
-        chosen: metrics, names of `CLASSIFICATION_METRICS`.
-        positive: number of the class whose `f1` is meant.
+        chosen: names in `CLASSIFICATION_METRICS`.
+        positive: number of the class of `f1`.
     """
 
     headline: str = "accuracy"
@@ -219,7 +219,7 @@ class Numbers(Measure):
     """Correlations of predicted with right numbers. Outcomes: `prediction` and `label`.
 
     Attributes:
-        chosen: metrics, names of `REGRESSION_METRICS`.
+        chosen: names in `REGRESSION_METRICS`.
     """
 
     headline: str = "spearman"
@@ -257,29 +257,29 @@ class Similarities(Numbers):
 
 
 def predicted_class(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` class of the largest logit."""
+    """Return the class of the largest logit, `[batch]`."""
     return jnp.argmax(output.require_logits(), axis=-1).astype(jnp.float32)
 
 
 def rank_of_label(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` how many classes have a larger logit than the right one."""
+    """Return the number of classes with a larger logit than the right class, `[batch]`."""
     logits = output.require_logits()
     right = jnp.take_along_axis(logits, jnp.maximum(batch_array(batch, "labels"), 0)[:, None], axis=1)
     return (logits > right).sum(axis=1).astype(jnp.float32)
 
 
 def predicted_number(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` the only logit."""
+    """Return the only logit, `[batch]`."""
     return output.require_logits()[:, 0].astype(jnp.float32)
 
 
 def given_label(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` the label."""
+    """Return the label, `[batch]`."""
     return batch_array(batch, "labels").astype(jnp.float32)
 
 
 def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
-    """The error of a model whose output is for another task."""
+    """Return the error of a model whose output is for another task."""
     output: Any = getattr(config, "output", None)
     has = f"{kind_of(config)} with the output {kind_of(output)}" if hasattr(output, "_kind") else kind_of(config)
     classes = getattr(output, "classes", None)
@@ -289,7 +289,7 @@ def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedAndNext(Measure):
-    """How many masked tokens, and how many next-sentence labels, are predicted.
+    """Accuracy of BERT's pre-training tasks: masked tokens and next-sentence labels.
 
     Outcomes: `masked_right`, of the example's `targets`, and `next_right`, 1 or 0.
     """
@@ -316,12 +316,12 @@ class MaskedAndNext(Measure):
 
 
 def masked_right(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` masked tokens whose right token has the largest logit."""
+    """Return the number of masked tokens whose right token has the largest logit, `[batch]`."""
     right = jnp.argmax(output.require_logits(), axis=-1) == batch_array(batch, "labels")  # -100 is no token
     return right.sum(axis=1).astype(jnp.float32)
 
 
 def next_right(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` 1 where the next-sentence label has the larger logit."""
+    """Return 1 if the next-sentence label has the larger logit, else 0, `[batch]`."""
     logits = output.require_logits("seq_relationship_logits")
     return (jnp.argmax(logits, axis=-1) == batch_array(batch, "next_sentence_label")).astype(jnp.float32)

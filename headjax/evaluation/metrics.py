@@ -1,6 +1,6 @@
 """Metrics of predictions against labels. All are computed in float64 with NumPy, on arrays `[examples]`.
 
-Rates are fractions of 1. A metric that its formula leaves undefined (no positive prediction, a constant column) is 0.
+Rates are fractions of 1. A metric whose formula is undefined (no positive prediction, a constant column) is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headjax.core.errors import DataError
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """mean_i [prediction_i = label_i].
+    """Return mean_i [prediction_i = label_i].
 
     Raises:
         DataError: no examples, or not the same number of both.
@@ -24,7 +24,7 @@ def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def top_k_accuracy(ranks: ArrayLike, k: int) -> float:
-    """mean_i [rank_i < k], where rank_i `[examples]` counts the classes that score higher than the right one.
+    """Return mean_i [rank_i < k], where rank_i `[examples]` counts the classes that score higher than the right one.
 
     Raises:
         DataError: no examples.
@@ -34,7 +34,7 @@ def top_k_accuracy(ranks: ArrayLike, k: int) -> float:
 
 
 def f1(predictions: ArrayLike, labels: ArrayLike, positive: int = 1) -> float:
-    """2 TP / (2 TP + FP + FN) of the class `positive`: the harmonic mean of its precision and recall.
+    """Return 2 TP / (2 TP + FP + FN) of the class `positive`: the harmonic mean of its precision and recall.
 
     Raises:
         DataError: no examples, or not the same number of both.
@@ -45,7 +45,7 @@ def f1(predictions: ArrayLike, labels: ArrayLike, positive: int = 1) -> float:
 
 
 def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """The mean of `f1` over the classes that occur among predictions or labels.
+    """Return the mean of `f1` over the classes that occur among predictions or labels.
 
     Raises:
         DataError: no examples, or not the same number of both.
@@ -55,7 +55,7 @@ def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Matthews' correlation coefficient for any number of classes (Gorodkin 2004), CoLA's metric.
+    """Return Matthews' correlation coefficient for any number of classes (Gorodkin 2004), CoLA's metric.
 
     With p and l the one-hot predictions and labels `[examples, classes]`: cov(p, l) / sqrt(cov(p, p) cov(l, l)), each
     covariance summed over classes. For two classes this is
@@ -73,7 +73,7 @@ def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Pearson's correlation coefficient, cov(p, l) / sqrt(cov(p, p) cov(l, l)).
+    """Return Pearson's correlation coefficient, cov(p, l) / sqrt(cov(p, p) cov(l, l)).
 
     Raises:
         DataError: no examples, not the same number of both, or a prediction that is not finite.
@@ -85,7 +85,7 @@ def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Spearman's rank correlation: Pearson's coefficient of the ranks, ties having their mean rank.
+    """Return Spearman's rank correlation: Pearson's coefficient of the ranks; ties have their mean rank.
 
     Raises:
         DataError: no examples, not the same number of both, or a prediction that is not finite.
@@ -97,22 +97,21 @@ def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def perplexity(loss: float, units_per_target: float = 1.0) -> float:
-    """exp(loss / units_per_target).
+    """Return exp(loss / units_per_target).
 
     Args:
         loss: mean loss per target, nats.
-        units_per_target: words or bytes of text that a target stands for, for the perplexity per word or byte; 1 is per
-            token.
+        units_per_target: words or bytes of text per target, for the perplexity per word or byte; 1 for that per token.
     """
     return math.exp(min(loss / units_per_target, 700.0))
 
 
 def bits_per_byte(loss: float, bytes_per_target: float) -> float:
-    """The loss over ln 2 * bytes_per_target, the logarithm to base 2 of the perplexity per byte.
+    """Return loss / (ln 2 * bytes_per_target), the logarithm to base 2 of the perplexity per byte.
 
     Args:
         loss: mean loss per target, nats.
-        bytes_per_target: bytes of text that a target stands for.
+        bytes_per_target: bytes of text per target.
     """
     return loss / math.log(2.0) / bytes_per_target
 
@@ -128,7 +127,7 @@ def _columns(predictions: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.
 
 
 def _varying(predictions: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-    """The columns in float64, or None where one of them is constant."""
+    """Return the columns in float64; None if one of them is constant."""
     predicted, gold = (column.astype(np.float64) for column in _columns(predictions, labels))
     for name, column in (("predictions", predicted), ("labels", gold)):
         if not np.isfinite(column).all():

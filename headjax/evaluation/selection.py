@@ -1,7 +1,7 @@
-"""Which examples heads are chosen on, and which examples metrics are taken on: one policy for every command.
+"""Selection of the examples on which heads are chosen and metrics are taken: one policy for every command.
 
 Heads are chosen, scored, calibrated and rescaled on *selection* examples: the training examples of a task. Metrics are
-taken on *evaluation* examples: its validation examples. A task with one split only is divided in halves.
+taken on *evaluation* examples: its validation examples. A task with a single split is divided in halves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headjax.data.stream import LABELS, LengthBuckets
 from headjax.evaluation.task import Task
 
 SELECTED = 1024
-"""Selection examples that commands draw where no number is asked for."""
+"""Default number of selection examples that commands draw."""
 
 SEED = 0
 """Seed of the order in which training examples are drawn, and of the hash that divides a single split."""
@@ -34,7 +34,7 @@ RULE = (
     "one split: its examples are sorted by a hash of their inputs (seed 0), equal ones together; heads are chosen on "
     "the first half, metrics are taken on the other"
 )
-"""How a single split is divided, in words."""
+"""The division of a single split, in words."""
 
 
 class Parts(NamedTuple):
@@ -59,12 +59,12 @@ def split_task(task: Task, select: str | Task = "train") -> Parts:
 
     Args:
         task: the task.
-        select: `train`; `validation`, the evaluation examples themselves; or another task, of which the training
-            examples are taken, or all where it has one split only.
+        select: `train`; `validation`, the evaluation examples themselves; or another task, whose training examples are
+            taken (all examples if it has a single split).
 
     Raises:
         HeadjaxError: an unknown split.
-        DataError: a single split that cannot be divided, because its examples are all equal.
+        DataError: a single split that cannot be divided because its examples are all equal.
     """
     if isinstance(select, Task):
         return Parts(selection_of(select), task)
@@ -96,11 +96,11 @@ def selection_of(task: Task) -> Task:
 
 
 def describe(task: Task, limit: int = 0) -> dict[str, Any]:
-    """Return what a command's JSON says of examples: `task`, `split`, `examples`, and `rule` where they are a half.
+    """Return the description of examples in a command's JSON: `task`, `split`, `examples`, and `rule` of a half.
 
     Args:
         task: a part of `split_task`.
-        limit: only the first so many of its examples were used; 0 is all.
+        limit: number of its examples that were used, from the start; 0 is all.
     """
     described: dict[str, Any] = {"task": task.name, "split": task.split, "examples": task.count(limit)}
     return described | ({"rule": RULE} if task.split in HALVES else {})
@@ -110,7 +110,7 @@ def in_words(selection: Mapping[str, Any] | None, evaluation: Mapping[str, Any] 
     """Return the notes under a command's table about its examples.
 
     Args:
-        selection, evaluation: what `describe` returned; None where the command has read none.
+        selection, evaluation: descriptions by `describe`; None for examples that the command did not read.
     """
     notes = []
     for title, found in (("Selection", selection), ("Evaluation", evaluation)):

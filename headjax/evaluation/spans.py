@@ -26,35 +26,35 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """The text in lower case, without ASCII punctuation and then without articles, parted by single spaces.
+    """Return a text in lower case, without ASCII punctuation and then without articles, with single spaces.
 
-    The order matters: "the-" loses its hyphen before the article is looked for.
+    The order matters: "the-" loses its hyphen before articles are removed.
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1.0 where the normalised prediction equals a normalised answer, else 0.0."""
+    """Return 1.0 if the normalised prediction equals a normalised answer, else 0.0."""
     return float(normalize_answer(prediction) in {normalize_answer(answer) for answer in answers})
 
 
 def answer_f1(prediction: str, answers: Sequence[str]) -> float:
-    """The best answer's 2 c / (p + a): p, a count normalised words of prediction and answer, c those in common.
+    """Return the greatest 2 c / (p + a) over the answers, for p and a normalised words, c of them in common.
 
-    Words that occur several times count as often as they occur in both.
+    A word that occurs several times counts as often as it occurs in both.
     """
     return max(_f1(normalize_answer(prediction).split(), normalize_answer(answer).split()) for answer in answers)
 
 
 def squad_metrics(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Mean exact match and F1 over the questions, as fractions of 1.
+    """Return the mean exact match and F1 over the questions, as fractions of 1.
 
     Args:
-        predictions: answer by question; a question without one scores 0, answers to other questions are left out.
+        predictions: answer by question; a question without an answer scores 0, answers to other questions are ignored.
         answers: the right answers by question.
 
     Raises:
-        DataError: there are no questions.
+        DataError: no questions.
     """
     if not answers:
         raise DataError("squad: there are no questions")
@@ -70,7 +70,7 @@ def _f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
 
 
 LONGEST_ANSWER = 30
-"""Tokens of the longest answer (Devlin et al. 2019's code)."""
+"""Number of tokens of the longest answer, as in the code of Devlin et al. 2019."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Spans(Measure):
     `window`'s number. A question's answer is the best span of all its windows.
 
     Attributes:
-        windows: where the windows come from.
+        windows: the windows with their questions.
     """
 
     headline: str = "f1"
@@ -111,7 +111,7 @@ class Spans(Measure):
         return self.windows.questions[window.question].context
 
     def answers(self, outcomes: Outcomes) -> dict[int, str]:
-        """The answer to every question of which a window is there, by the question's number."""
+        """Return the answers by question number, of every question with a window among the outcomes."""
         best: dict[int, tuple[float, str]] = {}
         columns = (outcomes[name] for name in ("score", "start", "end", "window"))
         for score, start, end, window in zip(*columns, strict=True):
@@ -127,26 +127,26 @@ class Spans(Measure):
         return squad_metrics({questions[number].id: text for number, text in found.items()}, gold)
 
     def values(self, outcomes: Outcomes) -> np.ndarray | None:
-        """`[questions]` F1 of every question."""
+        """Return the F1 of every question, `[questions]`."""
         found = self.answers(outcomes).items()
         return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in found])
 
 
 @dataclasses.dataclass(frozen=True)
 class UnmeasuredSpans(Spans):
-    """Spans of examples whose paragraphs are not at hand: there is a loss, and no exact match or F1."""
+    """Spans of examples stored without their paragraphs: they have a loss, but no exact match or F1."""
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         raise DataError(f"{self.headline}: these questions come without their text; name others to choose heads on")
 
 
 def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Score, first and last token `[batch]` of the span with the largest start + end logit.
+    """Return score, first and last token `[batch]` of the span with the largest start + end logit.
 
     Spans lie in the paragraph (`context_mask`) and have at most `LONGEST_ANSWER` tokens.
 
     Raises:
-        DataError: the logits are not those of a span.
+        DataError: logits of another shape than a span's.
     """
     logits = output.require_logits().astype(jnp.float32)
     inside = batch_array(batch, "context_mask").astype(bool)
@@ -162,20 +162,20 @@ def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.A
 
 
 def best_score(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` sum of the best span's two logits."""
+    """Return the sum of the best span's two logits, `[batch]`."""
     return best_span(output, batch)[0]
 
 
 def best_start(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` the best span's first token."""
+    """Return the best span's first token, `[batch]`."""
     return best_span(output, batch)[1].astype(jnp.float32)
 
 
 def best_end(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` the best span's last token."""
+    """Return the best span's last token, `[batch]`."""
     return best_span(output, batch)[2].astype(jnp.float32)
 
 
 def window_number(output: Output, batch: Batch) -> jax.Array:
-    """`[batch]` the window's number."""
+    """Return the window's number, `[batch]`."""
     return batch_array(batch, "window").astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Tasks by name or by file, and a model's metrics on them."""
+"""Tasks: examples with their measure, and a model's metrics on them."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def measure_of(data: TaskData) -> Measure | None:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task: examples, and what is measured on them.
+    """A task: examples with their measure.
 
     Attributes:
-        name: as asked for.
+        name: name or file of the task.
         data: its examples.
-        measure: which metrics there are and how they come from a model's outputs.
-        part: name of the examples that `batches` gives, where they are others than the task's own to evaluate on
+        measure: its metrics, computed from a model's outputs.
+        part: name of the examples that `batches` gives if they are not the task's own validation examples
             (`headjax.evaluation.selection`).
     """
 
@@ -71,7 +71,7 @@ class Task:
 
     @property
     def split(self) -> str:
-        """Name of the examples that `batches` gives: `validation`, `all` where the task has no others, or `part`."""
+        """Name of the examples that `batches` gives: `validation`, `all` if the task has no others, or `part`."""
         return self.part or ("validation" if len(self.data.train) else "all")
 
     def count(self, limit: int = 0) -> int:
@@ -80,7 +80,7 @@ class Task:
 
     @property
     def headline(self) -> str:
-        """Name of the metric that stands for the task."""
+        """Name of the task's main metric."""
         return self.measure.headline
 
     @property
@@ -89,26 +89,26 @@ class Task:
         return self.measure.higher_is_better
 
     def fit(self, model: Model) -> Model:
-        """The model with an output for the task, see `Measure.fit`.
+        """Return the model with an output for the task, see `Measure.fit`.
 
         Raises:
-            HeadjaxError: its output is for another task.
+            HeadjaxError: the model's output is for another task.
         """
         return model.replace(config=self.measure.fit(model.config))
 
     def batches(
         self, batch_size: int = BATCH_SIZE, *, limit: int = 0, buckets: Sequence[int] = ()
     ) -> Iterator[dict[str, np.ndarray]]:
-        """The examples to evaluate on, see `evaluation_batches`.
+        """Yield the examples to evaluate on, see `evaluation_batches`.
 
         Args:
-            batch_size: examples of one batch.
-            limit: only the first so many examples; 0 is all.
-            buckets: lengths to sort examples of different lengths into, so that short ones are padded less. One
-                compilation each; the order of the examples is then by bucket.
+            batch_size: number of examples of a batch.
+            limit: number of examples, from the start; 0 is all.
+            buckets: lengths into which examples are sorted, so that short ones are padded less. One compilation each;
+                the order of the examples is then by bucket.
 
         Raises:
-            ConfigError: a batch size or limit that cannot be.
+            ConfigError: a batch size below one or a negative limit.
         """
         require(limit >= 0, "limit", f"must not be negative, got {limit}")
         source = self.data.validation
@@ -120,11 +120,11 @@ class Task:
     def first_batches(
         self, number: int, batch_size: int = BATCH_SIZE, *, buckets: Sequence[int] = ()
     ) -> list[dict[str, np.ndarray]]:
-        """Return the first batches, all full where there are examples enough for one: nothing in them is padding.
+        """Return the first batches, without rows of padding unless the task has fewer examples than one batch.
 
         Args:
-            number: how many batches at most; 0 is none.
-            batch_size: examples of one batch.
+            number: greatest number of batches; 0 for none.
+            batch_size: number of examples of a batch.
             buckets: see `batches`.
         """
         limit = self.count_full(number, batch_size)
@@ -137,7 +137,7 @@ class Task:
         return full - full % batch_size if full > batch_size else full
 
     def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0) -> int:
-        """How many batches `batches` gives without buckets."""
+        """Return the number of batches that `batches` gives without buckets."""
         require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
         examples = len(self.data.validation)
         return -(-(min(limit, examples) if limit else examples) // batch_size)
@@ -145,12 +145,12 @@ class Task:
     def sample(
         self, count: int, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()
     ) -> list[dict[str, np.ndarray]]:
-        """Batches of training examples drawn without replacement, each once: what to score heads or calibrate on.
+        """Return batches of training examples drawn without replacement, to score heads or to calibrate on.
 
         Args:
-            count: examples to draw; all, if there are no more.
-            batch_size: examples of one batch.
-            seed: of the draw.
+            count: number of examples to draw; all if there are no more.
+            batch_size: number of examples of a batch.
+            seed: seed of the draw.
             buckets: see `batches`.
 
         Raises:
@@ -170,12 +170,12 @@ class Task:
     def train_batches(
         self, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()
     ) -> grain.DatasetIterator:
-        """Endless training batches, see `train_iterator`.
+        """Return endless training batches, see `train_iterator`.
 
         Args:
-            batch_size: examples of one batch.
-            seed: of the order.
-            buckets: lengths to pad batches of examples of different lengths to, see `LengthBuckets`.
+            batch_size: number of examples of a batch.
+            seed: seed of the order.
+            buckets: lengths to which batches are padded, see `LengthBuckets`.
 
         Raises:
             DataError: the task has no examples to train on.
@@ -197,7 +197,7 @@ class Evaluation(NamedTuple):
     Attributes:
         metrics: by name, `loss` among them (mean per target, nats).
         examples: number of examples.
-        outcomes: `[examples]` what the metrics were made of, in the order of the batches.
+        outcomes: `[examples]` outcomes from which the metrics were computed, in the order of the batches.
     """
 
     metrics: dict[str, float]
@@ -208,7 +208,7 @@ class Evaluation(NamedTuple):
 def evaluate_task(
     model: Model, task: Task, gates: Gates | None = None, limit: int = 0, **options: Any
 ) -> dict[str, float]:
-    """The model's loss and the task's metrics; `options` are those of `measure_task`."""
+    """Return the model's loss and the task's metrics; `options` are those of `measure_task`."""
     return measure_task(model, task, gates, limit, **options).metrics
 
 
@@ -223,21 +223,21 @@ def measure_task(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Evaluation:
-    """The model on every example of the task, one compilation for batches of equal shapes.
+    """Return the metrics and outcomes of a model on a task; batches of equal shapes share one compilation.
 
     Args:
         model: the model.
         task: the task.
-        gates: head gates; any values reuse one compilation.
-        limit: only the first so many examples; 0 is all.
-        batch_size: examples of one batch.
+        gates: head gates; all values share one compilation.
+        limit: number of examples, from the start; 0 is all.
+        batch_size: number of examples of a batch.
         buckets: see `Task.batches`.
-        compute: how to compute.
+        compute: precision and attention implementation.
         progress: called after every batch with the number of batches done.
 
     Raises:
         HeadjaxError: the model's output is for another task, or a loss or weight is not finite.
-        DataError: there is no target at all, or a token or label that the model does not have.
+        DataError: no targets, or a token or label that the model does not have.
     """
     model = task.fit(model)
     config = model.config
@@ -252,10 +252,10 @@ def measure_task(
 
 
 def reduce_batches(measure: Measure, batches: Sequence[tuple[Loss, Mapping[str, Any]]]) -> Evaluation:
-    """The losses and outcomes of every batch as metrics; examples without a target count nowhere.
+    """Return the metrics of the losses and outcomes of every batch; examples without targets are left out.
 
     Raises:
-        DataError: there is no target at all.
+        DataError: no targets.
     """
     fetched = jax.device_get(list(batches))
     named = [{"loss": loss.total, "targets": loss.weight, **found} for loss, found in fetched]

@@ -23,7 +23,7 @@ class Bleu(NamedTuple):
 
     Attributes:
         score: BLEU, 0 to 100.
-        signature: how it was computed, as sacrebleu writes it; to be reported with every score.
+        signature: sacrebleu's signature of the computation, to be reported with every score.
     """
 
     score: float
@@ -31,15 +31,15 @@ class Bleu(NamedTuple):
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Bleu:
-    """BLEU of a corpus with one reference a sentence (Papineni et al. 2002; Post 2018).
+    """Return the BLEU of a corpus with one reference per sentence (Papineni et al. 2002; Post 2018).
 
     Args:
         hypotheses: the translations, detokenised text.
-        references: the right ones, in the same order.
-        tokenize: sacrebleu's tokenisation; `none` for text that is already tokenised.
+        references: the reference translations, in the same order.
+        tokenize: sacrebleu's tokenisation; `none` for tokenised text.
 
     Raises:
-        DataError: no sentences, not the same number of both, or sacrebleu is not installed.
+        DataError: no sentences, different numbers of both, or sacrebleu is not installed.
     """
     if not hypotheses or len(hypotheses) != len(references):
         raise DataError(f"bleu: {len(hypotheses)} translations and {len(references)} references are not pairs")
@@ -76,17 +76,17 @@ def translate(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Translated:
-    """Translates every source by beam search and compares with the references.
+    """Translate every source by beam search and compare with the references.
 
     Args:
         model: an encoder-decoder with its tokenizer.
-        pairs: what to translate.
-        batch_size: sentences of one batch.
-        beams: hypotheses kept.
-        max_new_tokens: longest translation; 0 is the length that the pairs are padded to.
+        pairs: sentences with their reference translations.
+        batch_size: number of sentences of a batch.
+        beams: number of hypotheses kept.
+        max_new_tokens: number of tokens of the longest translation; 0 is the length to which the pairs are padded.
         tokenize: sacrebleu's tokenisation.
         gates: head gates.
-        compute: how to compute.
+        compute: precision and attention implementation.
         progress: called after every batch with the number of batches done.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Forms: how the rows of each kind of task become examples. A task is encoded here and nowhere else."""
+"""Forms, which encode the rows of each kind of task as examples. A task is encoded here and nowhere else."""
 
 from headjax.data.forms.form import Encoded, Form, SequenceForm
 from headjax.data.forms.images import ImageForm

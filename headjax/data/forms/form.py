@@ -1,4 +1,4 @@
-"""Forms: how the rows of a task become records, how records become examples, and what is measured on those."""
+"""Base of the forms: a form encodes rows as records, makes examples of records, and names their measure."""
 
 from __future__ import annotations
 
