@@ -23,7 +23,6 @@ ORDER = (
     "conversion",
     "hub",
     "data",
-    "evaluation",
     "training",
     "plan",
     "report",
@@ -74,7 +73,6 @@ OUTSIDE = {"configs", "notebooks"}
 
 UNMIRRORED = {
     "data",
-    "evaluation",
     "head_report",
     "papers.py",
     "quickstart",

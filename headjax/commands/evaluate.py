@@ -32,7 +32,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.evaluation.task import measure_task
 
     beams = options.beams if options.beams is not None else BEAMS
-    model, task = open_model_and_task(options)
+    model, task = open_model_and_task(options, split="all")
     pairs = task.data.validation
     if options.beams and not isinstance(pairs, Translations):
         raise HeadjaxError(f"--beams: {task.name} is not about translations")

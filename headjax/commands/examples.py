@@ -57,16 +57,20 @@ class ExamplesOptions(TaskOptions):
     selected: Count | None = option(None, "choose on N of them, drawn at random; 0 is all (default: 1024, or --limit)")
 
 
-def open_model_and_task(options: TaskOptions) -> tuple[Model, Task]:
+def open_model_and_task(options: TaskOptions, split: str = "validation") -> tuple[Model, Task]:
     """Return the model directory and the task that the options name; the task has been found to fit the model.
 
     A command that writes a model keeps this one; `task.fit(model)` may have another output.
+
+    Args:
+        options: name the model and the task.
+        split: see `headjax.load_task`; `all` for a command that chooses no heads, so that it reads whole texts.
     """
     from headjax.evaluation.specs import load_task
     from headjax.models.model import load
 
     model = load(options.model)
-    task = load_task(options.task, model, options.length or 0)
+    task = load_task(options.task, model, options.length or 0, split=split)
     return model, task
 
 

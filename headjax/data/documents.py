@@ -180,8 +180,8 @@ class HeldOut:
 
     Documents are cut at paragraphs into pieces of about `PIECE` characters, and a piece is held out if the hash of its
     text is below the fraction. So added documents move no other piece to the other side, if the text has more than
-    20 * `PIECE` characters. Held-out units with a paragraph or line of at least `COMPARED` characters that also occurs in
-    the training text are dropped. Neighbouring pieces of the same side stay one document.
+    20 * `PIECE` characters. Held-out units with a paragraph or line of at least `COMPARED` characters that also occurs
+    in the training text are dropped. Neighbouring pieces of the same side stay one document.
 
     Attributes:
         documents: reads the documents from the start; called several times.

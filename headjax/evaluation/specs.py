@@ -1,4 +1,4 @@
-"""What `--task` takes: names of tasks, and files."""
+"""Tasks by name or by file: the values of `--task`."""
 
 from __future__ import annotations
 
@@ -9,37 +9,39 @@ from typing import Any, NamedTuple
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
 from headjax.data.files import data_folder
+from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import ImageFiles, Mnist
-from headjax.data.labelled_text import TextClassification, TextRegression
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.prepared import PreparedData, is_prepared
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering, whole_text_data
 from headjax.data.text_rows import header, is_table, table_rows
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
+from headjax.models.encoder import EncoderModel
 from headjax.models.model import Model
-from headjax.models.tasks import Regression
+from headjax.models.tasks import NoTask, Regression, SentenceSimilarity
 from headjax.models.tasks.classification import names_or_numbers
 from headjax.tokenizers.tokenizer import Tokenizer
 
 LENGTH = 512
-"""Most tokens of an example where nothing else is asked for; models of fewer positions take as many as they have."""
+"""Default greatest number of tokens of an example; models with fewer positions take as many as they have."""
 
 SQUAD_LENGTH = 384
-"""Tokens of a window of SQuAD, likewise."""
+"""Default number of tokens of a window of SQuAD."""
 
 SIMILARITY = "sentence_similarity"
 
 
 class Request(NamedTuple):
-    """What a task is made of.
+    """A task that was asked for.
 
     Attributes:
-        path: what follows the task's name, or a file; may be empty.
-        model: the model that is asked.
-        asked_length: tokens of an example, 0 for what is usual.
+        path: the part after the task's name, or a file; may be empty.
+        model: the model to evaluate.
+        asked_length: number of tokens of an example; 0 for the default.
     """
 
     path: str
@@ -47,7 +49,7 @@ class Request(NamedTuple):
     asked_length: int
 
     def length(self, usual: int = LENGTH) -> int:
-        """Tokens of an example: those asked for, or the usual number as far as the model's positions reach."""
+        """Return the number of tokens of an example: as asked for, or the usual one within the model's positions."""
         embeddings: Any = getattr(self.model.config, "embeddings", None)
         reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
         fits = reach is None or self.asked_length <= reach
@@ -55,10 +57,10 @@ class Request(NamedTuple):
         return self.asked_length or (usual if reach is None else min(usual, reach))
 
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
+        """Return the model's tokenizer.
 
         Raises:
-            HeadjaxError: it has none.
+            HeadjaxError: the model has no tokenizer.
         """
         if self.model.tokenizer is None:
             raise HeadjaxError("task: the model has no tokenizer, so it cannot read text")
@@ -74,39 +76,45 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
             * `python`: held-out text that ships with Python, language modelling;
             * a GLUE task (`sst2`, `cola`, `mrpc`, `stsb`, `rte`, `mnli`, `qnli`, `qqp`), found under the folder that
               the environment variable HEADJAX_DATA names, or `NAME:FOLDER`;
-            * `sentence_similarity`: STS-B for models that embed sentences, likewise;
+            * `sentence_similarity`: STS-B for models that embed sentences, likewise; `sentence_similarity:FILE` is a
+              table of pairs as below;
             * `squad`, `mnist` and `multi30k` (English to German), likewise; also `squad:FILE`;
             * `images:FOLDER`: the test images of CIFAR's own files, or `validation/CLASS/*.jpg`;
             * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET` (`newstest2014:en-de`),
               or a table with columns of those names or numbers (`mtnt/test.tsv:1-2`);
-            * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence`, maybe `sentence2`, and `label`:
-              all of it is evaluated on. Labels of a classifier are its class names, class numbers where it has no
-              names. For models without an output, labels with a decimal point make it a regression;
+            * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence` (or `sentence1`), maybe
+              `sentence2`, and `label` (or `score`): all rows are evaluated on. Labels of a classifier are its class
+              names, or class numbers if it has no names. For models that embed sentences, pairs with a number are
+              similarities, divided by their largest where that is above 1. For other models without an output, labels
+              with a decimal point are a regression;
             * a folder that `headjax prepare` wrote;
-            * any other file, a folder or a pattern: language modelling on the part that training on it
-              (`LanguageConfig.path`) holds out; `all:PATH` on the whole text.
-        model: the model that is asked; only its config and tokenizer are read.
-        length: tokens of an example; 0 is `LENGTH` (`SQUAD_LENGTH`), or what the model's positions allow.
-        split: `train` to have `batches` give the training examples, in a seeded random order; a task with one split
-            only has none and is divided by `headjax.split_task`.
+            * any other file, a folder or a pattern: language modelling on the text, divided as training on it
+              (`LanguageConfig.path`) divides it; `all:PATH` is the whole text as a single split, and `heldout:PATH`
+              always the held-out part.
+        model: the model to evaluate; only its config and tokenizer are read.
+        length: number of tokens of an example; 0 is `LENGTH` (`SQUAD_LENGTH`), or the model's positions if they are
+            fewer.
+        split: examples that `batches` gives: `validation`; `train`, the training examples in a seeded random order (a
+            task with a single split has none, and `headjax.split_task` divides it); `all`, for evaluation without a
+            choice of heads, which is the same as `validation` except that texts are whole.
 
     Raises:
         HeadjaxError: an unknown name or split, the model has no tokenizer, or its output does not fit the task.
         DataError: a file that cannot be used, or a task without training examples where those are asked for.
     """
-    if split not in SPLITS:
-        raise HeadjaxError(f"split: expected {' or '.join(SPLITS)}, got {split!r}")
+    if split not in (*SPLITS, "all"):
+        raise HeadjaxError(f"split: expected {', '.join(SPLITS)} or all, got {split!r}")
     name, _, path = spec.partition(":")
     if name in NAMED:
         task = NAMED[name](Request(path, model, length))
     elif is_prepared(spec):
         task = _prepared(Request(spec, model, length))
-    elif path and name == "all":
-        task = _whole_text(Request(path, model, length))
+    elif path and name in ("all", "heldout"):
+        task = (_whole_text if name == "all" else _text)(Request(path, model, length))
     elif is_table(spec):
         task = _table(Request(spec, model, length))
     elif Path(spec).expanduser().exists() or set(spec) & set("/*.?"):
-        task = _text(Request(spec, model, length))
+        task = (_whole_text if split == "all" else _text)(Request(spec, model, length))
     else:
         raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}")
     task.fit(model)
@@ -135,21 +143,47 @@ def _glue(name: str) -> Callable[[Request], Task]:
 
 
 def _similarity(asked: Request) -> Task:
-    # A row holds two sentences of this length.
+    if asked.path and is_table(asked.path):
+        return _similarity_table(asked)
+    # An example holds two sentences of this length.
     config = Glue(name="stsb", path=asked.path, max_length=asked.length() // 2, similarity=True)
     return _measured(SIMILARITY, config, asked.tokenizer())
 
 
+def _similarity_table(asked: Request) -> Task:
+    columns = _columns(asked.path)
+    if "second" not in columns:
+        raise DataError(f"{asked.path}: similarities need the columns sentence1, sentence2 and score")
+    labels = table_rows(asked.path, {"label": columns["label"]})
+    largest = max(finite(row.place, row.values["label"]) for row in labels)
+    fields = {"validation": asked.path, "max_length": asked.length() // 2, "scale": max(largest, 1.0)}
+    return _measured(asked.path, TextSimilarity(**columns, **fields), asked.tokenizer())
+
+
+def _columns(path: str) -> dict[str, str]:
+    """Return the columns of a table by field: `text`, `second` of pairs, `label`.
+
+    Raises:
+        DataError: a column is missing.
+    """
+    names = header(path)
+    wanted = {"text": ("sentence", "sentence1"), "second": ("sentence2",), "label": ("label", "score")}
+    found = {field: next((one for one in some if one in names), "") for field, some in wanted.items()}
+    if not found["text"] or not found["label"]:
+        listed = ", ".join(names[:8])
+        raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {listed}")
+    return {field: column for field, column in found.items() if column}
+
+
 def _table(asked: Request) -> Task:
-    path, names = asked.path, header(asked.path)
-    fields: dict[str, Any] = {"validation": path, "max_length": asked.length()}
-    if "sentence2" in names:
-        fields |= {"text": "sentence" if "sentence" in names else "sentence1", "second": "sentence2"}
-    for column in (fields.get("text", "sentence"), "label"):
-        if column not in names:
-            listed = ", ".join(names[:8])
-            raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {listed}")
-    if _is_regression(path, asked.model):
+    path, columns = asked.path, _columns(asked.path)
+    output = getattr(asked.model.config, "output", None)
+    embeds = isinstance(asked.model.config, EncoderModel) and isinstance(output, NoTask | SentenceSimilarity)
+    numbers = all(_is_real(row.values["label"]) for row in table_rows(path, {"label": columns["label"]}))
+    if embeds and "second" in columns and numbers:
+        return _similarity_table(asked)
+    fields: dict[str, Any] = {"validation": path, "max_length": asked.length(), **columns}
+    if _is_regression(path, columns["label"], asked.model):
         return _measured(path, TextRegression(**fields), asked.tokenizer())
     config = TextClassification(**fields).for_classes(names_or_numbers(asked.model.config))
     return _measured(path, config, asked.tokenizer())
@@ -211,12 +245,12 @@ def _task(name: str, data: TaskData) -> Task:
     return Task(name, data, measure)
 
 
-def _is_regression(path: str, model: Model) -> bool:
-    """Whether a table's labels are numbers to predict: as the model's output has it, else by their decimal points."""
+def _is_regression(path: str, label: str, model: Model) -> bool:
+    """Return whether a table's labels are numbers to predict: by the model's output, else by decimal points."""
     output = getattr(model.config, "output", None)
     if names_or_numbers(model.config) or isinstance(output, Regression):
         return isinstance(output, Regression)
-    labels = {row.values["label"] for row in table_rows(path, {"label": "label"})}
+    labels = {row.values["label"] for row in table_rows(path, {"label": label})}
     return all(_is_real(label) for label in labels) and any("." in label for label in labels)
 
 

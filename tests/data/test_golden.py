@@ -18,7 +18,7 @@ from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.test_image_data import write_mnist
 from tests.data.test_image_rows import write_cifar
-from tests.data.test_question_answering import SHORT, long_paragraph, write_squad
+from tests.data.test_text_data import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import write_lines, write_vocabulary
 
 WORDS = ("a", "good", "bad", "film", "the", "was", "it", "not", "very", "dull", "fun")

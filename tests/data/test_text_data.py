@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import subprocess
@@ -11,11 +12,17 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data.forms import LanguageForm
-from headjax.data.loading import totals
+from headjax.data.forms.questions import QUESTION_LENGTH, QuestionForm, QuestionWindows
+from headjax.data.loading import record_sizes, totals
 from headjax.data.rows import Row
+from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig
-from headjax.data.text_data import LanguageConfig
+from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
+from headjax.data.text_rows import read_questions, translation_pairs
 from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests.data.vocabulary import TEXT, write_vocabulary
 
 
 @pytest.fixture
@@ -147,3 +154,247 @@ print(data.info["tokenizer"], data.info["data"])
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == [embedded.info["tokenizer"], embedded.info["data"]]
+
+
+ENGLISH = ["one", "two dogs", "", "three cats sleep", "four"]
+GERMAN = ["eins", "zwei Hunde", "leer", "drei Katzen schlafen", "vier"]
+END = 256
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.en").write_text("\n".join(ENGLISH) + "\n")
+        (tmp_path / f"{name}.de.gz").write_bytes(gzip.compress(("\n".join(GERMAN) + "\n").encode()))
+    return str(tmp_path)
+
+
+def config(prefix, **fields):
+    return ParallelText(
+        **{"train": f"{prefix}/train", "validation": f"{prefix}/val", "source": "en", "target": "de"} | fields
+    )
+
+
+def test_pairs_become_examples(prefix):
+    data = config(prefix, max_length=24).load(byte_tokenizer())
+    assert data.info["train"]["pairs"] == 4
+    row = data.train[1]
+    assert bytes(row["input_ids"][:8].astype(np.uint8)) == b"two dogs"
+    assert row["input_ids"][8] == END
+    assert row["attention_mask"].sum() == 9
+    labels = row["labels"][row["labels"] != -100]
+    assert bytes(labels[:-1].astype(np.uint8)) == b"zwei Hunde"
+    assert labels[-1] == END
+    assert row["labels"].shape == row["input_ids"].shape == (24,)
+    assert data.validation.references == ("eins", "zwei Hunde", "drei Katzen schlafen", "vier")
+    last = list(evaluation_batches(data.validation, 3))[-1]
+    assert (last["labels"][1:] == -100).all()
+    json.dumps(data.info)
+
+
+def test_long_training_pairs_are_left_out_and_validation_is_cut(prefix):
+    data = config(prefix, max_length=12).load(byte_tokenizer())
+    assert data.info["train"] == data.info["train"] | {"pairs": 3, "left_out": 1}
+    targets = [(data.validation[index]["labels"] != -100).sum() for index in range(4)]
+    assert targets == [5, 11, 12, 5]
+    with pytest.raises(DataError, match=r"train: no pair has at most 4 tokens on both sides$"):
+        config(prefix, max_length=4).load(byte_tokenizer())
+
+
+def test_a_pair_that_fits_exactly_is_kept(prefix):
+    """`zwei Hunde` and the end are 11 tokens."""
+    data = config(prefix, max_length=11).load(byte_tokenizer())
+    assert data.info["train"] == data.info["train"] | {"pairs": 3, "left_out": 1}
+    assert config(prefix, max_length=10).load(byte_tokenizer()).info["train"]["pairs"] == 2
+
+
+def test_buckets_pad_both_sides_alike(prefix):
+    data = config(prefix, max_length=24, buckets=(8, 16)).load(byte_tokenizer())
+    iterator = train_iterator(data.train, 2, 0)
+    batches = [next(iterator) for _ in range(8)]
+    shapes = {tuple(batch[name].shape for name in ("input_ids", "labels")) for batch in batches}
+    assert all(source == target for source, target in shapes)
+    assert ((2, 8), (2, 8)) in shapes
+
+
+def test_a_shared_vocabulary_is_learned(prefix):
+    data = config(prefix, vocab_size=260).load()
+    assert data.tokenizer.vocab_size == 260
+    assert data.tokenizer.decode(data.train[0]["input_ids"]).startswith("one")
+    with pytest.raises(ConfigError, match=r"^train: there is no text to learn a vocabulary from$"):
+        config(prefix, train="").load()
+    assert len(config(prefix, train="").load(byte_tokenizer()).train) == 0
+    assert from_data(DataConfig, to_data(config(prefix))) == config(prefix)
+
+
+def test_tables_hold_pairs_too(tmp_path):
+    """With a header, and without one as MTNT has it: number, source, target."""
+    rows = [f"{i}\t{pair[0]}\t{pair[1]}" for i, pair in enumerate(zip(ENGLISH, GERMAN, strict=True))]
+    (tmp_path / "plain.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "named.csv").write_text('de,en\neins,one\n"zwei, drei",two\n')
+    plain = ParallelText(validation=f"{tmp_path}/plain.tsv", source="1", target="2").load(byte_tokenizer())
+    assert plain.validation.references == ("eins", "zwei Hunde", "drei Katzen schlafen", "vier")
+    named = ParallelText(validation=f"{tmp_path}/named.csv", source="en", target="de").load(byte_tokenizer())
+    assert named.validation.references == ("eins", "zwei, drei")
+    with pytest.raises(DataError, match=r"named\.csv: unknown column 'fr'"):
+        ParallelText(validation=f"{tmp_path}/named.csv", source="en", target="fr").load(byte_tokenizer())
+
+
+def test_files_must_belong_together(prefix, tmp_path):
+    (tmp_path / "val.en").write_text("one\n")
+    with pytest.raises(DataError, match=r"val.de.gz: 5 lines, but val.en has 1$"):
+        config(prefix).load(byte_tokenizer())
+    with pytest.raises(DataError, match=r"train.fr: no such file, packed or not$"):
+        config(prefix, target="fr").load(byte_tokenizer())
+    (tmp_path / "val.en").write_text("one\n\n\n\n\n")
+    (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"\nzwei\ndrei\n\n\n"))
+    with pytest.raises(DataError, match=r"val: no line has text on both sides$"):
+        list(translation_pairs(f"{prefix}/val", "en", "de"))
+    with pytest.raises(ConfigError, match=r"^target: is the source's language too: en$"):
+        config(prefix, target="en")
+
+
+def test_real_pairs(data_dir):
+    data = ParallelText(
+        train=str(data_dir / "mt" / "multi30k" / "val"),
+        validation=str(data_dir / "mt" / "multi30k" / "test_2016_flickr"),
+        source="en",
+        target="de",
+        vocab_size=2000,
+    ).load()
+    assert data.info["validation"]["pairs"] == 1000
+    assert data.info["train"]["pairs"] + data.info["train"]["left_out"] == 1014
+    assert 0.2 < data.info["validation"]["words_per_token"] < 0.8
+
+
+SHORT = {
+    "context": "The film was not dull, it was very good!",
+    "qas": [
+        {"id": "a", "question": "was it good", "answers": [{"text": "very good", "answer_start": 30}]},
+        {"id": "b", "question": "the film", "answers": [
+            {"text": "film", "answer_start": 4}, {"text": "x", "answer_start": 0}]},
+    ],
+}  # fmt: skip
+
+
+def write_squad(path, *paragraphs):
+    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": list(paragraphs)}]}))
+    return str(path)
+
+
+def long_paragraph(words=150, at=100):
+    """A paragraph with one `unhappy` in it."""
+    generator = np.random.default_rng(0)
+    text = [*generator.choice(TEXT[:12], words)]
+    text[at] = "unhappy"
+    context = " ".join(text)
+    answer = {"text": "unhappy", "answer_start": context.index("unhappy")}
+    return {"context": context, "qas": [{"id": "long", "question": "was it fun", "answers": [answer]}]}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return wordpiece_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
+
+
+def test_spans_are_the_answers(tmp_path, tokenizer):
+    path = write_squad(tmp_path / "a.json", SHORT)
+    rows = QuestionAnswering(validation=path, stride=8, max_length=100).load(tokenizer).validation
+    assert len(rows) == 2
+    assert rows.windows.questions[1].answers == ("film", "x")
+    for window, answer in enumerate(("very good", "film")):
+        row = rows[window]
+        assert rows.windows.answer(window, row["start_positions"], row["end_positions"]) == answer
+        assert row["window"] == window
+        np.testing.assert_array_equal(row["context_mask"], row["token_type_ids"] * (row["context_mask"] == 1))
+    words = [tokenizer.backend.id_to_token(int(one)) for one in rows[0]["input_ids"][:6]]
+    assert words == ["[CLS]", "was", "it", "good", "[SEP]", "the"]
+
+
+def test_long_paragraphs_have_overlapping_windows(tmp_path, tokenizer):
+    path = write_squad(tmp_path / "a.json", long_paragraph(), SHORT)
+    rows = QuestionAnswering(validation=path, max_length=100, stride=16).load(tokenizer).validation
+    windows = [window for window in rows.windows.windows if window.question == 0]
+    assert len(windows) == 2
+    ends = [window.offsets[window.offsets[:, 1] > 0] for window in windows]
+    overlap = {tuple(span) for span in ends[0]} & {tuple(span) for span in ends[1]}
+    assert len(overlap) == 16
+    assert ends[-1][-1][1] == len(rows.windows.questions[0].context)
+    spans = [(int(rows[i]["start_positions"]), int(rows[i]["end_positions"])) for i in range(2)]
+    assert spans[0] == (0, 0)
+    assert rows.windows.answer(1, *spans[1]) == "unhappy"  # three pieces
+    assert rows.windows.windows[2].question == 1
+
+
+def test_the_first_questions_to_evaluate_on(tmp_path, tokenizer):
+    path = write_squad(tmp_path / "a.json", SHORT, long_paragraph())
+    fields = {"train": path, "validation": path, "max_length": 100, "stride": 16}
+    whole, some = (QuestionAnswering(**fields, validation_limit=limit).load(tokenizer) for limit in (0, 1))
+    assert [question.id for question in some.validation.windows.questions] == [whole.validation.windows.questions[0].id]
+    assert len(some.train) == len(whole.train)
+    with pytest.raises(ConfigError, match=r"^validation_limit: must not be negative"):
+        QuestionAnswering(validation=path, validation_limit=-1)
+
+
+def test_questions_are_cut(tmp_path, tokenizer):
+    entry = {"id": "q", "question": "a " * 90, "answers": [{"text": "film", "answer_start": 4}]}
+    path = write_squad(tmp_path / "a.json", {"context": "The film", "qas": [entry]})
+    row = QuestionAnswering(validation=path, max_length=100, stride=8).load(tokenizer).validation[0]
+    assert row["attention_mask"].sum() == QUESTION_LENGTH + 2 + 3
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ({"data": []}, "no questions"),
+        ([], "not in SQuAD's format"),
+        ({"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}, "not in SQuAD's format (KeyError: 'context')"),
+        (
+            {"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "7", "question": "", "answers": []}]}]}]},
+            "question 7: no answer",
+        ),
+        (
+            {"data": [{"paragraphs": [{"context": "a b", "qas": [
+                {"id": "7", "question": "", "answers": [{"text": "b", "answer_start": 1}]}]}]}]},
+            "question 7: 'b' does not stand at character 1 of its context",
+        ),
+    ],
+)  # fmt: skip
+def test_broken_files(tmp_path, tokenizer, data, message):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(DataError) as caught:
+        QuestionAnswering(validation=str(path)).load(tokenizer)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_errors(tmp_path, tokenizer):
+    path = write_squad(tmp_path / "a.json", SHORT)
+    with pytest.raises(DataError, match=r"^max_length: 80 tokens leave 13 for the paragraph, stride is 128$"):
+        QuestionAnswering(validation=path, max_length=80).load(tokenizer)
+    with pytest.raises(DataError, match=r"^tokenizer: it has no post-processor"):
+        QuestionAnswering(validation=path).load(byte_tokenizer())
+    with pytest.raises(DataError, match=r"^tokenizer: questions need a model that brings its tokenizer$"):
+        QuestionAnswering(validation=path).load()
+    with pytest.raises(ConfigError, match=r"^stride: must not be negative"):
+        QuestionAnswering(validation=path, stride=-1)
+    (tmp_path / "b.json").write_text('{"data": [\n}')
+    with pytest.raises(DataError, match=r"b.json: line 2: not JSON"):
+        read_questions(tmp_path / "b.json")
+
+
+def test_real_questions(data_dir):
+    """Every answer is found again from its tokens, up to what a token boundary cannot tell."""
+    tokenizer: Tokenizer = wordpiece_tokenizer(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
+    questions = read_questions(data_dir / "squad" / "squadshifts_new_wiki_v1.0.json")[:1500]
+    form = QuestionForm()
+    records = form.encode(tokenizer, questions, "validation", ()).records
+    rows = form.examples(tokenizer, records, record_sizes(form, records), "validation")
+    assert isinstance(rows, QuestionWindows)
+    starts, ends = rows.values("start_positions"), rows.values("end_positions")
+    found: dict[int, set[str]] = {number: set() for number in range(len(questions))}
+    for i in np.flatnonzero(ends):
+        found[rows.windows.windows[i].question].add(rows.windows.answer(int(i), int(starts[i]), int(ends[i])))
+    exact = [found[number] == {question.values["answers"][0]} for number, question in enumerate(questions)]
+    assert np.mean(exact) > 0.99
+    assert all(any(question.values["answers"][0] in text for text in found[n]) for n, question in enumerate(questions))

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.data.examples import TokenBlocks, sequences
 from headjax.data.labelled_text import TextClassification
 from headjax.data.stream import evaluation_batches
+from headjax.data.task import TaskData
+from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import Task, evaluate_task, measure_task
+from headjax.evaluation.task import Task, evaluate_task, measure_of, measure_task
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
@@ -273,3 +278,67 @@ def test_top5_of_many_classes(tokenizer, folder):
     metrics = evaluate_task(many, task, batch_size=16)
     assert metrics["top5_accuracy"] == expected
     assert metrics["accuracy"] < expected < 1
+
+
+LENGTHS = (3, 9, 5, 12, 2, 7)
+
+
+@pytest.fixture(scope="module")
+def task():
+    """Example i consists of the token i alone, and has it as its label."""
+    ids = [np.full(length, i, np.int32) for i, length in enumerate(LENGTHS)]
+    rows = sequences({"input_ids": ids}, {"labels": np.arange(len(LENGTHS))}, padding_id=99)
+    return Task("some", TaskData(None, rows, rows, {}), Classes())
+
+
+def drawn(batches):
+    return [int(label) for batch in batches for label in batch["labels"] if label != -100]
+
+
+def test_a_sample_is_seeded_and_without_replacement(task):
+    first = drawn(task.sample(4, 3))
+    assert len(set(first)) == len(first) == 4
+    assert first == drawn(task.sample(4, 3))
+    assert sorted(drawn(task.sample(100, 3))) == list(range(6))
+    assert len({tuple(drawn(task.sample(3, 3, seed=seed))) for seed in range(5)}) > 1
+
+
+def test_buckets_pad_less_and_lose_nothing(task):
+    batches = task.sample(6, 2, buckets=(5,))
+    assert {batch["input_ids"].shape for batch in batches} == {(2, 5), (2, 16)}
+    assert sorted(drawn(batches)) == list(range(6))
+    for batch in batches:
+        own = batch["attention_mask"] == 1
+        assert (batch["input_ids"] == batch["labels"][:, None])[own].all()
+    iterator = task.train_batches(2, buckets=(8,))
+    assert {next(iterator)["input_ids"].shape[1] for _ in range(12)} == {8, 16}
+
+
+def test_sources_of_one_length_are_sampled_too(task):
+    blocks = TokenBlocks(np.arange(40), 4)
+    other = dataclasses.replace(task, data=task.data._replace(train=blocks))
+    found = np.concatenate([batch["input_ids"] for batch in other.sample(5, 2)])
+    starts = [row[0] for row in found if row.any()]
+    assert len(set(starts)) == len(starts)
+    assert all(start % 4 == 0 for start in starts)
+
+
+def test_nothing_to_draw_from_is_an_error(task):
+    with pytest.raises(ConfigError, match="count: must be at least 1"):
+        task.sample(0)
+    empty = dataclasses.replace(task, data=task.data._replace(train=task.data.train.select(np.arange(0))))
+    with pytest.raises(DataError, match="it has no examples to train on"):
+        empty.sample(3)
+
+
+def test_training_on_text_ends_with_the_perplexity_per_word_too(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"Words, {i} of them and {i * i} more.\n\n" for i in range(300)))
+    config = LanguageConfig(path=str(tmp_path), length=16, tokenizer="bytes")
+    data = config.load()
+    counts = data.info["validation"]
+    metrics = measure_of(data).metrics({"loss": np.array([3.0, 5.0]), "targets": np.array([2.0, 2.0])})
+    assert metrics["perplexity"] == pytest.approx(np.exp(2.0))
+    assert metrics["word_perplexity"] == pytest.approx(np.exp(2.0 * counts["tokens"] / counts["words"]))
+    assert metrics["bits_per_byte"] == pytest.approx(2.0 / np.log(2) * counts["tokens"] / counts["bytes"])
+    tokens_alone = TaskData(None, data.train, data.validation, {"text": "a random walk"})
+    assert measure_of(tokens_alone) is None

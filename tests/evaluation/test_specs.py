@@ -1,4 +1,4 @@
-"""A model's class names are the contract: labels of task files are matched with them, whatever order files have."""
+"""Tasks by name and by file: a model's class names are the contract for labels, and any file can be evaluated on."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import pytest
 from headjax.cli import main
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification
+from headjax.evaluation.measures import Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models import model as directory
+from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
 from headjax.models.recipe import Directory, with_task
 from headjax.models.sublayers import Dense
-from headjax.models.tasks import Classification
+from headjax.models.tasks import Classification, NoTask, Regression
+from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train
@@ -26,7 +29,7 @@ from tests import tiny
 from tests.closeness import close_to
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.hub.directories import BERT, model_of, rewrite
-from tests.tiny import multi_head
+from tests.tiny import MAX_LENGTH, decoder_config, multi_head
 
 
 def imported(folder, names=None, labels=2):
@@ -242,3 +245,62 @@ def test_from_the_command_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "a.tsv: line 3: unknown label 'maybe'; known: negative, positive" in error
+
+
+def text_encoder(task, folder):
+    recipe = Bert(
+        attention=multi_head(), feed_forward=Dense(16), vocab_size=len(WORDS), max_length=32, width=16, num_layers=1,
+        task=task,
+    )  # fmt: skip
+    return tiny.model(recipe.build()).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
+
+
+def test_a_text_is_whole_where_no_heads_are_chosen_on_it(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(f"paragraph {i}: " + "some words of it " * (3 + i % 5) for i in range(60)))
+    embeddings = Embeddings(vocab_size=257, positions=Learned(MAX_LENGTH))
+    decoder = tiny.model(decoder_config(embeddings=embeddings)).replace(tokenizer=byte_tokenizer())
+    whole = load_task(str(path), decoder, split="all")
+    assert whole.split == "all"
+    assert whole.count() == (path.stat().st_size + 1) // MAX_LENGTH
+    assert load_task(f"all:{path}", decoder).count() == whole.count()
+    held = load_task(f"heldout:{path}", decoder, split="all")
+    assert held.split == "validation"
+    assert held.count() == load_task(str(path), decoder).count() < whole.count() / 4
+    with pytest.raises(HeadjaxError, match=r"split: expected train, validation or all, got 'most'"):
+        load_task(str(path), decoder, split="most")
+
+
+@pytest.mark.parametrize("columns", ["sentence1\tsentence2\tscore", "sentence\tsentence2\tlabel"])
+def test_any_table_of_pairs_with_a_score_has_similarities(tmp_path, columns):
+    path = write_lines(tmp_path / "pairs.tsv", columns, "good film\tfun film\t4", "bad\tgood\t0", "dull\tnot fun\t3.5")
+    plain = text_encoder(NoTask(), tmp_path)
+    for spec in (str(path), f"sentence_similarity:{path}"):
+        task = load_task(spec, plain)
+        assert isinstance(task.measure, Similarities)
+        np.testing.assert_array_equal(task.data.validation.values("labels"), np.float32([1.0, 0.0, 0.875]))
+        assert -1.0 <= evaluate_task(plain, task)["spearman"] <= 1.0
+    numbers = load_task(str(path), text_encoder(Regression(), tmp_path))
+    assert isinstance(numbers.measure, Numbers)
+    np.testing.assert_array_equal(numbers.data.validation.values("labels"), np.float32([4.0, 0.0, 3.5]))
+
+
+def test_scores_are_numbers_and_pairs_are_pairs(tmp_path):
+    plain = text_encoder(NoTask(), tmp_path)
+    words = write_lines(tmp_path / "words.tsv", "sentence1\tsentence2\tscore", "good\tbad\tfar", "fun\tfun\t1")
+    with pytest.raises(DataError, match=r"words.tsv: line 2: the label 'far' is not a number$"):
+        load_task(f"sentence_similarity:{words}", plain)
+    single = write_lines(tmp_path / "single.tsv", "sentence\tscore", "good\t1")
+    with pytest.raises(DataError, match=r"single.tsv: similarities need the columns sentence1, sentence2 and score"):
+        load_task(f"sentence_similarity:{single}", plain)
+
+
+@pytest.mark.parametrize("names", [(), ("bad", "dull", "good")])
+def test_a_class_that_does_not_occur_is_no_obstacle(tmp_path, names):
+    labels = ("good", "bad") if names else ("2", "0")
+    rows = [f"{word} film\t{label}" for word in ("a", "the") for label in labels]
+    path = write_lines(tmp_path / "two.tsv", "sentence\tlabel", *rows)
+    classifier = text_encoder(Classification(classes=3, names=names), tmp_path)
+    task = load_task(str(path), classifier)
+    assert task.data.validation.values("labels").tolist() == [2, 0, 2, 0]
+    assert set(evaluate_task(classifier, task)) == {"loss", "accuracy", "macro_f1", "matthews"}
