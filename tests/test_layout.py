@@ -23,6 +23,7 @@ ORDER = (
     "conversion",
     "hub",
     "data",
+    "evaluation",
     "training",
     "plan",
     "report",
@@ -61,6 +62,8 @@ WHOLE_PROGRAM = {
     "heads/test_processes.py": "scores and ablations by several processes",
     "commands/test_bad_requests.py": "refusals of every command",
     "commands/test_every_family.py": "commands on imported models",
+    "data/test_adding_a_task.py": "a task from outside, from rows to metrics",
+    "data/test_golden.py": "the arrays and fingerprints of every kind of data",
     "conversion/test_every_family.py": "conversions of imported models",
     "initialization/test_parity.py": "Admin's profile against PyTorch",
     "mesh/test_golden_shardings.py": "the shardings of every model",
@@ -72,7 +75,6 @@ OUTSIDE = {"configs", "notebooks"}
 """Folders of tests that mirror a folder beside the package."""
 
 UNMIRRORED = {
-    "data",
     "head_report",
     "papers.py",
     "quickstart",

@@ -147,7 +147,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
         if (folder / UNFINISHED).is_file():
             raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` goes on")
-        raise DataError(f"{folder}: no {MANIFEST}, so it is no folder that `headjax prepare` wrote")
+        raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
     return load_manifest(folder / MANIFEST)
 
 

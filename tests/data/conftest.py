@@ -1,12 +1,36 @@
-"""Text that several tests read."""
+"""Text and prepared shards that several tests read."""
 
 from __future__ import annotations
 
 import pytest
 
 from headjax.data.corpus import embedded_corpus
+from headjax.data.prepare import prepare
+from headjax.data.rows import RowSource
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests.data import films
+from tests.data.vocabulary import write_vocabulary
 
 
 @pytest.fixture(scope="session")
 def corpus():
     return embedded_corpus()
+
+
+@pytest.fixture(scope="session")
+def wordpiece(tmp_path_factory):
+    """A BERT's tokenizer."""
+    return wordpiece_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
+
+
+@pytest.fixture(scope="session")
+def film_rows():
+    return {"train": RowSource.of(films.rows(70)), "validation": RowSource.of(films.rows(15, seed=1))}
+
+
+@pytest.fixture(scope="session")
+def prepared_films(wordpiece, film_rows, tmp_path_factory):
+    """A folder of prepared shards; tests must not change it."""
+    folder = tmp_path_factory.mktemp("prepared") / "films"
+    prepare("films", films.FORM, film_rows, wordpiece, folder, shard_bytes=films.SIZE)
+    return folder

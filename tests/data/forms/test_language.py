@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headjax.data.forms.language import pack, segments
+from headjax.data.forms import (
+    LanguageForm,
+    TranslationForm,
+)
+from headjax.data.forms.language import Translations, pack, segments
+from headjax.data.rows import Row
+from tests import tiny
+from tests.closeness import assert_close
+from tests.data.forms.making import BYTES, END, examples, texts, train
 
 
 @settings(max_examples=25)
@@ -28,3 +36,78 @@ def test_segments():
     assert segment_ids.tolist() == [1, 1, 2, 2, 2, 0, 0]
     assert position_ids.tolist() == [0, 1, 0, 1, 2, 0, 0]
     assert segment_ids.dtype == position_ids.dtype == np.int32
+
+
+def test_a_stream_is_blocks_of_ended_documents():
+    source = train(LanguageForm(length=4), BYTES, texts("abc", " ", "defgh"))
+    assert [source[i]["input_ids"].tolist() for i in range(len(source))] == [[97, 98, 99, END], [100, 101, 102, 103]]
+
+
+def test_packed_documents_are_whole_and_each_token_is_predicted_once():
+    form = LanguageForm(length=8, packed=True)
+    encoded = form.encode(BYTES, texts("abc", "de", "fghijklmnop", "q"), "train", (0,))
+    assert encoded.counts["tokens"] == 17 + 4  # what is predicted: the text, and the end of each
+    source = examples(form, BYTES, encoded.records)
+    rows = [source[i] for i in range(len(source))]
+    predicted = np.concatenate([row["labels"][row["labels"] != -100] for row in rows])
+    assert sorted(predicted.tolist()) == sorted([*map(ord, "abcdefghijklmnopq"), *[END] * 4])
+    for row in rows:
+        assert (row["labels"][1:] == np.where(row["position_ids"][1:] > 0, row["input_ids"][1:], -100)).all()
+        assert ((row["segment_ids"] == 0) == (row["attention_mask"] == 0)).all()
+
+
+def test_packed_documents_have_the_losses_they_have_alone():
+    model = tiny.model(tiny.decoder_config())
+    form = LanguageForm(length=12, packed=True)
+    words = [np.arange(3, 7), np.arange(10, 15), np.arange(20, 28), np.arange(30, 33)]
+    records = form._packed(words, np.asarray([1], np.int32))
+    source = examples(form, BYTES, records)
+    assert len(source) < len(words)
+    alone = np.zeros((len(words), 12), np.int32)
+    for row, ids in zip(alone, words, strict=True):
+        row[: len(ids) + 2] = [1, *ids, 1]
+    packed = [source[i] for i in range(len(source))]
+    together = {name: np.stack([example[name] for example in packed]) for name in packed[0]}
+    losses = [
+        model.config.loss(model(batch), batch)
+        for batch in (together, {"input_ids": alone, "attention_mask": alone > 0})
+    ]
+    assert_close(*(loss.total.sum() for loss in losses), sums=tiny.SUMS)
+    assert [loss.weight.sum() for loss in losses] == [sum(len(ids) + 1 for ids in words)] * 2
+
+
+def test_packed_translations_are_those_pairs():
+    form = TranslationForm(length=12)
+    source = train(form, BYTES, [*pairs(), Row("long", {"source": "x" * 12, "target": "y"})])
+    found = []
+    for example in (source[i] for i in range(len(source))):
+        assert (example["labels"][example["decoder_segment_ids"] == 0] == -100).all()
+        for number in range(1, example["segment_ids"].max() + 1):
+            sides = [
+                example[name][example[segments] == number]
+                for name, segments in (("input_ids", "segment_ids"), ("labels", "decoder_segment_ids"))
+            ]
+            assert all(side[-1] == END for side in sides)
+            found.append(tuple(bytes(side[:-1].tolist()).decode() for side in sides))
+            inside = example["position_ids"][example["segment_ids"] == number]
+            assert inside.tolist() == list(range(len(sides[0])))
+    assert len(source) < 5
+    assert sorted(found) == sorted((row.values["source"], row.values["target"]) for row in pairs())
+
+
+def test_translations_to_evaluate_on_are_pairs_with_references():
+    form = TranslationForm(length=5)
+    encoded = form.encode(BYTES, pairs(), "validation", (0,))
+    held = examples(form, BYTES, encoded.records, "validation")
+    assert isinstance(held, Translations)
+    assert held.references == tuple(row.values["target"] for row in pairs())
+    assert held[0]["labels"][:5].tolist() == [*map(ord, "EE E"), END]  # cut
+    assert encoded.counts["words"] == 6
+    unpacked = train(TranslationForm(length=12, packed=False), BYTES, pairs())
+    assert len(unpacked) == 5
+    assert set(unpacked[0]) == {"input_ids", "attention_mask", "labels"}
+
+
+def pairs():
+    words = ["a", "bb", "ccc", "dddd", "ee ee"]
+    return [Row(f"pair {i}", {"source": words[i], "target": words[-i - 1].upper()}) for i in range(5)]

@@ -1,0 +1,24 @@
+"""Examples of forms, made in memory."""
+
+from __future__ import annotations
+
+from headjax.data.loading import record_sizes
+from headjax.data.rows import Row
+from headjax.tokenizers.learned import byte_tokenizer
+
+BYTES = byte_tokenizer()
+END = 256
+
+
+def texts(*found):
+    return [Row(f"text {i}", {"text": text}) for i, text in enumerate(found)]
+
+
+def train(form, tokenizer, rows, seed=(0,)):
+    """Examples to train on, from memory."""
+    records = form.encode(tokenizer, rows, "train", seed).records
+    return examples(form, tokenizer, records)
+
+
+def examples(form, tokenizer, records, split="train"):
+    return form.examples(tokenizer, records, record_sizes(form, records), split)
