@@ -156,8 +156,16 @@ def _similarity_table(asked: Request) -> Task:
         raise DataError(f"{asked.path}: similarities need the columns sentence1, sentence2 and score")
     labels = table_rows(asked.path, {"label": columns["label"]})
     largest = max(finite(row.place, row.values["label"]) for row in labels)
-    fields = {"validation": asked.path, "max_length": asked.length() // 2, "scale": max(largest, 1.0)}
-    return _measured(asked.path, TextSimilarity(**columns, **fields), asked.tokenizer())
+    length, scale = asked.length() // 2, max(largest, 1.0)  # an example holds two sentences
+    config = TextSimilarity(
+        validation=asked.path,
+        text=columns["text"],
+        second=columns["second"],
+        label=columns["label"],
+        max_length=length,
+        scale=scale,
+    )
+    return _measured(asked.path, config, asked.tokenizer())
 
 
 def _columns(path: str) -> dict[str, str]:
