@@ -84,9 +84,9 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
               or a table with columns of those names or numbers (`mtnt/test.tsv:1-2`);
             * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence` (or `sentence1`), maybe
               `sentence2`, and `label` (or `score`): all rows are evaluated on. Labels of a classifier are its class
-              names, or class numbers if it has no names. For models that embed sentences, pairs with a number are
-              similarities, divided by their largest where that is above 1. For other models without an output, labels
-              with a decimal point are a regression;
+              names, or class numbers if it has no names. For models that embed sentences, pairs with a `score`, or with
+              labels with a decimal point, are similarities, divided by the largest where that is above 1. For other
+              models without an output, labels with a decimal point are a regression;
             * a folder that `headjax prepare` wrote;
             * any other file, a folder or a pattern: language modelling on the text, divided as training on it
               (`LanguageConfig.path`) divides it; `all:PATH` is the whole text as a single split, and `heldout:PATH`
@@ -187,8 +187,7 @@ def _table(asked: Request) -> Task:
     path, columns = asked.path, _columns(asked.path)
     output = getattr(asked.model.config, "output", None)
     embeds = isinstance(asked.model.config, EncoderModel) and isinstance(output, NoTask | SentenceSimilarity)
-    numbers = all(_is_real(row.values["label"]) for row in table_rows(path, {"label": columns["label"]}))
-    if embeds and "second" in columns and numbers:
+    if embeds and "second" in columns and (columns["label"] == "score" or _has_real_labels(path, columns["label"])):
         return _similarity_table(asked)
     fields: dict[str, Any] = {"validation": path, "max_length": asked.length(), **columns}
     if _is_regression(path, columns["label"], asked.model):
@@ -258,8 +257,13 @@ def _is_regression(path: str, label: str, model: Model) -> bool:
     output = getattr(model.config, "output", None)
     if names_or_numbers(model.config) or isinstance(output, Regression):
         return isinstance(output, Regression)
+    return _has_real_labels(path, label)
+
+
+def _has_real_labels(path: str, label: str) -> bool:
+    """Return whether all labels are numbers and one has a decimal point; integers may be class numbers."""
     labels = {row.values["label"] for row in table_rows(path, {"label": label})}
-    return all(_is_real(label) for label in labels) and any("." in label for label in labels)
+    return all(_is_real(one) for one in labels) and any("." in one for one in labels)
 
 
 def _is_real(label: str) -> bool:
