@@ -91,10 +91,11 @@ def head_values(model: Model, values: Mapping[HeadId, float]) -> dict[str, Any]:
 
 
 def _importance(study: HeadStudy) -> Section:
-    figures = [
-        Picture(head_map(head_values(study.model, study.scores.score(name)), title=title, unit=unit), caption)
-        for name, (title, unit, caption) in MAPS.items()
-    ]
+    values = {name: head_values(study.model, study.scores.score(name)) for name in study.scores.values}
+    figures = []
+    for name, (title, unit, caption) in MAPS.items():
+        more = {other.replace("_", " "): arrays for other, arrays in values.items() if other != name}
+        figures.append(Picture(head_map(values[name], title=title, unit=unit, more=more), caption))
     return Section(
         "What the scores say",
         f"One pass over {study.scores.examples:,} selection examples gives every score.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,28 @@ from matplotlib.patches import Patch
 
 from headjax.core.errors import DataError
 from headjax.report import numbers
-from headjax.report.style import DIVERGING, MUTED, PAPER, SEQUENTIAL, WIDTH, Plot, finished, new_figure, style, wrap
+from headjax.report.style import (
+    DIVERGING,
+    MUTED,
+    PAPER,
+    SEQUENTIAL,
+    WIDTH,
+    Plot,
+    Spot,
+    finished,
+    new_figure,
+    style,
+    wrap,
+)
 
 _MOST_ANNOTATED = 100
 _MOST_TOKENS = 24
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
+def head_map(
+    values: Mapping[str, Any], *, title: str, unit: str, more: Mapping[str, Mapping[str, Any]] | None = None
+) -> Plot:
     """One value a head as a colour, layers from top to bottom, one panel a head stack, one colour scale for all.
 
     Values of one sign run from 0 in a sequential map, values of two signs from -m to m in a diverging one, so that 0
@@ -31,6 +45,7 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
         values: `[layers, heads]` by head stack (`encoder`, `decoder`, `cross`); NaN where a head does not exist.
         title: heading of the plot.
         unit: name and unit of the value, written at the colour scale.
+        more: other values of the same heads by name, which a page shows when a head is pointed at.
 
     Raises:
         DataError: no panels, values that are not `[layers, heads]`, infinite values, or no value at all.
@@ -47,6 +62,7 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
     if not len(present):
         raise DataError("values: every head is missing")
     exponent = numbers.power_of_ten(present.tolist())
+    told = {unit: dict(arrays), **(more or {})}
     arrays = {stack: array / 10.0**exponent for stack, array in arrays.items()}
     label = unit if not exponent else f"{unit}, ×10{str(exponent).translate(_SUPERSCRIPT)}"  # noqa: RUF001
     colors, limits = _colors(present / 10.0**exponent)
@@ -66,7 +82,9 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
         if any(np.isnan(array).any() for array in arrays.values()):
             absent = Patch(facecolor=PAPER, edgecolor=MUTED, hatch="////", linewidth=0)
             figure.legend([absent], ["no such head"], loc="outside lower left")
-    return finished(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
+    plot = finished(figure, f"{title}: {unit} of {len(present)} heads as colours. {_extremes(arrays, exponent)}")
+    spots = [spot for axes, stack in zip(panels, arrays, strict=True) for spot in _spots(figure, axes, stack, told)]
+    return plot._replace(spots=tuple(spots))
 
 
 def attention_patterns(
@@ -152,6 +170,22 @@ def _panel(axes: Axes, array: np.ndarray, colors: Colormap, limits: Normalize, *
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
             text = _short(float(array[layer, head]))
             axes.text(head, layer, text, ha="center", va="center", fontsize=10, color="white" if dark else "black")
+
+
+def _spots(figure: Figure, axes: Axes, stack: str, told: Mapping[str, Mapping[str, Any]]) -> Iterator[Spot]:
+    """Return a spot for each head of a panel, which tells its name and its values."""
+    width, height = figure.get_size_inches() * figure.dpi
+    shape = np.shape(next(iter(told.values()))[stack])
+    for layer, head in np.ndindex(*shape):
+        values = {name: float(np.asarray(arrays[stack])[layer, head]) for name, arrays in told.items()}
+        if np.isnan(next(iter(values.values()))):
+            continue
+        (left, top), (right, bottom) = axes.transData.transform([(head - 0.5, layer - 0.5), (head + 0.5, layer + 0.5)])
+        lines = [
+            f"{stack}/{layer}/{head}",
+            *(f"{name}: {numbers.significant(value)}" for name, value in values.items()),
+        ]
+        yield Spot(left / width, 1 - top / height, (right - left) / width, (top - bottom) / height, "\n".join(lines))
 
 
 def _short(value: float) -> str:

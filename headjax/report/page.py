@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import itertools
 import os
 import re
@@ -36,12 +38,14 @@ class Section:
         text: paragraphs separated by empty lines; `backticks` set code. Everything else stands as it is written.
         figures: plots with captions.
         table: a table of results.
+        listings: given beginnings and what was written after them, as program text.
     """
 
     title: str
     text: str = ""
     figures: Sequence[Picture] = ()
     table: Table | None = None
+    listings: Sequence[tuple[str, str]] = ()
 
 
 def render_page(
@@ -67,13 +71,21 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters["paragraphs"] = _paragraphs
+    script = (Path(__file__).parent / "page.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     numbers = itertools.count(1)
     embedded = [
         (section, [(n := next(numbers), _embed(picture.plot, n), picture.caption) for picture in section.figures])
         for section in sections
     ]
     return environment.get_template("page.html").render(
-        title=title, summary=summary, facts=facts or {}, footer=footer, sections=embedded
+        title=title,
+        summary=summary,
+        facts=facts or {},
+        footer=footer,
+        sections=embedded,
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
     )
 
 
@@ -125,5 +137,13 @@ def _embed(plot: Plot, number: int) -> Markup:
     pixels = float(view[1]) * 96 / 72
     # A plot shrinks to a little over half its size before it scrolls sideways instead.
     sizes = f"width:{1.3 * pixels:.0f}px;min-width:{0.6 * pixels:.0f}px"
+    width, height = (float(size) for size in view[0].removesuffix('"').split()[-2:])
+    spots = Markup("").join(
+        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" tabindex="-1" aria-label="{}"/>').format(
+            spot.left * width, spot.top * height, spot.width * width, spot.height * height, spot.text
+        )
+        for spot in plot.spots
+    )
     opening = Markup('<svg {} role="img" aria-label="{}" style="{}">').format(Markup(view[0]), plot.alt, sizes)
-    return opening + Markup(body)
+    marked = Markup('<g class="spots">{}</g></svg>').format(spots) if spots else Markup("</svg>")
+    return opening + Markup(body.rpartition("</svg>")[0]) + marked

@@ -82,16 +82,33 @@ class Look(NamedTuple):
     linestyle: Any
 
 
+class Spot(NamedTuple):
+    """A rectangle of a plot that tells more on a page when it is pointed at.
+
+    Attributes:
+        left, top, width, height: the rectangle, as shares of the figure's width and height.
+        text: the lines that it tells.
+    """
+
+    left: float
+    top: float
+    width: float
+    height: float
+    text: str
+
+
 class Plot(NamedTuple):
     """A finished plot.
 
     Attributes:
         figure: the Matplotlib figure.
         alt: a description in words, for readers who cannot see it.
+        spots: rectangles that tell more.
     """
 
     figure: Figure
     alt: str
+    spots: tuple[Spot, ...] = ()
 
     def svg(self) -> str:
         """The plot as an SVG document; equal plots give equal text."""

@@ -35,11 +35,12 @@ class Column:
 
 
 class Cell(NamedTuple):
-    """A cell as printed."""
+    """A cell as printed, and its value as text that can be sorted."""
 
     text: str
     numeric: bool
     best: bool
+    value: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,12 @@ class Table:
         best = [self._best(index) for index in range(len(self.columns))]
         return [
             [
-                Cell(column.format(value), column.numeric, best[index] is not None and value == best[index])
+                Cell(
+                    column.format(value),
+                    column.numeric,
+                    best[index] is not None and value == best[index],
+                    _sortable(value, column.numeric),
+                )
                 for index, (column, value) in enumerate(zip(self.columns, row, strict=True))
             ]
             for row in self.rows
@@ -86,6 +92,13 @@ class Table:
         if len(values) < 2:
             return None
         return float(min(values) if better == "lower" else max(values))
+
+
+def _sortable(value: Any, numeric: bool) -> str:
+    """Return a value as a page's table sorts it: numbers in full, nothing for missing ones."""
+    if not numeric:
+        return str(value)
+    return "" if value is None or math.isnan(value) else repr(float(value))
 
 
 def print_table(table: Table, console: Console) -> None:

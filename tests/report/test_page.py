@@ -1,7 +1,11 @@
 """The page is one file that asks for nothing else and repeats hostile text harmlessly."""
 
+import base64
+import hashlib
 import html.parser
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -65,7 +69,7 @@ def page(sections):
 def test_hostile_text_stays_text(page):
     tree = Tree(page)
     assert not tree.open
-    assert not tree.all("script")
+    assert len(tree.all("script")) == 1
     assert not tree.all("img")
     assert not any(name.startswith("on") for _, attrs in tree.tags for name in attrs)
     assert HOSTILE in "".join(tree.words)
@@ -149,3 +153,96 @@ def test_a_place_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadjaxError, match=r"page.html: cannot be written \("):
         write_page(tmp_path / "file" / "page.html", "t", "", [])
+
+
+def test_the_one_script_is_the_one_that_the_policy_names(page):
+    policy = next(attrs["content"] for attrs in Tree(page).all("meta") if "http-equiv" in attrs)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+
+
+def test_heads_tell_their_name_and_their_scores():
+    values = {"decoder": np.array([[1.0, np.nan], [0.25, 4.0]])}
+    plot = head_map(values, title="Heads", unit="nats", more={"norm": {"decoder": np.full((2, 2), 7.0)}})
+    told = {spot.text.splitlines()[0]: spot for spot in plot.spots}
+    assert set(told) == {"decoder/0/0", "decoder/1/0", "decoder/1/1"}
+    assert told["decoder/1/0"].text == "decoder/1/0\nnats: 0.250\nnorm: 7.00"
+    assert told["decoder/1/1"].left > told["decoder/1/0"].left
+    assert told["decoder/1/0"].top > told["decoder/0/0"].top
+    for spot in plot.spots:
+        assert 0 < spot.left < spot.left + spot.width < 1
+        assert 0 < spot.top < spot.top + spot.height < 1
+    page = render_page("Title", "", [Section("Heads", "", [Picture(plot, "Caption")])])
+    labels = [attrs.get("aria-label", "") for attrs in Tree(page).all("rect")]
+    assert "decoder/1/0\nnats: 0.250\nnorm: 7.00" in labels
+
+
+def test_cells_carry_the_numbers_that_tables_sort_by(page):
+    values = [attrs["data-value"] for attrs in Tree(page).all("td")]
+    assert {"1.0", "2.0", "b"} <= set(values)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+PROBE = """
+<script>
+addEventListener("error", (event) => { document.title = `error: ${event.message}`; });
+addEventListener("load", () => {
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  const button = document.querySelector("th.number button");
+  if (button) { button.click(); button.click(); }
+  const sorted = button ? button.closest("table").tBodies[0].rows[0].cells[1].textContent : "";
+  const spot = document.querySelector(".spots rect");
+  if (spot) spot.dispatchEvent(new Event("click"));
+  const told = document.querySelector(".tip").textContent.split("\\n")[0];
+  parent.postMessage([innerWidth, wide, getComputedStyle(document.body).backgroundColor, sorted, told].join("|"), "*");
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [380, 800, 1400])
+def test_a_browser_shows_the_page_without_overflow_or_message(sections, tmp_path, width, dark):
+    longest = Section(
+        "Text", listings=[("def a_rather_long_line(of_program_text, that_does, not_break):\n", "    x = 1\n" * 3)]
+    )
+    page = render_page(
+        "A page with a rather long title, to see it wrap", "Text.", [*sections[1:], longest], "", {"a": "1"}
+    )
+    # The probe is a script of its own, which the page's policy would refuse.
+    probed = re.sub(r"script-src '[^']*'", "script-src 'unsafe-inline'", page).replace("</body>", f"{PROBE}</body>")
+    (tmp_path / "page.html").write_text(probed)
+    (tmp_path / "frame.html").write_text(
+        f'<body><iframe src="page.html" width="{width}" height="900" style="border:0"></iframe>'
+        "<script>addEventListener('message', (event) => { document.body.dataset.found = event.data; });</script></body>"
+    )
+    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
+    command = [
+        CHROMIUM,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        *scheme,
+        f"--user-data-dir={tmp_path}/profile",
+    ]
+    command += [
+        "--enable-logging=stderr",
+        "--virtual-time-budget=5000",
+        f"--window-size={width + 100},1000",
+        "--dump-dom",
+    ]
+    shown = subprocess.run(
+        [*command, f"file://{tmp_path}/frame.html"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "CONSOLE" not in shown.stderr
+    found = re.search(r'data-found="([^"]*)"', shown.stdout)
+    assert found, shown.stdout[-500:]
+    inner, wide, background, sorted_first, told = found[1].split("|")
+    assert int(inner) == width
+    assert int(wide) <= 0
+    assert background == ("rgb(18, 22, 27)" if dark else "rgb(254, 254, 254)")
+    assert sorted_first == "2"  # sorted twice: the largest number first
+    assert told == "decoder/0/0"
