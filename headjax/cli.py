@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import FAILED, INTERRUPTED, HeadjaxError
 from headjax.core.files import write_file
 from headjax.version import __version__
 
@@ -54,15 +54,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit code: 0, 2 for an error that one line explains, or the result's own."""
+    """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except HeadjaxError as error:
         print(f"headjax: error: {error}", file=sys.stderr)
-        return 2
+        return FAILED
     except KeyboardInterrupt:
         print("headjax: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _run(words: list[str]) -> int:

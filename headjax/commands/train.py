@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
 
 from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import Result, option
+from headjax.core.errors import DIVERGED, INTERRUPTED
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.training.loop import TrainResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,7 @@ def run(options: Options, progress: Progress) -> Result:
     data = {
         "steps": result.steps,
         "finished": result.finished,
+        "extended_from": result.extended_from,
         "diverged": result.diverged is not None,
         "metrics": dict(result.metrics),
         "tokens_per_second": result.tokens_per_second,
@@ -53,15 +59,28 @@ def run(options: Options, progress: Progress) -> Result:
         rows.append(("classes", ", ".join(f"{number} {name}" for number, name in enumerate(classes[:8]))))
     rows += [(name, f"{value:,.4g}") for name, value in result.metrics.items()]
     rows.append(("tokens per second", f"{result.tokens_per_second:,.0f}"))
-    if result.diverged is not None:
-        message = f"diverged: {result.diverged}"
-    elif result.finished:
-        message = f"model: {result.path}"
-    else:
-        message = f"interrupted after step {result.steps}; the same command goes on from there"
+    ended = ending(result)
+    notes = [] if result.extended_from is None else [f"extended from {result.extended_from} to {config.steps} steps"]
     table = Table((Column("Training"), Column("")), rows)
-    return Result(data, [table], message, 0 if result.diverged is None else DIVERGED)
+    return Result(data, [table], "; ".join([*notes, ended.message or f"model: {result.path}"]), ended.exit_code)
 
 
-DIVERGED = 3
-"""Exit code of a run that diverged."""
+class Ending(NamedTuple):
+    """The end of a run for the command line.
+
+    Attributes:
+        message: the reason for which the run did not finish; empty where it did.
+        exit_code: 0, `DIVERGED` or `INTERRUPTED`.
+    """
+
+    message: str
+    exit_code: int
+
+
+def ending(result: TrainResult) -> Ending:
+    """Return how a run ended."""
+    if result.diverged is not None:
+        return Ending(f"diverged: {result.diverged}", DIVERGED)
+    if not result.finished:
+        return Ending(f"interrupted after step {result.steps}; the same command goes on from there", INTERRUPTED)
+    return Ending("", 0)

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+FAILED = 2
+"""Exit code of a command that ended with a `HeadjaxError`, one line on stderr."""
+
+DIVERGED = 3
+"""Exit code of a training run that diverged."""
+
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted, also of a training run that saved a checkpoint first."""
+
 
 class HeadjaxError(ValueError):
     """Something the user asked for cannot be done. The command line prints it and exits with code 2."""

@@ -126,24 +126,36 @@ class Checkpoints:
         self.record_complete()
 
 
-def check_workdir(workdir: Path, config: TrainConfig) -> None:
-    """Check that a workdir is new or holds this run; write nothing.
+def check_workdir(workdir: Path, config: TrainConfig) -> int:
+    """Check that a workdir is new or holds this run, maybe with fewer steps; write nothing.
+
+    A run with more steps than the workdir's extends it: then its learning-rate schedule may be another one, too.
+
+    Returns:
+        the number of steps that the run was begun or last continued for; that of `config` in a new workdir.
 
     Raises:
         CheckpointError: the workdir holds another config; the message names the first field that differs.
     """
     path = workdir / CONFIG
     if not path.exists():
-        return
+        return config.steps
     try:
         held = json.loads(path.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
     if not isinstance(held, dict):
         raise CheckpointError(f"{path}: cannot be read (not an object)")
-    differing = _first_difference(_computed(_whole(held)), _computed(to_data(config)), "config")
+    held, given = _computed(_whole(held)), _computed(to_data(config))
+    steps = held.get("steps")
+    if isinstance(steps, int) and steps > config.steps:
+        raise CheckpointError(f"{workdir}: holds a run of {steps} steps, which {config.steps} would shorten")
+    if isinstance(steps, int) and steps < config.steps:
+        held, given = _without_length(held), _without_length(given)
+    differing = _first_difference(held, given, "config")
     if differing is not None:
         raise CheckpointError(f"{workdir}: holds another run; {differing}. Choose another --workdir.")
+    return config.steps if steps is None else int(steps)
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> None:
@@ -177,6 +189,15 @@ def _computed(data: dict[str, Any], path: str = "") -> dict[str, Any]:
         for name, entry in data.items()
         if f"{path}{name}" not in EXECUTION_FIELDS
     }
+
+
+def _without_length(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a config without the fields that may differ when a run is extended: `steps`, and the schedule."""
+    optimizer = data.get("optimizer")
+    kept = {name: entry for name, entry in data.items() if name != "steps"}
+    if isinstance(optimizer, dict):
+        kept["optimizer"] = {name: entry for name, entry in optimizer.items() if name != "schedule"}
+    return kept
 
 
 def _first_difference(held: Any, given: Any, path: str) -> str | None:

@@ -79,6 +79,7 @@ class TrainResult(NamedTuple):
         finished: False when the run was interrupted or diverged; an interrupted one started again goes on.
         diverged: reason and step for which the run counts as diverged, in a line; None when it did not. The model and
             the steps are then those of the last good checkpoint (with none, the model as it was when the run stopped).
+        extended_from: number of steps that the run had before, where this config has more; None where it has not.
     """
 
     model: Model
@@ -88,11 +89,22 @@ class TrainResult(NamedTuple):
     tokens_per_second: float
     finished: bool
     diverged: str | None = None
+    extended_from: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The fixed parts of a training run, built once from its config."""
+    """The fixed parts of a training run, built once from its config.
+
+    Attributes:
+        config: the run.
+        model: the architecture.
+        mesh: the devices.
+        data: the examples.
+        optimizer: the optimizer, with its schedule.
+        evaluate: the evaluation of parameters.
+        held_steps: number of steps that the workdir's run had before this config; fewer where it extends the run.
+    """
 
     config: TrainConfig
     model: ModelConfig
@@ -100,6 +112,7 @@ class Training:
     data: TaskData
     optimizer: optax.GradientTransformation
     evaluate: Validation
+    held_steps: int
 
     def restore(self, checkpoints: Checkpoints, step: int) -> tuple[TrainState, dict[str, Any]]:
         """Return a checkpoint's state, laid out as this run does, and its position in the data."""
@@ -119,6 +132,9 @@ def train(
 
     Interrupted by SIGINT or SIGTERM it saves a checkpoint and returns; continued it reaches bit for bit the parameters
     of an uninterrupted run. A run that diverges stops, and its last good checkpoint stays the last one.
+
+    A config with more steps extends the workdir's run, finished or not: training goes on from the last checkpoint, with
+    the learning-rate schedule of the new config from that step on.
 
     Among several processes (see `headjax.mesh.distributed`) each calls this alike, with a workdir that all see. An
     interrupt of any is one of all.
@@ -171,7 +187,7 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     model = start.config
     check_batch_size(config.batch_size, mesh, config.accumulate)
     check_kernels(model, config.compute, training=True)
-    check_workdir(workdir, config)
+    held_steps = check_workdir(workdir, config)
     if data is None:
         data = config.data.for_classes(class_names(model)).load(start.tokenizer)
     model = with_class_names(model, data.info.get("labels", ()))
@@ -179,7 +195,8 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     check_vocabulary(model, data)
     claim_workdir(workdir, config)
     optimizer = config.optimizer.build(model.tensors(), config.steps)
-    return Training(config, model, mesh, data, optimizer, validation(config, model, mesh, data)), start
+    evaluate = validation(config, model, mesh, data)
+    return Training(config, model, mesh, data, optimizer, evaluate, held_steps), start
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
@@ -301,7 +318,8 @@ def _result(
     if path is not None and is_first():
         model.save(path)
     wait_for_all("model saved")
-    return TrainResult(model, path, steps, metrics, tokens_per_second, finished, diverged)
+    extended_from = run.held_steps if run.held_steps < run.config.steps else None
+    return TrainResult(model, path, steps, metrics, tokens_per_second, finished, diverged, extended_from)
 
 
 class StopRequest:

@@ -1,10 +1,14 @@
 """`headjax train`: a model that inspect reads, and a run that goes on only as it began."""
 
 import json
+import os
+import signal
 
 import pytest
 
 from headjax.cli import main
+from headjax.core.errors import INTERRUPTED
+from headjax.training import loop
 from tests.test_cli import CONFIG, error_of
 
 
@@ -33,7 +37,39 @@ def test_train_writes_a_model_that_inspect_reads(config, text, tmp_path, capsys)
     assert trained["tokens_per_second"] > 0
     assert main(["inspect", trained["model"], "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["parameters"] == trained["parameters"]
-    assert "config.steps is 2 there and 3 here" in error_of(capsys, *arguments[:-2], "--config.steps=3")
+    assert "config.batch_size is 8 there and 16 here" in error_of(capsys, *arguments[:-2], "--config.batch_size=16")
+    assert "holds a run of 2 steps, which 1 would shorten" in error_of(capsys, *arguments[:-2], "--config.steps=1")
+    assert main([*arguments, "--config.steps=3"]) == 0
+    printed = capsys.readouterr()
+    assert "extended from 2 to 3 steps; model: " in printed.err
+    extended = json.loads(printed.out)
+    assert (extended["steps"], extended["extended_from"]) == (3, 2)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_has_its_own_exit_code(signal_number, config, text, tmp_path, capsys, monkeypatch):
+    """So that `headjax train ... && headjax evaluate ...` stops; the same command goes on and ends with 0."""
+    step = loop.train_step
+
+    def interrupted(*arguments, **options):
+        jitted = step(*arguments, **options)
+
+        def stepped(*arguments):
+            os.kill(os.getpid(), signal_number)
+            return jitted(*arguments)
+
+        return stepped
+
+    arguments = ["train", "--config", config, "--workdir", str(tmp_path / "run"), f"--config.data.path={text}"]
+    arguments += ["--config.steps=4", "--json", "-"]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train_step", interrupted)
+        assert main(arguments) == INTERRUPTED == 130
+    printed = capsys.readouterr()
+    assert "interrupted after step 1; the same command goes on from there" in printed.err
+    assert json.loads(printed.out)["finished"] is False
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 4
 
 
 @pytest.mark.parametrize("name", ["--profile-steps", "--profile_steps"])

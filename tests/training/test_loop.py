@@ -192,6 +192,35 @@ def test_a_finished_run_started_again_changes_nothing(uninterrupted, data, tmp_p
     assert again.metrics == whole.metrics
 
 
+def test_a_run_is_extended(data, tmp_path):
+    """A finished or interrupted run with more steps goes on to what it would have reached with so many at once."""
+    constant = {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.01, "warmup_steps": 2}}
+    with one_device():
+        whole = train(config(optimizer=constant), tmp_path / "whole", data=data)
+        assert train(config(optimizer=constant, steps=4), tmp_path / "run", data=data).extended_from is None
+        stopped = train(config(optimizer=constant, steps=5), tmp_path / "run", data=data, progress=interrupt_at(4))
+        assert stopped.extended_from == 4
+        longer = train(config(optimizer=constant), tmp_path / "run", data=data)
+    assert (longer.finished, longer.steps, longer.extended_from) == (True, 7, 5)
+    assert_equal(longer.model.params, whole.model.params)
+    assert load(longer.path).history[-1]["steps"] == 7
+
+
+def test_an_extended_run_may_have_another_schedule_and_nothing_else(uninterrupted, tmp_path):
+    shutil.copy(uninterrupted[1] / "train_config.json", tmp_path)
+
+    def optimizer(**fields):
+        return {"kind": "adamw", "schedule": {"kind": "linear_decay", "peak": 0.02, "warmup_steps": 3}} | fields
+
+    assert check_workdir(tmp_path, config(steps=9, optimizer=optimizer())) == STEPS
+    with pytest.raises(CheckpointError, match=r"config\.optimizer\.b1 is 0\.9 there and 0\.8 here"):
+        check_workdir(tmp_path, config(steps=9, optimizer=optimizer(b1=0.8)))
+    with pytest.raises(CheckpointError, match=r"config\.optimizer\.schedule\.final is 0\.1 there"):
+        check_workdir(tmp_path, config(optimizer=optimizer()))
+    with pytest.raises(CheckpointError, match=r": holds a run of 7 steps, which 5 would shorten$"):
+        check_workdir(tmp_path, config(steps=5, optimizer=optimizer()))
+
+
 def test_training_goes_on_from_a_model_directory(uninterrupted, data, tmp_path):
     whole, _ = uninterrupted
     start = {"kind": "directory", "path": str(whole.path)}
@@ -206,8 +235,8 @@ def test_a_workdir_of_another_run_is_left_alone(uninterrupted, data, tmp_path):
     _, workdir = uninterrupted
     shutil.copytree(workdir, tmp_path / "copy")
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
-    with pytest.raises(CheckpointError, match=r"copy: holds another run; config\.steps is 7 there and 9 here\."):
-        train(config(steps=9, mesh={"data": 8}), tmp_path / "copy", data=data)
+    with pytest.raises(CheckpointError, match=r"copy: holds another run; config\.batch_size is 8 there and 16 here\."):
+        train(config(batch_size=16, mesh={"data": 8}), tmp_path / "copy", data=data)
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
     for content in ("{", "[]"):
         (tmp_path / "copy" / "train_config.json").write_text(content)
