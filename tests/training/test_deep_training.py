@@ -9,13 +9,10 @@ import os
 import signal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from headjax.cli import main
-from headjax.core.errors import ConfigError
-from headjax.core.serialize import to_data
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
@@ -23,7 +20,7 @@ from headjax.models.layer import ScaledPostNorm
 from headjax.models.model import load
 from headjax.training.checkpoints import Checkpoints, snapshots
 from headjax.training.config import train_config
-from headjax.training.depth import layer_norms, read_depth
+from headjax.training.depth import read_depth
 from headjax.training.loop import train
 from headjax.training.recording import read_metrics
 from headjax.training.state import abstract_state, read_initialization
@@ -111,26 +108,6 @@ def test_checkpoints_have_the_architecture_that_the_initialisation_asks_for(run)
         np.testing.assert_array_equal(flatten(found[result.steps].params)[path], array, err_msg=path)
 
 
-@pytest.mark.parametrize(
-    ("initialization", "residual"),
-    [
-        ("admin", "post_norm"),
-        ("admin_constant", "post_norm"),
-        ("deep_norm", "post_norm"),
-        ("layer_scale", "pre_norm"),
-        ("re_zero", "pre_norm"),
-        (None, "pre_norm"),
-    ],
-)
-def test_the_architecture_of_a_run_is_the_one_it_starts_from(initialization, residual):
-    fields = to_data(config())
-    fields["model"]["residual"] = {"kind": residual}
-    fields["initialization"] = initialization and {"kind": initialization}
-    started = train_config(fields)
-    assert started.architecture() == started.start().config
-    assert (started.architecture() == started.model.build()) == (initialization is None)
-
-
 def test_an_interrupted_run_keeps_its_initialisation(run, data, tmp_path):
     whole, _ = run
 
@@ -180,15 +157,6 @@ def test_update_ratios_and_gradients_are_what_the_step_did(data, tmp_path):
     (gradients,) = read_depth(tmp_path / "metrics.jsonl", "gradient_norm", "decoder").values()
     record = next(record for record in read_metrics(tmp_path / "metrics.jsonl") if "train/gradient_norm" in record)
     assert 0 < math.hypot(*gradients) <= record["train/gradient_norm"] * (1 + 1e-5)
-
-
-def test_layer_norms_go_layer_by_layer():
-    model = config().start().config
-    params = jax.tree.map(jnp.zeros_like, model.initialize(jax.random.key(0)))
-    run = params["decoder"][f"layers_0_{LAYERS - 1}"]
-    run["attention"]["query"] = run["attention"]["query"].at[1, 0, 0, 0].set(3.0)
-    run["feed_forward"]["down"] = run["feed_forward"]["down"].at[1, 0, 0].set(4.0)
-    np.testing.assert_allclose(layer_norms(model, params)["decoder"], [0.0, 5.0, 0.0])
 
 
 def explode(data, after):
@@ -269,10 +237,3 @@ def test_the_command_says_that_a_run_diverged_and_exits_with_3(tmp_path, capsys)
     assert result["diverged"] is True
     assert result["model"] is None
     assert "diverged: the loss of step 1 is 5.5" in capsys.readouterr().out
-
-
-def test_initialisations_are_for_fresh_models(run):
-    result, _ = run
-    start = {"kind": "directory", "path": str(result.path)}
-    with pytest.raises(ConfigError, match=r"^initialization: is for fresh models"):
-        config(model=start, **ADMIN).start()

@@ -1,4 +1,4 @@
-"""Measures along depth where layers share their parameters."""
+"""Measures along depth: layer by layer, also where layers share their parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headjax.models.config import Options
 from headjax.models.encoder import Albert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel
-from headjax.training.depth import depth_measurement
+from headjax.training.depth import depth_measurement, layer_norms
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -50,3 +50,12 @@ def test_shared_layers_have_variances_of_their_own_and_one_gradient():
     assert_close(depth.update_ratio["encoder"], np.full(LAYERS, 0.5), sums=tiny.SUMS)
     assert len(np.unique(np.asarray(depth.branch_variance["encoder"]))) == 2 * LAYERS
     np.testing.assert_allclose(depth.stream_variance["encoder"], np.ones(2 * LAYERS), rtol=0.01)
+
+
+def test_layer_norms_go_layer_by_layer():
+    model = tiny.decoder_config(*[tiny.layer()] * LAYERS)
+    params = jax.tree.map(jnp.zeros_like, model.initialize(jax.random.key(0)))
+    run = params["decoder"][f"layers_0_{LAYERS - 1}"]
+    run["attention"]["query"] = run["attention"]["query"].at[1, 0, 0, 0].set(3.0)
+    run["feed_forward"]["down"] = run["feed_forward"]["down"].at[1, 0, 0].set(4.0)
+    np.testing.assert_allclose(layer_norms(model, params)["decoder"], [0.0, 5.0, 0.0])

@@ -12,7 +12,6 @@ from headjax.models.encoder import Bert
 from headjax.models.recipe import Directory
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
-from headjax.training.batches import validation_batches
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train
 from headjax.training.optimizer import AdamW, ConstantRate
@@ -57,15 +56,6 @@ def test_a_classifier_learns_and_is_evaluated_as_it_was_trained(folder, tmp_path
     task = load_task(str(folder / "dev.tsv"), result.model)
     assert evaluate_task(result.model, task) == close_to(dict(result.metrics), sums=tiny.SUMS)
     assert result.model.history[-1]["data"]["labels"] == ["0", "1"]
-
-
-def test_validation_is_padded_no_more_than_training(folder):
-    data = config_of(folder, Classification(classes=2)).data.load()
-    batches = list(validation_batches(data, 4))
-    short = int((data.validation.lengths <= 8).sum())
-    padded = [batch["input_ids"].shape[1] for batch in batches]
-    assert padded == [8] * -(-short // 4) + [16] * -(-(30 - short) // 4)
-    assert sum(int((batch["labels"] >= 0).sum()) for batch in batches) == len(data.validation)
 
 
 def test_a_task_that_does_not_fit_is_refused_before_training(folder, tmp_path):

@@ -1,13 +1,16 @@
 """The step: batches in parts, and moments spread over the copies, come to what the plain step comes to."""
 
+import math
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from headjax.core.tensors import count, flatten
+from headjax.evaluation.evaluate import measure_batch
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
@@ -22,7 +25,7 @@ from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state, initial_state
 from headjax.training.step import gradient, train_step
 from tests import tiny
-from tests.closeness import assert_trees_close, close_to
+from tests.closeness import assert_close, assert_trees_close, close_to
 from tests.hub.directories import T5, model_of
 
 BATCH = 16
@@ -184,3 +187,29 @@ def test_tokens_are_what_the_model_reads(batch):
         width=16, num_layers=1, task=Classification(classes=2),
     ).build()  # fmt: skip
     assert int(vision.count_tokens({"pixel_values": np.zeros((3, 1, 4, 4), np.float32)})) == 3 * vision.patches.length
+
+
+COLLABORATIVE = tiny.decoder_config(tiny.layer(tiny.collaborative()))
+
+
+def after_one_step(kernel, parts=1, **sizes):
+    mesh = MeshConfig(**sizes).build(jax.devices()[: math.prod(sizes.values())])
+    optimizer, compute = optax.sgd(0.1), Compute(attention=kernel)
+    step = train_step(COLLABORATIVE, optimizer, mesh, compute=compute, seed=0, accumulate=parts)
+    batch = put_batch(tiny.tokens(batch=4), mesh)
+    state, metrics = step(initial_state(COLLABORATIVE, optimizer, mesh, 0), batch)
+    return metrics, state.params, measure_batch(COLLABORATIVE, None, compute, state.params, batch, mesh=mesh)[0]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return after_one_step("einsum", data=1)
+
+
+@pytest.mark.parametrize("sizes, parts", [({"data": 2, "model": 2}, 1), ({"data": 2}, 2)])
+def test_a_pallas_kernel_trains_over_a_mesh_as_the_reference_does(sizes, parts, reference):
+    actual = after_one_step("collaborative_pallas", parts, **sizes)
+    # A key's bias starts at zero and its gradient is zero but for what is left of terms that cancel.
+    assert_trees_close(flatten(actual[1]), flatten(reference[1]), sums=2 * tiny.SUMS, floor=0.1)
+    for one, other in zip(jax.tree.leaves(reference[::2]), jax.tree.leaves(actual[::2]), strict=True):
+        assert_close(np.asarray(other), np.asarray(one), sums=2 * tiny.SUMS)

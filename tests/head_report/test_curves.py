@@ -1,0 +1,38 @@
+"""Orders by name, and the share of heads that can go."""
+
+from __future__ import annotations
+
+import pytest
+
+from headjax.core.errors import HeadjaxError
+from headjax.head_report.curves import CurveConfig, CurvePoint, removable
+
+
+@pytest.mark.parametrize("text", ["importance", "importance+normalize", "fisher_blocks+rescale"])
+def test_a_curve_has_the_name_that_it_is_read_from(text):
+    assert CurveConfig.parse(text).name == text
+
+
+def test_a_curve_has_known_additions():
+    assert CurveConfig.parse("fisher_blocks+rescale").rescale
+    assert CurveConfig.parse("importance+normalize").order.normalize
+    with pytest.raises(HeadjaxError, match=r"^orders: 'random\+mean': 'mean' is neither normalize nor rescale$"):
+        CurveConfig.parse("random+mean")
+
+
+def points(values):
+    """Points of two seeds, whose mean is the value."""
+    return [CurvePoint(share, 1, seed, mean + 1 - 2 * seed) for share, mean in values.items() for seed in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("higher_is_better", "values", "share"),
+    [
+        (True, {0.25: 9.5, 0.5: 9.0, 0.75: 8.5}, 0.5),
+        (True, {0.25: 8.0, 0.5: 10.0}, 0.0),  # a smaller share already costs too much
+        (False, {0.25: 10.5, 0.5: 11.0, 0.75: 11.5}, 0.5),
+        (False, {0.25: 9.0, 0.5: 8.0}, 0.5),
+    ],
+)
+def test_heads_can_go_up_to_the_first_share_that_costs_too_much(higher_is_better, values, share):
+    assert removable(points(values), 10.0, 1.0, higher_is_better) == share

@@ -1,0 +1,45 @@
+"""Measurements of the report: the same numbers as the functions that it calls, on disjoint examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.evaluation.selection import split_task
+from headjax.evaluation.task import evaluate_task
+from headjax.head_report.study import StudyConfig
+from headjax.heads.head_id import all_heads
+
+
+def test_heads_are_judged_on_other_examples_than_they_are_ordered_on(study, task):
+    selection, evaluation = split_task(task)
+    assert (study.selection.split, study.task.split) == (selection.split, evaluation.split)
+    assert study.ordered_by == "8 examples of numbers, selection half, others for each seed"
+    assert study.examples == evaluation.count() == 8
+    assert study.baseline == evaluate_task(study.model, evaluation, batch_size=4)
+
+
+def test_every_order_has_a_curve_and_every_layer_a_best_head(study):
+    assert list(study.curves) == ["importance", "random"]
+    assert [[point.removed for point in points] for points in study.curves.values()] == [[2, 4], [2, 4]]
+    assert study.curves["importance"][1].value == study.curves["random"][1].value
+    assert [(head.stack, head.layer) for head in study.best] == [("decoder", 0), ("decoder", 1)]
+    assert set(study.effects) == {"each", "all-but-one"}
+    assert set(study.roles) == set(all_heads(study.model.config))
+    assert study.second.name == "letters"
+    assert study.snapshots == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"percentages": (50, 20)}, r"^percentages: must rise within 1..100, got \[50, 20\]$"),
+        ({"profile_percentages": ()}, r"^profile_percentages: must rise within 1..100, got \[\]$"),
+        ({"buckets": (0,)}, r"^buckets: must be positive, got \[0\]$"),
+        ({"seeds": 0}, r"^seeds: "),
+        ({"orders": ("importanse",)}, r"^orders: unknown order 'importanse'; did you mean 'importance'\?$"),
+    ],
+)
+def test_bad_settings_are_errors(fields, message):
+    with pytest.raises((ConfigError, HeadjaxError), match=message):
+        StudyConfig(**fields)

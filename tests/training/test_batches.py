@@ -1,0 +1,69 @@
+"""Batches of a run: training goes on at a position, and validation pads as training does."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.core.errors import DataError
+from headjax.data.examples import TokenBlocks
+from headjax.data.labelled_text import TextClassification
+from headjax.data.task import TaskData
+from headjax.mesh.mesh import MeshConfig
+from headjax.training.batches import Feed, validation, validation_batches
+from headjax.training.config import train_config
+from tests import tiny
+from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
+from tests.training.test_config import FIELDS
+
+CONFIG = train_config(FIELDS | {"batch_size": 4})
+MODEL = tiny.decoder_config()
+
+
+@pytest.fixture
+def mesh():
+    return MeshConfig(data=1).build(jax.devices()[:1])
+
+
+@pytest.fixture
+def data():
+    blocks = TokenBlocks(np.arange(240, dtype=np.int32) % tiny.VOCABULARY, 12)
+    return TaskData(None, blocks, blocks, {"data": "numbers"})
+
+
+def test_a_feed_goes_on_at_a_position(mesh, data, tmp_path):
+    feed = Feed(CONFIG, MODEL, data, mesh)
+    drawn = [np.asarray(batch["input_ids"]) for batch in itertools.islice(feed, 3)]
+    position = feed.position
+    drawn += [np.asarray(next(feed)["input_ids"])]
+    assert not np.array_equal(drawn[0], drawn[3])
+    again = Feed(CONFIG, MODEL, data, mesh)
+    again.go_to(position, tmp_path)
+    np.testing.assert_array_equal(next(again)["input_ids"], drawn[3])
+    other = Feed(CONFIG, MODEL, data._replace(info={"data": "letters"}), mesh)
+    with pytest.raises(DataError, match=r"^config\.data: the text is not the one that .* was trained on so far$"):
+        other.go_to(position, tmp_path)
+
+
+def test_validation_needs_examples(mesh, data):
+    with pytest.raises(DataError, match=r"^config\.data: the validation split is empty$"):
+        validation(CONFIG, MODEL, mesh, data._replace(validation=[]))
+
+
+def test_validation_is_padded_no_more_than_training(tmp_path):
+    generator = np.random.default_rng(0)
+    sentences = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 14))) for _ in range(30)]
+    rows = write_lines(tmp_path / "rows.tsv", "sentence\tlabel", *(f"{text}\t{len(text) % 2}" for text in sentences))
+    vocabulary = str(write_vocabulary(tmp_path))
+    data = TextClassification(
+        path=str(rows), validation=str(rows), max_length=16, buckets=(8,), vocabulary=vocabulary
+    ).load()
+    batches = list(validation_batches(data, 4))
+    short = int((data.validation.lengths <= 8).sum())
+    assert 0 < short < 30
+    padded = [batch["input_ids"].shape[1] for batch in batches]
+    assert padded == [8] * -(-short // 4) + [16] * -(-(30 - short) // 4)
+    assert sum(int((batch["labels"] >= 0).sum()) for batch in batches) == len(data.validation)

@@ -1,0 +1,75 @@
+"""The configuration of a run: the model that it describes, and how that model starts."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+
+from headjax.core.errors import ConfigError
+from headjax.core.serialize import to_data
+from headjax.training.config import load_config, train_config
+from tests import tiny
+
+FIELDS = {
+    "model": {
+        "kind": "language_model",
+        "vocab_size": 24,
+        "max_length": 12,
+        "width": 16,
+        "num_layers": 3,
+        "attention": {"kind": "multi_head", "num_heads": 1, "head_dim": 8},
+        "feed_forward": {"kind": "dense", "hidden": 8},
+        "residual": {"kind": "post_norm"},
+        "embedding_norm": {"kind": "layer_norm"},
+        "initializer": {"kind": "fan_in"},
+    },
+    "data": {"kind": "language"},
+    "batch_size": 8,
+    "steps": 5,
+    "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.01}},
+}
+
+
+@pytest.mark.parametrize(
+    ("initialization", "residual"),
+    [
+        ("admin", "post_norm"),
+        ("admin_constant", "post_norm"),
+        ("deep_norm", "post_norm"),
+        ("layer_scale", "pre_norm"),
+        ("re_zero", "pre_norm"),
+        (None, "pre_norm"),
+    ],
+)
+def test_the_architecture_of_a_run_is_the_one_it_starts_from(initialization, residual):
+    fields = to_data(train_config(FIELDS))
+    fields["model"]["residual"] = {"kind": residual}
+    fields["initialization"] = initialization and {"kind": initialization}
+    started = train_config(fields)
+    assert started.architecture() == started.start().config
+    assert (started.architecture() == started.model.build()) == (initialization is None)
+
+
+def test_initialisations_are_for_fresh_models(tmp_path):
+    tiny.model(tiny.decoder_config()).save(tmp_path / "model")
+    start = {"kind": "directory", "path": str(tmp_path / "model")}
+    with pytest.raises(ConfigError, match=r"^initialization: is for fresh models"):
+        train_config(FIELDS | {"model": start, "initialization": {"kind": "admin"}}).start()
+    started = train_config(FIELDS | {"model": start}).start()
+    assert started.config == tiny.decoder_config()
+    assert jax.tree.structure(started.params) == jax.tree.structure(tiny.model(started.config).params)
+
+
+def test_an_override_sets_a_group_that_the_file_leaves_out(tmp_path):
+    (tmp_path / "run.py").write_text(
+        f"from ml_collections import ConfigDict\ndef get_config(arg=''):\n    return ConfigDict({FIELDS!r})\n"
+    )
+    found = load_config(str(tmp_path / "run.py"), ["--config.initialization.kind=admin"])
+    assert train_config(found) == train_config(ConfigDict(FIELDS | {"initialization": {"kind": "admin"}}))
+
+
+def test_the_warm_up_ends_within_the_run():
+    schedule = {"kind": "cosine", "peak": 0.01, "warmup_steps": 6}
+    with pytest.raises(ConfigError, match=r"^config\.optimizer\.schedule\.warmup_steps: is 6, and the run has 5"):
+        train_config(FIELDS | {"optimizer": {"kind": "adamw", "schedule": schedule}})

@@ -1,0 +1,50 @@
+"""Records of a run, the time of its steps, and the steps that are traced."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import pytest
+
+from headjax.core.errors import HeadjaxError
+from headjax.training.recording import MetricWriter, ProfiledSteps, StepClock, read_metrics
+
+
+def test_a_continued_run_drops_the_records_after_its_step(tmp_path):
+    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+        for step in (1, 2, 3):
+            writer.write(step, {"loss": float(step)})
+    with writer.path.open("a") as file:
+        file.write('{"step": 4, "lo')  # a crash in the middle of a line
+    assert [record["step"] for record in read_metrics(writer.path)] == [1, 2, 3]
+    with MetricWriter(tmp_path, 2, tensorboard=False) as writer:
+        writer.write(3, {"loss": 0.5})
+    assert read_metrics(writer.path) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 0.5}]
+    assert read_metrics(tmp_path / "other") == []
+
+
+def test_waits_are_told_apart():
+    clock = StepClock(4)
+    with clock.input(None):
+        time.sleep(0.02)
+    with clock.checkpoint(jax.numpy.zeros(())):
+        time.sleep(0.04)
+    seconds = clock.read(6)
+    assert seconds.input_wait_seconds >= 0.01
+    assert seconds.checkpoint_wait_seconds >= 0.02
+    assert clock.read(7).checkpoint_wait_seconds == 0.0
+
+    class Running:
+        def is_ready(self):
+            return False
+
+    with clock.input(Running()):  # the devices were busy meanwhile
+        time.sleep(0.01)
+    assert clock.read(8).input_wait_seconds == 0.0
+
+
+@pytest.mark.parametrize("text", ["", "3", "3:2", "0:2", "a:b"])
+def test_steps_to_trace_are_a_range(text):
+    with pytest.raises(HeadjaxError, match=r"^--profile-steps: expected FIRST:LAST such as 10:15, got "):
+        ProfiledSteps.parse(text)
