@@ -23,6 +23,7 @@ COMMANDS = {
     "prepare": "a task as tokenised shards on disk, for train and evaluate",
     "train": "train a model from a config file",
     "evaluate": "a model's metrics on a task",
+    "generate": "text from a decoder or an encoder-decoder",
     "inspect": "layers, heads, sizes and costs of a model or config",
     "score": "every head score in one pass over a task",
     "ablate": "the effect of removing each head",

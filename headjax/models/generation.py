@@ -5,10 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count
@@ -18,6 +20,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.models.prompts import NEW_TOKENS, end_of_text, prompt_batch, texts_of, tokenizer_of
 
 
 class Sampler(Checked, abc.ABC):
@@ -92,40 +95,77 @@ class Generated(NamedTuple):
     log_probability: jax.Array
 
 
+class Choices(TypedDict, total=False):
+    """Keyword arguments of `generate`."""
+
+    max_new_tokens: int
+    end_token: int | None
+    padding_token: int
+    sampler: Sampler
+    seed: int
+    gates: Gates | None
+    compute: Compute
+
+
+@overload
+def generate(model: Model, batch: Batch, **choices: Unpack[Choices]) -> Generated: ...
+
+
+@overload
+def generate(model: Model, batch: str, **choices: Unpack[Choices]) -> str: ...
+
+
+@overload
+def generate(model: Model, batch: list[str] | tuple[str, ...], **choices: Unpack[Choices]) -> list[str]: ...
+
+
 def generate(
     model: Model,
-    batch: Batch,
+    batch: Batch | str | Sequence[str],
     *,
-    max_new_tokens: int,
+    max_new_tokens: int = NEW_TOKENS,
     end_token: int | None = None,
     padding_token: int = 0,
     sampler: Sampler = Greedy(),
     seed: int = 0,
     gates: Gates | None = None,
     compute: Compute = Compute(),
-) -> Generated:
-    """Continues every prompt, or translates every source, until its end token or `max_new_tokens`.
+) -> Generated | str | list[str]:
+    """Continue every prompt, or translate every source, until its end token or `max_new_tokens`.
 
     Prompts may differ in length, with padding on either side.
 
     Args:
         model: a decoder or an encoder-decoder.
-        batch: arrays by Hugging Face's names; `attention_mask` marks padding.
+        batch: arrays by Hugging Face's names, where `attention_mask` marks padding; or a text, or a list of texts,
+            which the model's tokenizer reads (`headjax.models.prompts.prompt_batch`).
         max_new_tokens: longest continuation.
-        end_token: ends a continuation; None never ends one.
+        end_token: ends a continuation; None never ends one, or for texts is the tokenizer's end-of-text token.
         padding_token: token after an end token in the result.
         sampler: how tokens are chosen.
         seed: of the sampler.
         gates: head gates, `[layers, max_heads]` each.
         compute: how to compute.
 
+    Returns:
+        For a batch its tokens; for a text its continuation (without the text) or its translation; for a list of texts
+        the list of these.
+
     Raises:
-        DataError: the model does not generate, or has not enough positions.
+        DataError: the model does not generate, has not enough positions, or has no tokenizer to read texts with.
     """
     config = check_generative(model.config, max_new_tokens, gates)
-    arrays = device_batch(config, batch)
+    texts = None if isinstance(batch, Mapping) else [batch] if isinstance(batch, str) else list(batch)
+    if texts is not None and end_token is None:
+        end_token = end_of_text(tokenizer_of(model))
+    inputs: Batch = batch if isinstance(batch, Mapping) else prompt_batch(model, texts or ())
+    arrays = device_batch(config, inputs)
     settings = _Settings(config, max_new_tokens, end_token, padding_token, sampler, compute)
-    return _generate(settings, model.params, arrays, gates, jax.random.key(seed))
+    found = _generate(settings, model.params, arrays, gates, jax.random.key(seed))
+    if texts is None:
+        return found
+    continued = texts_of(model, inputs, np.asarray(found.tokens), np.asarray(found.lengths), end_token)
+    return continued[0] if isinstance(batch, str) else continued
 
 
 def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | None) -> GenerativeModel:

@@ -39,6 +39,7 @@ def right(name: str, annotation: str) -> Any:
         "Model | None": None,
         "ModelConfig": model.config,
         "Batch": tiny.tokens(),
+        "Batch | str | Sequence[str]": tiny.tokens(),
         "Iterable[Batch]": [tiny.tokens()],
         **{cls.__name__: object.__new__(cls) for cls in (Task, TrainConfig, Translations)},
         "str": "text",

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
+from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.generation import Greedy, Sample, generate
+from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import config as encoder_config
@@ -112,6 +114,36 @@ def test_greedy_takes_the_likeliest():
 def test_impossible_samplers_are_refused(fields):
     with pytest.raises(ConfigError, match=next(iter(fields))):
         Sample(**fields)
+
+
+@pytest.fixture(scope="module")
+def writer():
+    """A decoder with a tokenizer of bytes."""
+    config = tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(24)))
+    return tiny.model(config).replace(tokenizer=byte_tokenizer())
+
+
+def test_a_text_is_continued_as_its_tokens_are(writer):
+    ids = {"input_ids": np.array([list(b"ab")])}
+    expected = np.asarray(generate(writer, ids, max_new_tokens=5, end_token=256).tokens)[0]
+    expected = expected[: np.argmax(expected == 256)] if 256 in expected else expected
+    text = generate(writer, "ab", max_new_tokens=5)
+    assert text == writer.tokenizer.decode(expected)
+    several = generate(writer, ["ab", "b", ""], max_new_tokens=5)
+    assert several[0] == text
+    assert several[1] == generate(writer, "b", max_new_tokens=5)
+    assert len(several) == 3
+    drawn = [generate(writer, "ab", max_new_tokens=9, sampler=Sample(temperature=2.0), seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_texts_need_a_tokenizer_and_positions(writer, decoder):
+    with pytest.raises(DataError, match="model: it has no tokenizer"):
+        generate(decoder, "ab", max_new_tokens=2)
+    with pytest.raises(DataError, match="prompts: expected at least one text"):
+        generate(writer, [], max_new_tokens=2)
+    with pytest.raises(DataError, match="24 learned positions"):
+        generate(writer, "a" * 20, max_new_tokens=8)
 
 
 def test_what_cannot_generate_says_so(decoder):

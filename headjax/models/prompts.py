@@ -1,0 +1,128 @@
+"""Prompts and sources as batches for generation, and generated tokens as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headjax.core.errors import DataError
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.model import Model
+from headjax.tokenizers.tokenizer import Tokenizer
+
+NEW_TOKENS = 64
+"""Default greatest number of tokens of a continuation."""
+
+
+def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0) -> dict[str, np.ndarray]:
+    """Return texts as a batch to generate from, padded on the right to the longest.
+
+    Special tokens are those of the tokenizer's template. Without one, the source of an encoder-decoder ends with the
+    end-of-text token, as in training on translations. The prompt of a decoder never ends with it, and an empty prompt
+    is that token alone, after which a document begins.
+
+    Args:
+        model: a decoder or an encoder-decoder with its tokenizer.
+        texts: the prompts, or the sources.
+        rows: greater number of rows to fill up to by repeating the last text, so that shapes repeat.
+
+    Returns:
+        `input_ids` and `attention_mask` (0 at padding), int32 `[batch, length]`.
+
+    Raises:
+        DataError: there are no texts, or the model has no tokenizer.
+    """
+    if not texts:
+        raise DataError("prompts: expected at least one text")
+    tokenizer = tokenizer_of(model)
+    end = end_of_text(tokenizer)
+    reads_source = isinstance(model.config, EncoderDecoderModel)
+    encoded = [_encode(tokenizer, text, end, reads_source) for text in texts]
+    empty = next((number for number, ids in enumerate(encoded) if not ids), None)
+    if empty is not None:
+        raise DataError(f"prompts[{empty}]: no token, and the tokenizer has no end-of-text token to begin with")
+    encoded += [encoded[-1]] * (rows - len(encoded))
+    shape = (len(encoded), max(map(len, encoded)))
+    batch = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.zeros(shape, np.int32)}
+    for row, ids in enumerate(encoded):
+        batch["input_ids"][row, : len(ids)] = ids
+        batch["attention_mask"][row, : len(ids)] = 1
+    return batch
+
+
+def _encode(tokenizer: Tokenizer, text: str, end: int | None, reads_source: bool) -> list[int]:
+    # A template may end texts; the library's own encoding adds it.
+    ids = list(tokenizer.backend.encode(text).ids)
+    if end is None:
+        return ids
+    if reads_source:
+        return ids if ids and ids[-1] == end else [*ids, end]
+    while len(ids) > 1 and ids[-1] == end:
+        ids.pop()
+    return ids or [end]
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """Return the model's tokenizer.
+
+    Raises:
+        DataError: the model has none.
+    """
+    if model.tokenizer is None:
+        raise DataError("model: it has no tokenizer, so it cannot read text")
+    tokenizer: Tokenizer = model.tokenizer
+    return tokenizer
+
+
+def end_of_text(tokenizer: Tokenizer) -> int | None:
+    """Return the id of the token that ends a text; None if the tokenizer has none."""
+    return tokenizer.special_id("eos_token") if "eos_token" in dict(tokenizer.special) else None
+
+
+def new_tokens(config: ModelConfig, batch: Batch) -> int:
+    """Return the default greatest number of new tokens: `NEW_TOKENS`, or as many as the model's positions leave.
+
+    Raises:
+        DataError: the prompt fills all positions.
+    """
+    embeddings: Any = getattr(config, "embeddings", None)
+    used = np.shape(batch["input_ids"])[1]
+    if isinstance(config, EncoderDecoderModel):
+        embeddings, used = config.target_embeddings, 1
+    reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
+    if reach is None:
+        return NEW_TOKENS
+    if used >= reach:
+        raise DataError(f"prompt: {used} tokens, but the model has {reach} positions; shorten the prompt")
+    return min(NEW_TOKENS, reach - used)
+
+
+def texts_of(
+    model: Model, batch: Batch, tokens: np.ndarray, lengths: np.ndarray, end: int | None, count: int = 0
+) -> list[str]:
+    """Return generated tokens as text: the continuation without its prompt, or the translation.
+
+    Args:
+        model: the model that generated.
+        batch: its prompts, see `prompt_batch`.
+        tokens: `[batch, new tokens]`.
+        lengths: `[batch]` tokens generated, the end token included.
+        end: the end token, which is left out.
+        count: number of rows, from the start; 0 is all.
+    """
+    tokenizer = tokenizer_of(model)
+    texts = []
+    for row in range(count or len(tokens)):
+        ids = [int(token) for token in np.asarray(tokens[row])[: int(lengths[row])]]
+        ids = ids[:-1] if end is not None and ids and ids[-1] == end else ids
+        if isinstance(model.config, EncoderDecoderModel):
+            texts.append(tokenizer.for_targets.decode(np.asarray(ids)).strip())
+        else:
+            # Some vocabularies drop the space before the first token of a text, so that it is decoded in its place.
+            prompt = np.asarray(batch["input_ids"][row])[np.asarray(batch["attention_mask"][row]) == 1]
+            whole, before = tokenizer.decode([*prompt, *ids]), tokenizer.decode(prompt)
+            texts.append(whole[len(before) :] if whole.startswith(before) else tokenizer.decode(np.asarray(ids)))
+    return texts

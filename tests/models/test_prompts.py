@@ -1,0 +1,52 @@
+"""Prompts as batches, and generated tokens as text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headjax.core.errors import DataError
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.prompts import NEW_TOKENS, new_tokens, prompt_batch, texts_of
+from headjax.tokenizers.learned import byte_tokenizer
+from tests import tiny
+from tests.models.test_encoder_decoder import translation
+
+END = 256
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    config = tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(24)))
+    return tiny.model(config).replace(tokenizer=byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=byte_tokenizer())
+
+
+def test_prompts_are_padded_on_the_right_and_an_empty_one_begins_a_document(decoder):
+    batch = prompt_batch(decoder, ["abc", "d", ""], rows=4)
+    np.testing.assert_array_equal(batch["input_ids"], [[97, 98, 99], [100, 0, 0], [END, 0, 0], [END, 0, 0]])
+    np.testing.assert_array_equal(batch["attention_mask"], [[1, 1, 1], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
+
+
+def test_sources_end_with_the_end_of_text(translator):
+    np.testing.assert_array_equal(prompt_batch(translator, ["ab"])["input_ids"], [[97, 98, END]])
+
+
+def test_texts_stop_before_the_end_token(decoder, translator):
+    tokens, lengths = np.array([[33, 34, END, 0], [32, 35, 36, 37]]), np.array([3, 4])
+    batch = prompt_batch(decoder, ["ab", "c"])
+    assert texts_of(decoder, batch, tokens, lengths, END) == ['!"', " #$%"]
+    batch = prompt_batch(translator, ["ab", "c"])
+    assert texts_of(translator, batch, tokens, lengths, END, count=1) == ['!"']
+    assert texts_of(translator, batch, tokens, lengths, END)[1] == "#$%"
+
+
+def test_the_default_number_of_new_tokens_fits_the_positions(decoder, translator):
+    assert new_tokens(decoder.config, prompt_batch(decoder, ["a" * 20])) == 4
+    assert new_tokens(translator.config, prompt_batch(translator, ["a"])) <= NEW_TOKENS
+    with pytest.raises(DataError, match="prompt: 30 tokens, but the model has 24 positions"):
+        new_tokens(decoder.config, prompt_batch(decoder, ["a" * 30]))
