@@ -8,11 +8,12 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 WORKERS ?= 2
 
-.PHONY: help quickstart test test-portable parity check format clean
+.PHONY: help quickstart docs test test-portable parity check format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make quickstart   train, score, prune and convert a small model; writes runs/quickstart/report.html'
+	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests'
 	@echo 'make test-portable  the tests as processors with other instruction sets and fewer cores run them'
 	@echo 'make parity       the tests against PyTorch, transformers and TensorLy'
@@ -22,6 +23,10 @@ help:
 
 quickstart: $(VENV)/.core
 	$(BIN)/headjax quickstart --workdir runs/quickstart
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs build/docs
+	@echo 'build/docs/index.html'
 
 # A file's tests share models and compiled programs, so one worker runs them all.
 test: $(VENV)/.test
@@ -46,7 +51,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/reference *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of extras.
@@ -54,9 +59,10 @@ clean:
 $(VENV)/.core: EXTRAS :=
 $(VENV)/.test: EXTRAS := [test,data,sentencepiece,translation]
 $(VENV)/.parity: EXTRAS := [test,parity,sentencepiece]
+$(VENV)/.docs: EXTRAS := [docs]
 $(VENV)/.dev: EXTRAS := [dev]
 
-$(VENV)/.core $(VENV)/.test $(VENV)/.parity $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.core $(VENV)/.test $(VENV)/.parity $(VENV)/.docs $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing headjax$(EXTRAS) into $(VENV)"
 	@$(INSTALL) '.$(EXTRAS)'
 	@touch $@

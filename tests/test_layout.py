@@ -75,7 +75,7 @@ WHOLE_PROGRAM = {
 }
 """Test files of a behaviour that spans modules, and what it is."""
 
-OUTSIDE = {"configs", "notebooks"}
+OUTSIDE = {"configs", "docs", "notebooks"}
 """Folders of tests that mirror a folder beside the package."""
 
 UNMIRRORED = {

@@ -26,7 +26,11 @@ class FrequencyScaling(Checked, abc.ABC):
 @kind("linear_scaling")
 @dataclasses.dataclass(frozen=True)
 class LinearScaling(FrequencyScaling):
-    """All rates divided by `factor` (position interpolation, Chen et al. 2023)."""
+    """All rates divided by one factor (position interpolation, Chen et al. 2023).
+
+    Attributes:
+        factor: divisor of the rates.
+    """
 
     factor: Positive
 
@@ -39,8 +43,11 @@ class LinearScaling(FrequencyScaling):
 class Llama3Scaling(FrequencyScaling):
     """Slow rates divided by `factor`, fast ones kept, those between interpolated (Llama 3.1).
 
-    A rate is fast when it turns at least `high_frequency` times within `original_length` positions, slow when at most
-    `low_frequency` times.
+    Attributes:
+        factor: divisor of the slow rates.
+        low_frequency: turns within `original_length` up to which a rate is slow.
+        high_frequency: turns within `original_length` from which on a rate is fast.
+        original_length: positions that the model was trained on before.
     """
 
     factor: Positive = 8.0

@@ -20,7 +20,11 @@ from headjax.core.tensors import Initializer, Params, Tensor, Tensors
 @kind("near_identity")
 @dataclasses.dataclass(frozen=True)
 class NearIdentity(Initializer):
-    """Identity matrix, cut or padded to shape, plus Gaussian noise: talking heads begin almost independent."""
+    """Identity matrix, cut or padded to shape, plus Gaussian noise: talking heads begin almost independent.
+
+    Attributes:
+        stddev: standard deviation of the noise.
+    """
 
     stddev: NotNegative = 0.02
 

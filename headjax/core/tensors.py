@@ -101,7 +101,11 @@ class Zeros(Initializer):
 @kind("constant")
 @dataclasses.dataclass(frozen=True)
 class Constant(Initializer):
-    """One value everywhere."""
+    """One value everywhere.
+
+    Attributes:
+        value: the value.
+    """
 
     value: float
 
@@ -115,7 +119,11 @@ Ones = Constant(1.0)
 @kind("normal")
 @dataclasses.dataclass(frozen=True)
 class Normal(Initializer):
-    """Gaussian of mean zero."""
+    """Gaussian of mean zero.
+
+    Attributes:
+        stddev: its standard deviation.
+    """
 
     stddev: NotNegative = 0.02
 
@@ -126,7 +134,11 @@ class Normal(Initializer):
 @kind("truncated_normal")
 @dataclasses.dataclass(frozen=True)
 class TruncatedNormal(Initializer):
-    """Gaussian cut at two standard deviations: BERT's initialiser. `stddev` is that of the Gaussian before the cut."""
+    """Gaussian of mean zero, cut at two standard deviations: BERT's initialiser.
+
+    Attributes:
+        stddev: standard deviation of the Gaussian before the cut.
+    """
 
     stddev: NotNegative = 0.02
 
@@ -137,7 +149,11 @@ class TruncatedNormal(Initializer):
 @kind("xavier")
 @dataclasses.dataclass(frozen=True)
 class Xavier(Initializer):
-    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
+    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010).
+
+    Attributes:
+        gain: factor of the limits.
+    """
 
     gain: NotNegative = 1.0
 
@@ -174,7 +190,11 @@ class SlicedXavier(Xavier):
 @kind("fan_in")
 @dataclasses.dataclass(frozen=True)
 class FanIn(Initializer):
-    """Gaussian of standard deviation gain / sqrt(fan_in): keeps the variance of a unit-variance input."""
+    """Gaussian of standard deviation gain / sqrt(fan_in): keeps the variance of a unit-variance input.
+
+    Attributes:
+        gain: factor of the standard deviation.
+    """
 
     gain: NotNegative = 1.0
 

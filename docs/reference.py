@@ -1,0 +1,461 @@
+"""Reference pages, generated from the code: public names, config fields, commands and tasks.
+
+The Sphinx build runs `write_pages`; nothing that it writes is committed. The pages follow the package by themselves: a
+new command, a new `@kind` or a new task appears with the next build.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import itertools
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import headjax
+from headjax.cli import COMMANDS
+from headjax.core.fields import Bound, Checked
+from headjax.core.serialize import class_of_kind, kinds_of
+from headjax.data.task_spec import TaskSpec
+from headjax.data.tasks import TASKS
+from headjax.evaluation.specs import NAMED, load_task
+from headjax.training.config import TrainConfig
+
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
+"""Titles of the parts of a docstring that follow its text."""
+
+LINE = 100
+"""Characters of a signature on one line; longer ones have a parameter a line."""
+
+
+class Docstring(NamedTuple):
+    """A docstring in parts.
+
+    Attributes:
+        text: everything before the first section.
+        sections: for each section its entries by name; of `Returns` and `Yields`, one entry without a name.
+    """
+
+    text: str
+    sections: Mapping[str, Mapping[str, str]]
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph, on one line."""
+        return _joined(self.text.split("\n\n")[0])
+
+
+def parse_docstring(docstring: str | None) -> Docstring:
+    """Return the parts of a docstring in Google's style."""
+    lines = inspect.cleandoc(docstring or "").splitlines()
+    starts = [number for number, line in enumerate(lines) if line.removesuffix(":") in SECTIONS and line.endswith(":")]
+    text = "\n".join(lines[: starts[0]] if starts else lines).strip()
+    sections = {}
+    for start, end in itertools.pairwise([*starts, len(lines)]):
+        title = lines[start].removesuffix(":")
+        body = inspect.cleandoc("\n" + "\n".join(lines[start + 1 : end]))
+        sections[title] = {"": body} if title in ("Returns", "Yields") else dict(_entries(body))
+    return Docstring(text, sections)
+
+
+def _entries(body: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of a section; `first, second: text` are two entries."""
+    for entry in re.split(r"\n(?=\S)", body):
+        names, _, text = entry.partition(": ")
+        for name in names.split(", "):
+            yield name.strip("` "), inspect.cleandoc(text)
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def escape(text: str) -> str:
+    """Return text as Markdown in which a `<` outside of code begins no tag."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else part.replace("<", "&lt;") for part in parts)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(_joined(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+# Public names.
+
+
+def names_page() -> str:
+    """Return the page of every public name of `headjax`, from the docstrings."""
+    names = sorted((name for name in headjax.__all__ if not name.startswith("_")), key=str.casefold)
+    parts = [
+        "# Every public name",
+        "`import headjax` gives these names; [Python](../api.md) lists them by subject. Arrays have their shapes in "
+        "brackets, `[batch, query, heads, head_dim]`.",
+    ]
+    for name in names:
+        found = getattr(headjax, name)
+        is_alias = (not inspect.isclass(found) and not callable(found)) or typing.get_origin(found) is not None
+        text = alias(name) if is_alias else described(found, name)
+        parts += [f"(name-{name.lower()})=\n## `headjax.{name}`", text]
+        if inspect.isclass(getattr(headjax, name)):
+            parts += list(_members(getattr(headjax, name), name))
+    return "\n\n".join(parts) + "\n"
+
+
+def alias(name: str) -> str:
+    """Return the definition of a public name that stands for a type, and the text below it in its module."""
+    module = importlib.import_module(headjax._LAZY[name])
+    statements = ast.parse(inspect.getsource(module)).body
+    for statement, after in itertools.pairwise(statements):
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            text = str(after.value.value) if is_text else ""  # type: ignore[attr-defined]
+            return f"```python\n{ast.unparse(statement)}\n```\n\n{escape(text)}"
+    raise RuntimeError(f"{module.__name__}: no definition of {name}")
+
+
+def _members(cls: type, name: str) -> Iterator[str]:
+    """Yield the public methods and properties that a class defines, with their docstrings."""
+    for member, found in vars(cls).items():
+        raw = found.__func__ if isinstance(found, classmethod | staticmethod) else found
+        is_documented = bool(inspect.getdoc(raw)) and isinstance(raw, types.FunctionType | property)
+        if is_documented and (not member.startswith("_") or member == "__call__"):
+            yield f"### `{name}.{member}`"
+            yield described(raw, f"{name}.{member}")
+
+
+def described(found: Any, name: str) -> str:
+    """Return the signature and the docstring of a function, class or property as Markdown."""
+    docstring = parse_docstring(inspect.getdoc(found))
+    parts = [f"```python\n{signature(found, name)}\n```", escape(docstring.text)]
+    for title, entries in docstring.sections.items():
+        parts.append(f"**{title}**")
+        parts += [_entry(entry, text) for entry, text in entries.items()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _entry(name: str, text: str) -> str:
+    text = escape(text)
+    return f"* `{name}`: " + text.replace("\n", "\n  ") if name else text
+
+
+def signature(found: Any, name: str) -> str:
+    """Return a signature, one line or a parameter a line."""
+    if isinstance(found, property):
+        return name
+    try:
+        parameters = inspect.signature(found)
+    except (TypeError, ValueError):
+        return name
+    own = [each for each in parameters.parameters.values() if each.name != "self"]
+    shown = f"{name}{parameters.replace(parameters=own)}"
+    if len(shown) <= LINE:
+        return _unquoted(shown)
+    lines, last = [], None
+    for each in own:
+        if each.kind is each.KEYWORD_ONLY and last not in (each.KEYWORD_ONLY, each.VAR_POSITIONAL):
+            lines.append("*")
+        lines.append(str(each))
+        last = each.kind
+    returns = parameters.return_annotation
+    after = "" if returns is parameters.empty else f" -> {inspect.formatannotation(returns)}"
+    return _unquoted("\n".join((f"{name}(", *(f"    {line}," for line in lines), f"){after}")))
+
+
+def _unquoted(text: str) -> str:
+    """Return a signature whose annotations, which are text at run time, stand without quotes."""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+
+
+# Config fields.
+
+
+def load_kinds() -> None:
+    """Import every module of headjax that registers a config under a name."""
+    root = Path(headjax.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if re.search(r"^@kind\(", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            importlib.import_module(".".join(("headjax", *path.relative_to(root).with_suffix("").parts)))
+
+
+def config_classes() -> dict[type, list[type]]:
+    """Return the groups of config fields: for each base, the classes that a field of its type can hold.
+
+    The first is the training run; the others follow in the order in which its fields name them, and then those that
+    only other commands read.
+    """
+    load_kinds()
+    found: dict[type, list[type]] = {}
+    queue: list[type] = [TrainConfig]
+    rest: list[type] = [class_of_kind(name) for name in kinds_of(object)]
+    while queue or rest:
+        base = base_of(queue.pop(0) if queue else rest.pop(0))
+        if base in found:
+            continue
+        found[base] = [class_of_kind(name) for name in kinds_of(base)] or [base]
+        for each in found[base]:
+            hints = typing.get_type_hints(each, include_extras=True) if dataclasses.is_dataclass(each) else {}
+            queue += [part for hint in hints.values() for part in _classes_in(hint)]
+    return found
+
+
+def base_of(cls: type) -> type:
+    """Return the class that a config's fields name: the last one above it that is a config itself."""
+    return [each for each in cls.__mro__ if issubclass(each, Checked) and each is not Checked][-1]
+
+
+def _classes_in(hint: Any) -> list[type]:
+    """Return the config classes that a declared type names."""
+    if isinstance(hint, type) and issubclass(hint, Checked):
+        return [hint]
+    return [found for part in typing.get_args(hint) for found in _classes_in(part)]
+
+
+def config_page() -> str:
+    """Return the page of every config field, by group and kind."""
+    parts = [
+        "# Every config field",
+        "A config file returns a `ConfigDict` with the fields of a [training run](#group-trainconfig); "
+        "`--config.FIELD=VALUE` sets one of them, as in `--config.optimizer.weight_decay=0.1`. Where a group has "
+        'several kinds, `kind` names one: `config.optimizer = {"kind": "adamw", ...}`. `config.json` of a model '
+        "directory has the same form. A field that does not exist, or a value out of bounds, is an error that names "
+        "the field.",
+    ]
+    for base, classes in config_classes().items():
+        label = f"(group-{base.__name__.lower()})="
+        if classes == [base]:
+            own = f"(kind-{_kind(base)})=\n" if hasattr(base, "_kind") else ""
+            parts += [f"{own}{label}\n## {base.__name__}", *_config(base)]
+            continue
+        parts += [f"{label}\n## {base.__name__}", escape(parse_docstring(base.__doc__).text)]
+        parts.append("Kinds: " + ", ".join(f"[`{_kind(cls)}`](#kind-{_kind(cls)})" for cls in classes) + ".")
+        for cls in classes:
+            parts += [f"(kind-{_kind(cls)})=\n### `{_kind(cls)}`", *_config(cls)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _kind(cls: type) -> str:
+    return str(cls._kind)  # type: ignore[attr-defined]
+
+
+def _config(cls: type) -> list[str]:
+    """Return the text and the table of a config class."""
+    rows = [
+        (f"`{row.name}`", row.type, row.default, row.text)
+        for row in (config_fields(cls) if dataclasses.is_dataclass(cls) else ())
+    ]
+    fields = table(("field", "type", "default", "meaning"), rows) if rows else "No fields."
+    return [escape(parse_docstring(cls.__doc__).text), fields]
+
+
+class Field(NamedTuple):
+    """A config field.
+
+    Attributes:
+        name: its name.
+        type: its type and bounds, in words.
+        default: its default as JSON has it; `required` without one.
+        text: its entry in the docstring's `Attributes`, of the class or the nearest base that has one.
+    """
+
+    name: str
+    type: str
+    default: str
+    text: str
+
+
+def config_fields(cls: Any) -> list[Field]:
+    """Return the fields of a config class that a config can set."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    texts: dict[str, str] = {}
+    for each in reversed(cls.__mro__):
+        texts |= parse_docstring(each.__dict__.get("__doc__")).sections.get("Attributes", {})
+    return [
+        Field(field.name, in_words(hints[field.name]), _default(field), escape(texts.get(field.name, "")))
+        for field in dataclasses.fields(cls)
+        if field.init
+    ]
+
+
+PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "none", Any: "anything"}
+"""Words for plain types."""
+
+
+def in_words(hint: Any) -> str:
+    """Return a declared type with its bounds in words; groups of fields are links."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        bounds = [re.sub(r"^must (be )?", "", each.text) for each in hint.__metadata__ if isinstance(each, Bound)]
+        return ", ".join((in_words(arguments[0]), *bounds)).replace("integer, an integer of", "integer of")
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(in_words(each) for each in arguments)
+    if origin is Literal:
+        return ", ".join(f"`{each}`" for each in arguments)
+    if origin is tuple:
+        return f"list of {in_words(arguments[0])}"
+    if isinstance(hint, type) and issubclass(hint, Checked):
+        name = base_of(hint).__name__
+        return f"[{name}](#group-{name.lower()})"
+    if len(arguments) == 2 and isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"values of {in_words(arguments[1])} by name"
+    return PLAIN.get(hint, f"`{getattr(hint, '__name__', hint)}`")
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        return "required"
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"`{_kind(type(value))}`" if hasattr(type(value), "_kind") else "its defaults"
+    named: dict[Any, str] = {None: "none", True: "true", False: "false", "": "empty", (): "empty"}
+    if value is None or isinstance(value, bool | str | tuple):
+        return named.get(value, f"`{value}`")
+    return f"`{value}`"
+
+
+# Commands.
+
+
+class CommandOption(NamedTuple):
+    """An option of a command, as `headjax COMMAND --help` shows it.
+
+    Attributes:
+        name: `MODEL` or `--batch-size`.
+        value: the name or the choices of its value; empty for a switch.
+        default: as the command line is typed; `required` without one.
+        text: its line of help.
+    """
+
+    name: str
+    value: str
+    default: str
+    text: str
+
+
+def options_of(command: str) -> list[CommandOption]:
+    """Return the listed options of a command, words without names first."""
+    cls = importlib.import_module(f"headjax.commands.{command}").Options
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = [
+        _option(field, hints[field.name])
+        for field in dataclasses.fields(cls)
+        if "option" in field.metadata and field.metadata["option"].help
+    ]
+    return sorted(found, key=lambda option: option.name.startswith("--"))
+
+
+def _option(field: dataclasses.Field[Any], hint: Any) -> CommandOption:
+    declared = field.metadata["option"]
+    name = declared.metavar if declared.positional else f"--{field.name.replace('_', '-')}"
+    choices = [each for part in _parts(hint) if typing.get_origin(part) is Literal for each in typing.get_args(part)]
+    value = ", ".join(map(str, choices)) or ("" if hint is bool or declared.positional else declared.metavar)
+    default = field.default
+    if declared.shown:
+        shown = declared.shown
+    elif default is dataclasses.MISSING:
+        shown = f"one of them: {declared.one_of}" if declared.one_of else "required"
+    elif isinstance(default, tuple):
+        shown = ",".join(map(str, default))
+    else:
+        shown = "" if default is None or default is False else str(default)
+    return CommandOption(name, value, shown, declared.help)
+
+
+def _parts(hint: Any) -> list[Any]:
+    return [hint, *(part for argument in typing.get_args(hint) for part in _parts(argument))]
+
+
+def commands_page() -> str:
+    """Return the page of every command with its options."""
+    parts = [
+        "# Every command",
+        "`headjax COMMAND --help` prints the same. Words without a name may stand anywhere between the options. "
+        "[The command line](../command_line.md) has exit codes and rules that all commands share, "
+        "[JSON](../json.md) the keys of their results.",
+    ]
+    for name, purpose in COMMANDS.items():
+        options = options_of(name)
+        words = [option.name for option in options if not option.name.startswith("--")]
+        required = [f"{o.name} {o.value}" for o in options if o.name.startswith("--") and o.default == "required"]
+        usage = " ".join(("headjax", name, *words, *required, "[options]"))
+        doc = parse_docstring(importlib.import_module(f"headjax.commands.{name}").run.__doc__)
+        rows = [
+            (f"`{option.name}{' ' + option.value if option.value else ''}`", _code(option.default), escape(option.text))
+            for option in options
+        ]
+        parts += [
+            f"(command-{name})=\n## headjax {name}",
+            f"{purpose[0].upper()}{purpose[1:]}.",
+            f"```text\n{usage}\n```",
+            escape(doc.text),
+            table(("option", "default", "meaning"), rows),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _code(default: str) -> str:
+    return default if default in ("", "required") or " " in default else f"`{default}`"
+
+
+# Tasks.
+
+
+def tasks_page() -> str:
+    """Return the page of every task that has a name: those of `--task`, and those of `headjax prepare`."""
+    specs = parse_docstring(load_task.__doc__).sections["Args"]["spec"]
+    prepared = [
+        (
+            f"`{name}`",
+            spec.vocabulary if spec.vocabulary != "bpe" else f"{spec.vocab_size:,} BPE",
+            _tfds(spec),
+            _files(spec),
+        )
+        for name, spec in sorted(TASKS.items())
+    ]
+    parts = [
+        "# Every task",
+        "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes.",
+        "## Tasks to evaluate, score and choose heads on",
+        "The commands' `--task` and `headjax.load_task` take " + escape(specs),
+        f"Names: {', '.join(f'`{name}`' for name in sorted(NAMED))}.",
+        "## Tasks to prepare and train on",
+        "`headjax prepare TASK` takes these names and writes shards, which `--task FOLDER` and the data kind "
+        "[`task`](#kind-task) read. Any of them can be read from your own files (`--source`): tables and TFRecords "
+        "with the task's fields, and the formats named here.",
+        table(("task", "vocabulary", "TensorFlow Datasets", "local files"), prepared),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tfds(spec: TaskSpec) -> str:
+    return ", ".join(f"`{source.name}`" for source in spec.sources) or "none"
+
+
+def _files(spec: TaskSpec) -> str:
+    return escape(spec.files) or "tables"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "names.md": names_page,
+    "config.md": config_page,
+    "commands.md": commands_page,
+    "tasks.md": tasks_page,
+}
+"""The generated pages by file."""
+
+
+def write_pages(folder: Path) -> None:
+    """Write every page to a folder; a page that has not changed is left alone, so that Sphinx does not read it anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        text, path = page(), folder / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")

@@ -1,0 +1,189 @@
+"""The generated reference pages: they hold every name, field, option and task, as the code has them now."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+import headjax
+from headjax.cli import COMMANDS
+from headjax.commands.options import CommandOptions, argument, option
+from headjax.core import serialize
+from headjax.core.fields import Checked, Rate, Size
+from headjax.core.serialize import class_of_kind, kind, kinds_of
+from headjax.data.tasks import TASKS
+from headjax.evaluation.specs import NAMED
+from headjax.training.config import TrainConfig
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The generator, which is no part of the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        yield importlib.import_module("reference")
+    sys.modules.pop("reference", None)
+
+
+def test_a_docstring_is_divided_into_text_and_sections(reference):
+    found = reference.parse_docstring(
+        """Return a thing.
+
+        More about `it`:
+
+            code
+
+        Args:
+            first, second: two numbers, of which
+                one is long.
+            third: another: with a colon.
+
+        Returns:
+            A thing.
+
+        Raises:
+            ValueError: never.
+        """
+    )
+    assert found.summary == "Return a thing."
+    assert found.text.endswith("    code")
+    assert found.sections == {
+        "Args": {
+            "first": "two numbers, of which\none is long.",
+            "second": "two numbers, of which\none is long.",
+            "third": "another: with a colon.",
+        },
+        "Returns": {"": "A thing."},
+        "Raises": {"ValueError": "never."},
+    }
+
+
+def test_text_that_looks_like_a_tag_is_escaped_outside_of_code(reference):
+    assert reference.escape("a < b, `scores.<name>`") == "a &lt; b, `scores.<name>`"
+
+
+def test_a_table_keeps_its_columns(reference):
+    assert reference.table(("a", "b"), [("x | y", "two\nlines")]).splitlines()[2] == "| x \\| y | two lines |"
+
+
+def test_every_public_name_has_its_docstring_and_signature(reference):
+    page = reference.names_page()
+    titles = re.findall(r"^## `headjax\.(\w+)`$", page, flags=re.MULTILINE)
+    assert sorted(titles) == sorted(name for name in headjax.__all__ if name != "__version__")
+    for part in page.split("\n## ")[1:]:
+        code, _, text = part.split("```python\n")[1].partition("```")
+        assert code.strip()
+        assert text.strip(), part[:80]
+    assert "### `Model.save`" in page
+    assert "model: ModelConfig" not in page.split("## `headjax.prune`")[1].split("```")[1]
+    assert "'" not in page.split("## `headjax.score_heads`")[1].split("```")[1].replace("'float32'", "").split("=")[0]
+
+
+def test_every_kind_and_every_field_of_a_run_is_on_the_config_page(reference):
+    page = reference.config_page()
+    for name in kinds_of(object):
+        assert page.count(f"(kind-{name})=") == 1, name
+    section = page.split("(group-trainconfig)=")[1].split("(group-")[0]
+    for field in dataclasses.fields(TrainConfig):
+        assert f"| `{field.name}` |" in section
+    for target in set(re.findall(r"\]\(#([\w-]+)\)", page)):
+        assert f"({target})=" in page
+
+
+def test_every_config_field_is_explained(reference):
+    reference.load_kinds()
+    silent = [
+        f"{cls.__name__}.{field.name}"
+        for classes in reference.config_classes().values()
+        for cls in classes
+        for field in reference.config_fields(cls)
+        if not field.text
+    ]
+    assert not silent
+
+
+def test_a_new_kind_appears_with_its_bounds_and_defaults(reference, monkeypatch):
+    monkeypatch.setattr(serialize, "_KINDS", dict(serialize._KINDS))
+
+    @kind("test_probe")
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Probe(Checked):
+        """A probe.
+
+        Attributes:
+            size: its size.
+            rate: its rate.
+            mode: its mode.
+            inner: an optional list.
+        """
+
+        size: Size
+        rate: Rate = 0.5
+        mode: Literal["a", "b"] = "a"
+        inner: tuple[int, ...] | None = None
+
+    assert class_of_kind("test_probe") is Probe
+    monkeypatch.setitem(globals(), "Size", Size)
+    page = reference.config_page().split("(kind-test_probe)=")[1]
+    assert "| `size` | integer of at least 1 | required | its size. |" in page
+    assert "| `rate` | number, at least 0 and below 1 | `0.5` | its rate. |" in page
+    assert "| `mode` | `a`, `b` | `a` | its mode. |" in page
+    assert "| `inner` | list of integer or none | none | an optional list. |" in page
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_listed_option_of_a_command_is_on_its_page(reference, command, capsys):
+    from headjax.cli import main
+
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    helped = set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out)) - {"--help", "--config.FIELD"}
+    options = reference.options_of(command)
+    assert {option.name for option in options if option.name.startswith("--")} <= helped
+    page = reference.commands_page().split(f"(command-{command})=")[1].split("\n(command-")[0]
+    for each in options:
+        assert f"| `{each.name}" in page
+
+
+def test_options_show_choices_defaults_and_what_is_required(reference, monkeypatch):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Options(CommandOptions):
+        model: str = argument("MODEL", "a model")
+        mode: Literal["each", "none"] = option("each", "a mode")
+        rate: Annotated[float, "a rate"] = option(help="a rate", metavar="R")
+        seed: int = option(0, "a seed")
+        fast: bool = option(False, "a switch")
+        old: str = option("", "")
+
+    module = type(sys)("headjax.commands.test_probe")
+    module.Options = Options
+    monkeypatch.setitem(sys.modules, "headjax.commands.test_probe", module)
+    monkeypatch.setitem(globals(), "Literal", Literal)
+    found = {each.name: each for each in reference.options_of("test_probe")}
+    assert list(found) == ["MODEL", "--json", "--mode", "--rate", "--seed", "--fast"]
+    assert found["--mode"] == ("--mode", "each, none", "each", "a mode")
+    assert found["--rate"] == ("--rate", "R", "required", "a rate")
+    assert found["--seed"].default == "0"
+    assert found["--fast"] == ("--fast", "", "", "a switch")
+
+
+def test_every_task_is_on_its_page(reference):
+    page = reference.tasks_page()
+    for name in (*TASKS, *NAMED):
+        assert f"`{name}`" in page
+
+
+def test_pages_are_written_once(reference, tmp_path):
+    reference.write_pages(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert set(before) == set(reference.PAGES)
+    reference.write_pages(tmp_path)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
