@@ -83,7 +83,7 @@ class AttentionModule(nnx.Module):
         rules: Rules = RULES,
         **fields: Any,
     ) -> None:
-        """Draws the parameters, or holds given ones as they are.
+        """Draw the parameters, or hold given ones as they are.
 
         Args:
             width: size of the residual stream.

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.kernels.choose import KERNELS, REFERENCE, Choice, choose, current_target, facts_of
+from headjax.attention.kernels.choose import KERNELS, REFERENCE, KernelChoice, choose, current_target, facts_of
 from headjax.attention.kernels.stock import spread
 from headjax.attention.operands import AcrossHeads, Attended, Dropout, Mask, Operands
 from headjax.core.derivatives import softmax
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
 
-_watched: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar("watched", default=None)
+_watched: contextvars.ContextVar[list[KernelChoice] | None] = contextvars.ContextVar("watched", default=None)
 
 
 def attend(
@@ -212,9 +212,9 @@ class Call(NamedTuple):
 
 
 @contextlib.contextmanager
-def watch_choices() -> Iterator[list[Choice]]:
+def watch_choices() -> Iterator[list[KernelChoice]]:
     """Record the kernels that `attend` chooses; within the context it computes nothing and returns zeros."""
-    choices: list[Choice] = []
+    choices: list[KernelChoice] = []
     token = _watched.set(choices)
     try:
         yield choices

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attend import Call, watch_choices
 from headjax.attention.formulation import Attention
-from headjax.attention.kernels.choose import Choice, target
+from headjax.attention.kernels.choose import KernelChoice, target
 from headjax.attention.operands import Dropout, Mask
 from headjax.core.tensors import abstract
 
@@ -30,7 +30,7 @@ def explain(
     platform: str | None = None,
     devices: int = 1,
     generation: int | None = None,
-) -> Choice:
+) -> KernelChoice:
     """Return the kernel that `attend` takes for a formulation, with the reason.
 
     Args:
@@ -75,4 +75,4 @@ def explain(
             stack.enter_context(target(platform, devices, generation))
         choices = stack.enter_context(watch_choices())
         jax.eval_shape(trace, params)
-    return choices[0] if choices else Choice("none", "a layer without heads attends to nothing")
+    return choices[0] if choices else KernelChoice("none", "a layer without heads attends to nothing")

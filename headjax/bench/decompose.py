@@ -16,7 +16,7 @@ import numpy as np
 from headjax.bench.result import BenchResult, in_new_process, peak_bytes
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
-from headjax.core.timing import summarize
+from headjax.core.timing import Timing
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
@@ -33,7 +33,7 @@ Factors = list[tuple[np.ndarray, ...]]
 
 
 def run(progress: Progress = silent) -> BenchResult:
-    """Decomposes the six layers both ways, each time in a new process, in turns.
+    """Decompose the six layers both ways, each time in a new process, in turns.
 
     The peer is `tensorly.decomposition.parafac` on PyTorch with a random start, a tolerance of 1e-6 and at most 100
     iterations, as in Cordonnier et al.'s code. Ours includes compilation; imports count for neither. Errors are the
@@ -135,7 +135,7 @@ DECOMPOSERS = {"headjax": _headjax, "tensorly.decomposition.parafac": _parafac}
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    timing = summarize([run["seconds"] for run in runs])
+    timing = Timing.of([run["seconds"] for run in runs])
     peak, before = (max(run[name] for run in runs) for name in ("peak_bytes", "before_bytes"))
     return {
         "seconds": timing.median,

@@ -64,7 +64,7 @@ class Step(NamedTuple):
 
 
 def run(progress: Progress = silent) -> BenchResult:
-    """Compiles the train step of both models several times, in turns, then runs it; full rematerialisation."""
+    """Compile the train step of both models several times, in turns, then run it; full rematerialisation."""
     shallow_model = bert(12, 12)
     models = {"12 heads x 12 layers": shallow_model, "1 head x 144 layers": deep_config(shallow_model)}
     measured: dict[str, list[Compiled]] = {name: [] for name in models}
@@ -127,7 +127,7 @@ def _table(models: Mapping[str, ModelConfig], compiled: tuple[Compiled, ...], ti
 
 
 def compile_step(model: ModelConfig, *, batch_size: int, length: int) -> tuple[Compiled, Step]:
-    """Compiles a train step from shapes alone."""
+    """Compile a train step from shapes alone."""
     transformation, mesh = optimizer(model), one_device()
     state = abstract_state(model, transformation, mesh)
     tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)

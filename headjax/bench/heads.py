@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from headjax.bench.result import BenchResult
@@ -24,6 +23,7 @@ from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
 from headjax.models.config import Batch
+from headjax.models.inputs import device_batch
 from headjax.models.model import Model, forward
 from headjax.models.tasks import Classification
 from headjax.report import numbers
@@ -54,7 +54,7 @@ COLUMNS = (
 
 
 def run(progress: Progress = silent) -> BenchResult:
-    """Measures the three in one run; the candidates of each are taken in turns.
+    """Measure the three in one run; the candidates of each are taken in turns.
 
     Raises:
         HeadjaxError: PyTorch or transformers is not installed.
@@ -160,7 +160,7 @@ def _peer() -> dict[str, Callable[[], Any]]:
 
 def _sweep(model: Model) -> dict[str, Callable[[], Any]]:
     batch = _batch(SWEPT)
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    arrays = device_batch(model.config, batch)
     return {
         "forward": lambda: forward(model.config, model.params, arrays).logits,
         "sweep": lambda: ablate(model, [batch]).ablated["loss"],

@@ -14,7 +14,7 @@ import jax
 from headjax.bench.result import BenchResult, in_new_process, peak_bytes
 from headjax.bench.train_step import bert
 from headjax.core.progress import Progress, silent
-from headjax.core.timing import summarize
+from headjax.core.timing import Timing
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
@@ -22,7 +22,7 @@ REPEATS = 5
 
 
 def run(progress: Progress = silent) -> BenchResult:
-    """Reads the same file both ways, each time in a new process, in turns; memory is the process's peak.
+    """Read the same file both ways, each time in a new process, in turns; memory is the process's peak.
 
     Raises:
         HeadjaxError: a process failed.
@@ -45,7 +45,7 @@ def run(progress: Progress = silent) -> BenchResult:
 
 
 def read_and_report(name: str, directory: str) -> None:
-    """Reads a directory in one of the ways and prints what it took, as JSON."""
+    """Read a directory in one of the ways and print its time and memory as JSON."""
     read = READERS[name]()
     before = peak_bytes()
     start = time.perf_counter()
@@ -77,7 +77,7 @@ READERS = {"headjax": _headjax, "safetensors.numpy.load_file": _safetensors}
 
 
 def _summary(runs: list[dict[str, float]], size: int) -> dict[str, Any]:
-    timing = summarize([run["seconds"] for run in runs])
+    timing = Timing.of([run["seconds"] for run in runs])
     peak = max(run["peak_bytes"] for run in runs)
     before = max(run["before_bytes"] for run in runs)
     return {

@@ -12,7 +12,7 @@ import numpy as np
 from headjax.bench.result import BenchResult
 from headjax.bench.train_step import BATCH, LENGTH, our_step
 from headjax.core.progress import Progress, silent
-from headjax.core.timing import Timing, summarize
+from headjax.core.timing import Timing
 from headjax.data.corpus import embedded_corpus
 from headjax.data.documents import paragraphs
 from headjax.data.encoding import padding_id
@@ -31,7 +31,7 @@ BATCHES, REPEATS, STEPS = 100, 7, 5
 HEADLINE = "packed rows from shards"
 
 
-class Reading(NamedTuple):
+class ReadingSpeed(NamedTuple):
     """Reading speed of a source.
 
     Attributes:
@@ -55,7 +55,7 @@ def run(progress: Progress = silent) -> BenchResult:
     several paragraphs, over those that the step takes for it.
     """
     with tempfile.TemporaryDirectory() as folder, progress("reading and steps", 4, "part") as bar:
-        found: dict[str, Reading] = {}
+        found: dict[str, ReadingSpeed] = {}
         for done, (name, source) in enumerate(_sources(folder).items(), start=1):
             found[name] = _read(source)
             bar(done, {})
@@ -88,7 +88,7 @@ def _packed(folder: str, texts: list[str], tokenizer: Tokenizer) -> Source:
     return PreparedData(path=folder).load().train
 
 
-def _read(source: Source) -> Reading:
+def _read(source: Source) -> ReadingSpeed:
     iterator: Iterator[Mapping[str, np.ndarray]] = train_iterator(source, BATCH, 0)
     tokens = [_tokens(next(iterator)) for _ in range(BATCHES)]  # the warm-up: files are opened, windows sorted
     seconds = []
@@ -97,7 +97,7 @@ def _read(source: Source) -> Reading:
         for _ in range(BATCHES):
             next(iterator)
         seconds.append((time.perf_counter() - start) / BATCHES)
-    return Reading(summarize(seconds), float(np.mean(tokens)))
+    return ReadingSpeed(Timing.of(seconds), float(np.mean(tokens)))
 
 
 def _tokens(batch: Mapping[str, np.ndarray]) -> int:
@@ -111,10 +111,10 @@ def _step_seconds() -> Timing:
         start = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start)
-    return summarize(seconds)
+    return Timing.of(seconds)
 
 
-def _table(found: Mapping[str, Reading], step: Timing, consumed: float) -> Table:
+def _table(found: Mapping[str, ReadingSpeed], step: Timing, consumed: float) -> Table:
     rows: list[tuple[Any, ...]] = [
         (name, one.seconds.median, one.seconds.low, one.seconds.high, one.tokens_per_second)
         for name, one in found.items()

@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
 
 def measure(run: Callable[[Progress], BenchResult], progress: Progress = silent) -> Measured:
-    """Runs a benchmark; the load is read before and after it."""
+    """Run a benchmark; the load is read before and after it."""
     before = load()
     result = run(progress)
     return Measured(result, machine(peers=result.peers, load_before=before))

@@ -38,9 +38,9 @@ def run(options: Options, progress: Progress) -> Result:
 
 
 def _from_directory(path: str) -> ModelConfig:
-    from headjax.models.model import load_config
+    from headjax.models.model import load_model_config
 
-    return load_config(Path(path))
+    return load_model_config(Path(path))
 
 
 def _from_file(options: Options) -> ModelConfig:

@@ -170,10 +170,10 @@ def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
 
 
 def open_tokenizer(path: str) -> Tokenizer:
-    """The tokenizer of a vocab.txt, of a folder that holds one, or of a model directory.
+    """Return the tokenizer of a `vocab.txt`, of a folder that holds one, or of a model directory.
 
     Raises:
-        DataError: there is none.
+        DataError: the path holds no tokenizer.
     """
     from headjax.tokenizers.files import read_tokenizer
     from headjax.tokenizers.vocabularies import wordpiece_tokenizer

@@ -121,7 +121,7 @@ def _split_table(
 
 def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[Path]:
     """Figure 1 of Cordonnier et al. (2020): per head, and with the heads side by side."""
-    from headjax.report.curves import captured_variance
+    from headjax.report.curves import variance_curves
 
     found = list(captured.values())
     size = min(len(one.product) for one in found)
@@ -131,7 +131,7 @@ def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[P
         name: [getattr(one, f"{part}_by_head").mean(axis=0)[:dim] for one in found] for part, name in PARTS.items()
     }
     plots = {
-        "captured.png": captured_variance(together, title="Captured variance, heads side by side"),
-        "captured_by_head.png": captured_variance(alone, title="Captured variance, mean of single heads"),
+        "captured.png": variance_curves(together, title="Captured variance, heads side by side"),
+        "captured_by_head.png": variance_curves(alone, title="Captured variance, mean of single heads"),
     }
     return [write_file(folder / name, plot.png()) for name, plot in plots.items()]

@@ -194,7 +194,7 @@ def _pooled(site: Site, groups: Groups, pool: Callable[[jax.Array, int], jax.Arr
 
 
 def _weights(site: Site) -> Params:
-    """Return the parameters with every bias, zero where there is none."""
+    """Return the parameters with every bias; biases that the layer does not have are zero."""
     return site.params | {f"{name}_bias": bias_or_zeros(site, name) for name in ("query", "key", "value")}
 
 

@@ -93,7 +93,7 @@ _COLLECTIONS = (collections.abc.Iterable, collections.abc.Sequence, collections.
 
 
 def _items(origin: Any, arguments: tuple[Any, ...], value: Any, where: str) -> Iterator[tuple[Any, Any, str]]:
-    """Types, items and places of what a collection holds, as far as it can be read again."""
+    """Yield the type, the value and the place of every item of a collection that can be read again."""
     if origin in _COLLECTIONS and isinstance(value, list | tuple):
         for number, item in enumerate(value):
             yield arguments[0], item, f"{where}[{number}]"

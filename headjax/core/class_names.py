@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 MISSING = frozenset({"", "nan", "null"})
-"""What an absent label looks like in a file, in lower case; each is a label only where a class has that very name."""
+"""Labels in lower case that mean an absent label, unless a class has that very name."""
 
 _NUMBERED = re.compile(r"(?:label_)?(\d+)", re.IGNORECASE)
 _SYNSET = re.compile(r"n\d{8}")

@@ -49,7 +49,7 @@ def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**values)
 
 
-def load_config(spec: str, overrides: Sequence[str] = (), describes: Any = None) -> ConfigDict:
+def load_config_file(spec: str, overrides: Sequence[str] = (), describes: Any = None) -> ConfigDict:
     """Load `FILE[:ARGS]` and apply overrides such as `--config.optimizer.schedule.peak=0.001`.
 
     An override may also set a field that the file leaves at its default. Whether the field exists is checked when the

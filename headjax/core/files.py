@@ -30,7 +30,7 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Writes a file beside its place, moves it there when complete, and returns its path.
+    """Write a file beside its place, move it there when complete, and return its path.
 
     Folders on the way are made. A file that was there stays as it is until then.
 
@@ -99,7 +99,7 @@ SIZES = "sizes.json"
 
 
 def write_sizes(folder: Path) -> None:
-    """Records the size of every file below a folder that is complete."""
+    """Record the size of every file below a folder that is complete."""
     sizes = {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))
@@ -109,7 +109,7 @@ def write_sizes(folder: Path) -> None:
 
 
 def check_sizes(folder: Path) -> None:
-    """Compares a folder with its record; without a record nothing is known and nothing is checked.
+    """Compare a folder with its record; without a record nothing is known and nothing is checked.
 
     Raises:
         CheckpointError: a file is missing or has another size; the message names it.

@@ -1,4 +1,4 @@
-"""What was done to a model: one entry per step, kept with it and saved in its directory."""
+"""The history of a model: one entry per change, kept with the model and saved in its directory."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from headjax.version import __version__
 
 
 def entry(action: str, **details: Any) -> dict[str, Any]:
-    """A history entry: what was done, its details (JSON data), and the versions that did it."""
+    """Return a history entry: the action, its details (JSON data), and the versions of headjax and JAX."""
     return {"action": action, **details, "versions": {"headjax": __version__, "jax": jax.__version__}}

@@ -92,7 +92,7 @@ def to_data(value: Any) -> Any:
 
 
 def from_data(cls: type[T], data: Any, path: str = "config") -> T:
-    """Builds a `cls` from JSON data.
+    """Build a `cls` from JSON data.
 
     Raises:
         ConfigError: an unknown or missing field, a value of the wrong type, or whatever the dataclass itself refuses.

@@ -241,7 +241,7 @@ def abstract(tensors: Tensors, dtype: Any = jnp.float32) -> dict[str, Any]:
 
 
 def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: Any = jnp.float32) -> Params:
-    """Draws every declared parameter.
+    """Draw every declared parameter.
 
     Each takes its randomness from its own path, so that declaring one more tensor changes no other.
 
@@ -293,7 +293,7 @@ def require_finite(params: Mapping[str, Any]) -> None:
 
 
 def take_heads(tensors: Tensors, params: Params, heads: Sequence[int]) -> Params:
-    """Keeps the given heads, in the given order, of every tensor that has a head axis; the others stay as they are."""
+    """Keep the given heads, in the given order, of every tensor that has a head axis; leave the others as they are."""
     index = jnp.asarray(heads, dtype=jnp.int32)
 
     def take(path: str, tensor: Tensor) -> Any:

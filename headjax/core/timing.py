@@ -26,6 +26,12 @@ class Timing(NamedTuple):
     high: float
     repeats: int
 
+    @classmethod
+    def of(cls, seconds: list[float]) -> Timing:
+        """Return the median and the quartiles of the seconds of each call."""
+        low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(median, low, high, len(seconds))
+
 
 def time_in_turns(
     candidates: Mapping[str, Callable[[], Any]],
@@ -35,7 +41,7 @@ def time_in_turns(
     settle: int = 1,
     progress: Progress = silent,
 ) -> dict[str, Timing]:
-    """Times every candidate `repeats` times, one after another in turns, so that all see the same machine.
+    """Time every candidate `repeats` times, one after another in turns, so that all see the same machine.
 
     A turn is `settle` calls that do not count and one that does: training takes step after step, and memory that the
     candidate before has given back to the system is slow to get again where a virtual machine's host has taken it.
@@ -58,15 +64,9 @@ def time_in_turns(
                 _call(call, 1)
                 seconds[name].append(time.perf_counter() - start)
             bar(repeat + 1, {})
-    return {name: summarize(times) for name, times in seconds.items()}
+    return {name: Timing.of(times) for name, times in seconds.items()}
 
 
 def _call(call: Callable[[], Any], times: int) -> None:
     for _ in range(times):
         jax.block_until_ready(call())
-
-
-def summarize(seconds: list[float]) -> Timing:
-    """Median and quartiles."""
-    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Timing(median, low, high, len(seconds))

@@ -32,7 +32,7 @@ MODULES = tuple(
 """Top-level modules whose docstrings are read: pure Python, neither deprecated nor often packaged apart (tkinter)."""
 
 Embedded = Literal["docs", "code"]
-"""Which of the embedded texts: the language reference with the docstrings, or the source code."""
+"""An embedded text: `docs` is the language reference with the docstrings, `code` the source code."""
 
 NOT_READ = frozenset({"test", "tests", "idlelib", "site-packages", "dist-packages", "encodings", "pydoc_data"})
 """Folders whose source is not read: tests, applications, other people's packages, tables of characters, and texts."""
@@ -50,12 +50,12 @@ def embedded_split(kind: Embedded, validation_fraction: float) -> dict[Split, li
 
 
 def library_sources(library: Path) -> list[Document]:
-    """Return the Python files below a folder, one document each, by their paths; none of `NOT_READ`.
+    """Return the Python files below a folder by their paths, one document each; folders of `NOT_READ` are left out.
 
     Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out.
 
     Raises:
-        DataError: there is none.
+        DataError: the folder has no such file.
     """
     documents = []
     for file in sorted(library.rglob("*.py")):

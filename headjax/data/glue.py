@@ -21,7 +21,7 @@ from headjax.data.text_rows import header
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """Files of a task, as one of its distributions has them.
 
     Attributes:
@@ -48,7 +48,7 @@ class GlueTask(NamedTuple):
     """
 
     folders: tuple[str, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[FileLayout, ...]
     metrics: tuple[str, ...] = ("accuracy",)
     classes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -58,14 +58,14 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("entailment", "neutral", "contradiction")
 
 
-def _task(name: str, *layouts: Layout, folders: tuple[str, ...] = (), **fields: Any) -> GlueTask:
+def _task(name: str, *layouts: FileLayout, folders: tuple[str, ...] = (), **fields: Any) -> GlueTask:
     """Return a task whose folder has GLUE's name for it, or one of the others."""
     return GlueTask((f"glue/{name}", name, *folders), layouts, **fields)
 
 
-def _own(text: str, second: str, label: str) -> Layout:
+def _own(text: str, second: str, label: str) -> FileLayout:
     """Return the layout of GLUE's own two files."""
-    return Layout("train.tsv", "dev.tsv", text, second, label)
+    return FileLayout("train.tsv", "dev.tsv", text, second, label)
 
 
 _MRPC = ("#1 String", "#2 String", "Quality")
@@ -74,14 +74,14 @@ GLUE: Mapping[str, GlueTask] = {
     "cola": _task(
         "CoLA",
         _own("3", "", "1"),
-        Layout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
+        FileLayout("in_domain_train.tsv", "*_domain_dev.tsv", "3", "", "1"),
         metrics=("matthews", "accuracy"),
         classes=("0", "1"),
         class_names=("unacceptable", "acceptable"),
     ),
     "sst2": _task(
         "SST-2",
-        Layout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
+        FileLayout("train.tsv", "dev_glue.tsv", "sentence", "", "label"),
         _own("sentence", "", "label"),
         classes=("0", "1"),
         class_names=("negative", "positive"),
@@ -89,8 +89,8 @@ GLUE: Mapping[str, GlueTask] = {
     "mrpc": _task(
         "MRPC",
         _own(*_MRPC),
-        Layout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
-        Layout("msr_paraphrase_train.txt", "", *_MRPC),
+        FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", *_MRPC),
+        FileLayout("msr_paraphrase_train.txt", "", *_MRPC),
         metrics=("f1", "accuracy"),
         classes=("0", "1"),
         class_names=("not_equivalent", "equivalent"),
@@ -98,7 +98,7 @@ GLUE: Mapping[str, GlueTask] = {
     "stsb": _task(
         "STS-B",
         _own("sentence1", "sentence2", "score"),
-        Layout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2"),
+        FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", "0", "1", "2"),
         metrics=("spearman", "pearson"),
     ),
     "qqp": _task(
@@ -110,8 +110,8 @@ GLUE: Mapping[str, GlueTask] = {
     ),
     "mnli": _task(
         "MNLI",
-        Layout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
-        Layout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
+        FileLayout("train.tsv", "dev_matched.tsv", "sentence1", "sentence2", "gold_label"),
+        FileLayout("mnli_dev_matched_gold.tsv", "", "premise", "hypothesis", "gold_label"),
         folders=("nli",),
         classes=_NLI,
         class_names=_NLI,
@@ -196,7 +196,7 @@ class Glue(DataConfig):
         table = TextClassification(**fields, classes=task.classes, names=task.class_names)
         return table.for_classes(self.classes) if self.classes else table
 
-    def _find(self, task: GlueTask) -> tuple[Path, Layout]:
+    def _find(self, task: GlueTask) -> tuple[Path, FileLayout]:
         for folder in candidate_folders(self.path, task.folders):
             for layout in task.layouts:
                 if all(_exists(folder, name) for name in (layout.train, layout.validation) if name):

@@ -12,7 +12,7 @@ from headjax.data.examples import Source
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
-class Measured(NamedTuple):
+class MeasureSpec(NamedTuple):
     """Name and arguments of the measure of a task's examples; `headjax.evaluation.task.MEASURES` has the measures.
 
     Attributes:
@@ -40,7 +40,7 @@ class TaskData(NamedTuple):
     train: Source
     validation: Source
     info: Mapping[str, Any]
-    measured: Measured | None = None
+    measured: MeasureSpec | None = None
 
 
 class DataConfig(Checked, abc.ABC):

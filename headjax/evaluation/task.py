@@ -44,7 +44,7 @@ MEASURES: Mapping[str, Callable[..., Measure]] = {
     "similarities": Similarities,
     "spans": Spans,
 }
-"""Measures by the names in `headjax.data.task.Measured`."""
+"""Measures by the names in `headjax.data.task.MeasureSpec`."""
 
 
 def measure_of(data: TaskData) -> Measure | None:

@@ -30,7 +30,11 @@ MAPS = {
         "Share of the largest possible",
         "Entropy of the attention over that of attending to all keys alike: 0 looks at one key, 1 at all.",
     ),
-    "output_norm": ("Size of the output", "l2 norm", "Mean norm of what the head adds to the residual stream."),
+    "output_norm": (
+        "Size of the output",
+        "l2 norm",
+        "Mean norm of the head's contribution to the residual stream.",
+    ),
     "distance": ("Attention distance", "Tokens", "Mean distance between a query and the keys it attends to."),
 }
 """Scores that are drawn: title, unit, caption."""
@@ -43,7 +47,7 @@ RELATIVE = 0.05
 
 
 def write_report(study: HeadStudy, path: str | Path) -> Path:
-    """Writes the study as one HTML page."""
+    """Write the study as one HTML page."""
     heads = len(all_heads(study.model.config))
     headline = study.task.headline
     summary = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError, require
@@ -14,6 +14,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import prune
 from headjax.models.config import Batch, ModelConfig
+from headjax.models.inputs import device_batch
 from headjax.models.model import Model, forward
 
 POINTS = 4
@@ -108,8 +109,8 @@ def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9)
         batch: Arrays by Hugging Face's names, without labels.
         repeats: Timed calls of each model.
     """
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
     calls = {
-        name: lambda model=model: forward(model.config, model.params, arrays).logits for name, model in models.items()
+        name: functools.partial(forward, model.config, model.params, device_batch(model.config, batch))
+        for name, model in models.items()
     }
     return time_in_turns(calls, repeats=repeats, warmup=2)

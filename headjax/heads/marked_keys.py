@@ -1,4 +1,4 @@
-"""How much attention heads give to marked keys: copies of what follows, matching brackets, any marks of one's own."""
+"""Attention of heads to marked keys: earlier copies of the next token, matching brackets, or marks of one's own."""
 
 from __future__ import annotations
 

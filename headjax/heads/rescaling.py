@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +17,11 @@ from headjax.core.progress import Update
 from headjax.core.tensors import Params, Tensor, flatten, map_tensors
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId
-from headjax.heads.statistics import counted_queries, output_matrices
+from headjax.heads.statistics import counted_queries, output_matrices, sum_over
 from headjax.heads.surgery import map_attention
 from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
-from headjax.models.inputs import check_batch
+from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 
@@ -29,7 +29,7 @@ LIMIT = 10.0
 """Largest size of a gate. Larger ones are differences of nearly equal heads, which other examples do not repeat."""
 
 
-class Normal(NamedTuple):
+class NormalEquations(NamedTuple):
     """The normal equations of one layer's gates.
 
     Attributes:
@@ -79,15 +79,15 @@ def rescale(
     config = model.config
     gone = set(removed)
     gates = {stack: np.array(array) for stack, array in head_gates.without(config, gone).items()}
-    doubled = [_doubled(check_batch(config, batch)) for batch in batches]
+    doubled = [_doubled(device_batch(config, batch)) for batch in batches]
     for done, (stack, layer) in enumerate(_affected(config, gone)):
         current = {name: jnp.asarray(array) for name, array in gates.items()}
-        equations = [_equations(config, model.params, batch, current, compute)[stack][layer] for batch in doubled]
-        gram = np.sum([np.asarray(entry.gram, np.float64) for entry in equations], axis=0)
-        target = np.sum([np.asarray(entry.target, np.float64) for entry in equations], axis=0)
+        equations = sum_over(
+            _equations(config, model.params, batch, current, compute)[stack][layer] for batch in doubled
+        )
         ids = config.attentions()[stack][layer].ids
         kept = [i for i, head in enumerate(ids) if HeadId(stack, layer, head) not in gone]
-        solved = nearest_to_one(gram[np.ix_(kept, kept)], target[kept])
+        solved = nearest_to_one(equations.gram[np.ix_(kept, kept)], equations.target[kept])
         if np.abs(solved).max() > LIMIT:
             break
         gates[stack][layer, kept] = solved
@@ -166,15 +166,15 @@ def _affected(config: ModelConfig, removed: set[HeadId]) -> list[tuple[str, int]
     return affected
 
 
-def _doubled(batch: Batch) -> dict[str, jax.Array]:
+def _doubled(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return every example twice: the first half is for all heads, the second for the kept ones."""
-    return {name: jnp.concatenate([jnp.asarray(array)] * 2) for name, array in batch.items()}
+    return {name: jnp.concatenate([array, array]) for name, array in batch.items()}
 
 
 @functools.partial(jax.jit, static_argnames=("config", "compute"))
 def _equations(
     config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute
-) -> dict[str, list[Normal]]:
+) -> dict[str, list[NormalEquations]]:
     """Return the normal equations of every layer at the current gates."""
     half = next(iter(batch.values())).shape[0] // 2
 
@@ -188,9 +188,9 @@ def _equations(
     return config.apply(params, batch, options).require_probes()
 
 
-def _normal(probe: Probe) -> Normal:
+def _normal(probe: Probe) -> NormalEquations:
     half = probe.attended.context.shape[0] // 2
     outputs = jnp.einsum("bqhv,hvw->bqhw", probe.attended.context.astype(jnp.float32), output_matrices(probe))
     outputs = outputs * counted_queries(probe)[:, :, None, None]
     target, own = outputs[:half].sum(axis=2), outputs[half:]
-    return Normal(jnp.einsum("bqgw,bqhw->gh", own, own), jnp.einsum("bqhw,bqw->h", own, target))
+    return NormalEquations(jnp.einsum("bqgw,bqhw->gh", own, own), jnp.einsum("bqhw,bqw->h", own, target))

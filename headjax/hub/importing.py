@@ -21,7 +21,7 @@ from headjax.core.tensors import Params, Tensor, Tensors, all_finite, flatten, m
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.rules import Bound, bind
+from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, shorten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
@@ -105,7 +105,7 @@ def read_config(family: Family, fields: Fields) -> ModelConfig:
     return _without_heads(family, config, pruned, fields) if pruned else config
 
 
-def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[Bound]:
+def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[BoundRule]:
     """Return every tensor of a model with its name in the files.
 
     Raises:
@@ -184,19 +184,19 @@ class _Piece(NamedTuple):
     """One layer of a declared tensor.
 
     Attributes:
-        layer: its index along the axis of layers, or None where there is none.
+        layer: its index along the axis of layers, or None where the tensor has no such axis.
         bound: the rule that names it.
         part: its number among the tensors that the rule names.
     """
 
     layer: int | None
-    bound: Bound
+    bound: BoundRule
     part: int
 
 
 def load_params(
     tensors: Tensors,
-    bound: Iterable[Bound],
+    bound: Iterable[BoundRule],
     files: SafetensorsFiles,
     *,
     mesh: Mesh | None,

@@ -19,7 +19,7 @@ from headjax.models.config import ModelConfig
 _RUN = re.compile(r"((?:encoder|decoder)/)layers_([0-9]+)_([0-9]+)(/.*)")
 
 
-class Form(abc.ABC):
+class TensorForm(abc.ABC):
     """Mapping between one tensor of a file and one or several tensors of ours.
 
     Ours are declared as `Tensor`s of one layer. The shape in the file follows from the declarations.
@@ -38,7 +38,7 @@ class Form(abc.ABC):
         """Return the file's tensor."""
 
 
-class OneForm(Form):
+class OneForm(TensorForm):
     """A form between one tensor and one tensor."""
 
     def shape(self, ours: Sequence[Tensor]) -> tuple[int, ...]:
@@ -131,7 +131,7 @@ class LastFirst(OneForm):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fused(Form):
+class Fused(TensorForm):
     """Several of our tensors side by side along the last dimension in the file (GPT-2's query, key and value).
 
     Attributes:
@@ -171,7 +171,7 @@ class Rule:
 
     theirs: str
     ours: tuple[str, ...]
-    form: Form
+    form: TensorForm
     given: str | None = None
     unless: str | None = None
 
@@ -259,7 +259,7 @@ def places(config: ModelConfig) -> dict[str, Place]:
     return found
 
 
-class Bound(NamedTuple):
+class BoundRule(NamedTuple):
     """A rule applied to a model.
 
     Attributes:
@@ -270,7 +270,7 @@ class Bound(NamedTuple):
 
     theirs: str
     ours: tuple[Place, ...]
-    form: Form
+    form: TensorForm
 
     @property
     def tensors(self) -> Sequence[Tensor]:
@@ -283,7 +283,7 @@ class Bound(NamedTuple):
         return self.form.shape(self.tensors)
 
 
-def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[Bound]:
+def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[BoundRule]:
     """Return the rules applied to every layer of a model.
 
     Args:
@@ -305,7 +305,7 @@ def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[Bound]
             absent = [path for path in paths if path not in declared]
             if absent:
                 raise ParameterError(f"{absent[0]}: {family} needs it for {rule.theirs.format(number)}")
-            bound.append(Bound(rule.theirs.format(number), tuple(declared[path] for path in paths), rule.form))
+            bound.append(BoundRule(rule.theirs.format(number), tuple(declared[path] for path in paths), rule.form))
             used.update(paths)
     unnamed = [path for path in declared if path not in used]
     if unnamed:

@@ -28,7 +28,7 @@ _ALIGNMENT = 64
 """Alignment in bytes at which XLA takes over a host buffer without a copy."""
 
 
-class Entry(NamedTuple):
+class StoredTensor(NamedTuple):
     """The place of a tensor's data.
 
     Attributes:
@@ -60,7 +60,7 @@ class SafetensorsFiles:
                 file.
         """
         self.directory = directory
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StoredTensor] = {}
         if (directory / SINGLE).is_file():
             self.source = directory / SINGLE
             self.entries = _header(self.source)
@@ -85,7 +85,7 @@ class SafetensorsFiles:
         """Return the type of a tensor.
 
         Raises:
-            CheckpointError: the type is none of `DTYPES`.
+            CheckpointError: the type is not in `DTYPES`.
         """
         entry = self.entries[name]
         if entry.dtype not in DTYPES:
@@ -130,7 +130,7 @@ def shorten(names: Iterable[str], most: int = 6) -> str:
     return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
 
 
-def _header(file: Path) -> dict[str, Entry]:
+def _header(file: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file, after the safetensors library has checked its header and length."""
     from safetensors import SafetensorError, safe_open
 
@@ -146,7 +146,9 @@ def _header(file: Path) -> dict[str, Entry]:
         raise CheckpointError(f"{file}: not a readable safetensors file ({' '.join(str(error).split())})") from None
     begin = 8 + size
     return {
-        name: Entry(file, entry["dtype"], tuple(entry["shape"]), *(begin + offset for offset in entry["data_offsets"]))
+        name: StoredTensor(
+            file, entry["dtype"], tuple(entry["shape"]), *(begin + offset for offset in entry["data_offsets"])
+        )
         for name, entry in header.items()
         if name != "__metadata__"
     }

@@ -157,7 +157,7 @@ def share(whole: Field, count: Field) -> Custom:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant(Entry):
+class Fixed(Entry):
     """A value without a field."""
 
     value: Any
@@ -221,7 +221,7 @@ class Record(Entry):
 
 
 def _entries(parts: Mapping[str, Any]) -> dict[str, Entry]:
-    return {name: part if isinstance(part, Entry) else Constant(part) for name, part in parts.items()}
+    return {name: part if isinstance(part, Entry) else Fixed(part) for name, part in parts.items()}
 
 
 def record(kind: type, /, **parts: Any) -> Record:
@@ -306,7 +306,7 @@ class Optional(Entry):
 
 
 @dataclasses.dataclass(frozen=True)
-class Training(Entry):
+class TrainingOnly(Entry):
     """A value that matters in training alone: one that the entry cannot write is left out.
 
     Attributes:

@@ -32,13 +32,14 @@ def dropped(
     shape: tuple[int, ...] | None = None,
     split: int | None = None,
 ) -> jax.Array:
-    """Entries are zeroed with probability `rate`, and the others scaled by 1 / (1 - rate).
+    """Return the inputs with entries zeroed with probability `rate`, and the others scaled by 1 / (1 - rate).
 
     Args:
         inputs: `[batch, ...]`.
         key: PRNG key, the same on every device.
         rate: probability of zero; may be traced.
-        shape: of what is zeroed together, which broadcasts to that of the inputs; None takes every entry by itself.
+        shape: of the random draws; entries of the inputs onto which one draw is broadcast are zeroed together. None
+            draws for every entry.
         split: the dimension that the mesh axis `model` splits: the heads, or a hidden layer's width.
     """
     staying = kept(key, rate, inputs.shape if shape is None else shape, split)

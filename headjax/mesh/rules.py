@@ -30,10 +30,10 @@ RULES: Mapping[str, str | None] = {
 
 @dataclasses.dataclass(frozen=True)
 class ShardingConfig(Checked):
-    """How a run departs from the table.
+    """Departures of a run from the table.
 
     Attributes:
-        misfits: what becomes of a dimension that does not divide over its mesh axis, or whose axis another dimension
+        misfits: treatment of a dimension that does not divide over its mesh axis, or whose axis another dimension
             of the tensor has: an `error`, or it is left whole (`replicate`).
         optimizer: where the optimizer's moments lie: with their `params`, or also spread over the mesh axis `data`,
             which the parameters are not (ZeRO stage 1, Rajbhandari et al. 2020).
@@ -78,9 +78,10 @@ def partition_spec(
 
 
 def moment_spec(tensor: Tensor, placed: PartitionSpec, mesh: Mesh) -> PartitionSpec:
-    """The placement of a tensor's moments under ZeRO stage 1: the tensor's own, and `data` on one dimension more.
+    """Return the placement of a tensor's moments under ZeRO stage 1: the tensor's own, and `data` on one more.
 
-    That is the largest that is whole and divides over `data`; where there is none, the moments lie as the tensor does.
+    This dimension is the largest that is whole and divides over `data`. Without one, the moments lie as the tensor
+    does.
     """
     spec = [*placed, *[None] * (len(tensor.shape) - len(placed))]
     copies = mesh.shape["data"]

@@ -1,4 +1,4 @@
-"""How layers are computed: the options of a forward pass, and groups of equal layers, each of which is one scan."""
+"""The computation of layers: options of a forward pass, and groups of equal layers, each of which is one scan."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
     folder = Path(path)
-    config = load_config(folder)
+    config = load_model_config(folder)
     history = _read_json(folder / "history.json")
     config = with_class_names(config, remembered_names(history))
     tokenizer = None
@@ -201,7 +201,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
     return Model(config, _load_params(config, folder / "params", mesh), tuple(history), tokenizer)
 
 
-def load_config(path: str | Path) -> ModelConfig:
+def load_model_config(path: str | Path) -> ModelConfig:
     """Read the config of a model directory, without its parameters.
 
     Raises:

@@ -18,7 +18,7 @@ from headjax.core.serialize import kind, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, PreNorm, Residual
-from headjax.models.model import Model, load, load_config
+from headjax.models.model import Model, load, load_model_config
 from headjax.models.outputs import Pooler
 from headjax.models.stack import Stack
 from headjax.models.tasks import TaskOutput
@@ -126,7 +126,7 @@ class Directory(Recipe):
     task: TaskOutput | None = None
 
     def build(self) -> ModelConfig:
-        config = load_config(self.path)
+        config = load_model_config(self.path)
         return config if self.task is None else with_task(Model(config, {}), self.task).config
 
     def start(self) -> Start:

@@ -39,7 +39,7 @@ class Elsewhere:
         self._calls, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, str(self._said)), daemon=True)
         self._process.start()
-        # With the only other end in the process, its end is the end of what can be received.
+        # The process then holds the only sending end, so receiving ends when the process does.
         theirs.close()
 
     def __enter__(self) -> Elsewhere:

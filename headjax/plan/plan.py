@@ -150,7 +150,7 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 
 
 def plan(config: PlanConfig, where: Slice) -> Plan:
-    """Compiles the training step for a slice.
+    """Compile the training step for a slice.
 
     Raises:
         HeadjaxError: as `check_plan`, before anything is compiled.

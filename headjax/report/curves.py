@@ -134,7 +134,7 @@ def pruning_curves(
     return finished(figure, f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans}.")
 
 
-def captured_variance(
+def variance_curves(
     curves: Mapping[str, Any],
     *,
     title: str = "Captured variance",

@@ -87,7 +87,7 @@ def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenize
 
 
 def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None) -> None:
-    """Writes the files from which `transformers` builds the same tokenizer.
+    """Write the files from which `transformers` builds the same tokenizer.
 
     Args:
         tokenizer: the tokenizer.

@@ -51,7 +51,7 @@ def unigram(
 
 
 def add_template(name: str, backend: Backend, single: Sequence[str], pair: Sequence[str]) -> None:
-    """Adds a template that joins texts and pairs with special tokens; empty `single` adds nothing.
+    """Add a template that joins texts and pairs with special tokens; empty `single` adds nothing.
 
     Raises:
         DataError: the vocabulary lacks one of them; the message starts with `name`.

@@ -114,7 +114,7 @@ class TrainConfig(Checked):
 
 
 def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Load a training run's config file, see `headjax.core.configuration.load_config`.
+    """Load a training run's config file, see `headjax.core.configuration.load_config_file`.
 
     Args:
         spec: `FILE[:ARGS]`.
@@ -123,7 +123,7 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     Raises:
         ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
     """
-    return configuration.load_config(spec, overrides, TrainConfig)
+    return configuration.load_config_file(spec, overrides, TrainConfig)
 
 
 def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:

@@ -1,4 +1,4 @@
-"""What training does along depth: variances of sub-layers, gradient norms and update ratios of layers."""
+"""Measures of training along depth: variances of sub-layers, gradient norms and update ratios of layers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def layer_norms(model: ModelConfig, params: Params) -> dict[str, jax.Array]:
 
 
 def depth_record(depth: Depth) -> dict[str, float]:
-    """What `metrics.jsonl` holds of it: `depth/<measure>/<stack>/<number>`, numbers counted from 0."""
+    """Return the values for `metrics.jsonl`, named `depth/<measure>/<stack>/<number>` with numbers counted from 0."""
     return {
         f"depth/{measure}/{stack}/{number}": float(value)
         for measure, by_stack in depth._asdict().items()
@@ -134,7 +134,7 @@ def depth_record(depth: Depth) -> dict[str, float]:
 
 
 def read_depth(path: Path, measure: str, stack: str) -> dict[int, Sequence[float]]:
-    """A measure along depth by training step, from a run's `metrics.jsonl`.
+    """Return a measure along depth by training step, from a run's `metrics.jsonl`.
 
     Args:
         path: the file.

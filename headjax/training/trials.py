@@ -55,7 +55,7 @@ class Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """What conversions are tried on.
+    """A model and a task to try conversions on.
 
     Attributes:
         model: the original, with an output for the task.
@@ -75,11 +75,11 @@ class Trials:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What is tried of every target."""
+        """Variants that are tried for every target."""
         return ("plain", "calibrated", *(["fine-tuned"] if self.fine_tuning is not None else []))
 
     def run(self, to: str, variant: str, seed: int = 0) -> Trial:
-        """Converts and evaluates.
+        """Convert and evaluate.
 
         Raises:
             HeadjaxError: a target that does not exist or that a layer cannot become.
@@ -110,7 +110,7 @@ def prepare_trials(
     fine_tuning: Distillation | None = None,
     limit: int = 0,
 ) -> Trials:
-    """Evaluates the original and collects the moments of what its layers read.
+    """Evaluate the original and collect the moments of its layers' inputs.
 
     Args:
         model: the model.
@@ -195,6 +195,6 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 
 def expand(text: str) -> list[str]:
-    """`grouped:kv_heads=6/4/2` as one target for each size: `grouped:kv_heads=6`, `grouped:kv_heads=4`, ..."""
+    """Return `grouped:kv_heads=6/4/2` as one target for each size: `grouped:kv_heads=6`, `grouped:kv_heads=4`, ..."""
     head, separator, sizes = text.rpartition("=")
     return [f"{head}{separator}{size}" for size in sizes.split("/")]

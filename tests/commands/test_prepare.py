@@ -106,7 +106,10 @@ def test_it_goes_on_with_its_own_vocabulary(prepared, folder, capsys):
         (["multi30k", "--source", "{folder}/text", "--set", "lenght=3"], "--set: unknown field 'lenght'"),
         (["multi30k", "--source", "{folder}/text", "--length", "1"], "form.length: must be at least 2"),
         (["multi30k", "--source", "{folder}/text", "--set", "packed=3"], "form.packed: expected bool, got 3"),
-        (["multi30k", "--source", "{folder}/text", "--processes", "0"], "processes: must be at least 1"),
+        (
+            ["multi30k", "--source", "{folder}/text", "--processes", "0"],
+            "--processes: must be an integer of at least 1, got 0",
+        ),
         (["cola", "--source", "{folder}/text"], "text: no file whose name ends in"),
         (["bert_pretraining", "--source", "{folder}/config.py"], "config.py: no file whose name ends in"),
         (["iwslt14_deen", "--source", "{folder}/empty"], "no file whose name ends in .de"),

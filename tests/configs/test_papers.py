@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.configuration import load_config
+from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count
@@ -23,7 +23,7 @@ PAPERS = Path(__file__).parents[2] / "configs" / "papers"
 def model(spec: str):
     """The model of `FILE` or `FILE:ARGS`."""
     name, _, arguments = spec.partition(":")
-    config = load_config(f"{PAPERS / name}.py:{arguments}")
+    config = load_config_file(f"{PAPERS / name}.py:{arguments}")
     return from_data(Recipe, config.model.to_dict()).build()
 
 
@@ -136,7 +136,7 @@ def test_one_head_more_or_less():
 
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("*.py")), ids=lambda path: path.stem)
 def test_every_config_is_a_training_run(path):
-    config = train_config(load_config(f"{path}:data=some/folder"))
+    config = train_config(load_config_file(f"{path}:data=some/folder"))
     assert isinstance(config.data, PreparedData)
     assert config.data.path == "some/folder"
     form = TASKS[config.data.task].form
@@ -178,8 +178,8 @@ SMOKE = {
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("*.py")), ids=lambda path: path.stem)
 def test_every_rehearsal_is_the_same_run_in_small(path):
     arguments = SMOKE.get(path.stem, "")
-    full = load_config(f"{path}:{arguments}")
-    small = train_config(load_config(f"{path}:{arguments},smoke"))
+    full = load_config_file(f"{path}:{arguments}")
+    small = train_config(load_config_file(f"{path}:{arguments},smoke"))
     assert isinstance(small.data, Rehearsal)
     assert small.data.task == full.data.task
     large, config = from_data(Recipe, full.model.to_dict()).build(), small.model.build()
@@ -195,7 +195,7 @@ def test_every_rehearsal_is_the_same_run_in_small(path):
 
 
 def test_lm1b_warms_up_and_then_follows_the_reciprocal_square_root():
-    config = train_config(load_config(f"{PAPERS / 'concise_lm1b'}.py"))
+    config = train_config(load_config_file(f"{PAPERS / 'concise_lm1b'}.py"))
     rate = config.optimizer.schedule.build(config.steps)
     for step in (0, 100, 5000, 10_000, 40_000, 250_000):
         printed = 0.1 * min(1, step / 10_000) / max(step, 10_000) ** 0.5
@@ -204,7 +204,7 @@ def test_lm1b_warms_up_and_then_follows_the_reciprocal_square_root():
 
 def test_stages_of_bert_share_one_line_of_learning_rates():
     """Devlin et al.'s million steps go down one line, of which the stages here are two parts."""
-    stages = [train_config(load_config(f"{PAPERS / 'bert.py'}:stage={stage}")) for stage in (1, 2)]
+    stages = [train_config(load_config_file(f"{PAPERS / 'bert.py'}:stage={stage}")) for stage in (1, 2)]
     first, second = (stage.optimizer.schedule.build(stage.steps) for stage in stages)
     whole = LinearDecay(peak=1e-4, warmup_steps=10_000).build(1_000_000)
     assert float(first(900_000)) == pytest.approx(float(whole(900_000)), rel=0.02)

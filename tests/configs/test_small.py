@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.configuration import load_config
+from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
 from headjax.data.glue import GLUE, Glue
@@ -21,7 +21,7 @@ SMALL = Path(__file__).parents[2] / "configs" / "small"
 
 @pytest.mark.parametrize("name", GLUE)
 def test_minilm_has_an_output_for_every_task(name):
-    config = train_config(load_config(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
+    config = train_config(load_config_file(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
     assert isinstance(config.data, Glue)
     assert isinstance(config.model, Directory)
     assert config.model.path == "somewhere"
@@ -34,7 +34,7 @@ def test_minilm_has_an_output_for_every_task(name):
 @pytest.mark.parametrize("corpus", ["lm1b", "wikitext2"])
 def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
+    config = train_config(load_config_file(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
     assert Path(config.data.path).is_file()
     model = config.model.build()
     assert model.width == 64
@@ -42,33 +42,33 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
 
 
 def test_the_code_model_is_the_one_that_headjax_carries():
-    config = train_config(load_config(f"{SMALL / 'code.py'}:steps=9"))
+    config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
     assert count(config.model.build().tensors()) == 1_088_256
 
 
 def test_questions_start_from_a_directory_and_end_in_spans(data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config(f"{SMALL / 'minilm_squad.py'}:start=somewhere"))
+    config = train_config(load_config_file(f"{SMALL / 'minilm_squad.py'}:start=somewhere"))
     assert (config.model.path, config.model.task) == ("somewhere", Span())
     assert Path(config.data.train).is_file()
     assert Path(config.data.validation).is_file()
 
 
 def test_images_and_pretraining_have_their_outputs():
-    vision = train_config(load_config(f"{SMALL / 'vit_mnist.py'}:steps=9"))
+    vision = train_config(load_config_file(f"{SMALL / 'vit_mnist.py'}:steps=9"))
     assert vision.model.build().output == Classification(classes=10)
     assert isinstance(vision.data, Mnist)
-    bert = train_config(load_config(f"{SMALL / 'pretraining.py'}:data=somewhere"))
+    bert = train_config(load_config_file(f"{SMALL / 'pretraining.py'}:data=somewhere"))
     assert bert.data == PreparedData(path="somewhere")
     assert isinstance(bert.model.build().output, Pretraining)
 
 
 def test_unknown_names_are_errors():
     with pytest.raises(ConfigError, match=r"corpus: unknown corpus 'lm1'; did you mean 'lm1b'\?"):
-        load_config(f"{SMALL / 'language_model.py'}:corpus=lm1")
+        load_config_file(f"{SMALL / 'language_model.py'}:corpus=lm1")
 
 
 def test_an_unknown_task_is_named():
     with pytest.raises(ConfigError, match=r"task: unknown GLUE task 'sst'; did you mean 'sst2'\?"):
-        load_config(f"{SMALL / 'minilm.py'}:task=sst")
+        load_config_file(f"{SMALL / 'minilm.py'}:task=sst")

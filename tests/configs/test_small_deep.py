@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headjax.cli import main
-from headjax.core.configuration import load_config
+from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
 from headjax.models.layer import PostNorm, PreNorm, ScaledPostNorm
@@ -28,9 +28,9 @@ RESIDUALS = {
 @pytest.mark.parametrize("text", ["wikitext2", "multi30k"])
 @pytest.mark.parametrize("variant", RESIDUALS)
 def test_variants_have_equal_heads_and_nearly_equal_parameters(variant, text):
-    config = train_config(load_config(f"{FILE}:variant={variant},text={text},seed=2"))
+    config = train_config(load_config_file(f"{FILE}:variant={variant},text={text},seed=2"))
     model = config.start().config
-    shallow = train_config(load_config(f"{FILE}:variant=post_norm,text={text}")).start().config
+    shallow = train_config(load_config_file(f"{FILE}:variant=post_norm,text={text}")).start().config
     for attentions in model.attentions().values():
         assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
         assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
@@ -51,6 +51,6 @@ def test_inspecting_the_config_counts_what_admin_adds(tmp_path):
 
 def test_unknown_names_are_refused():
     with pytest.raises(ConfigError, match=r"deep\.py: variant: unknown variant 'deeep'; did you mean 'deep'\?"):
-        load_config(f"{FILE}:variant=deeep")
+        load_config_file(f"{FILE}:variant=deeep")
     with pytest.raises(ConfigError, match=r"deep\.py: text: unknown text 'wiki'"):
-        load_config(f"{FILE}:text=wiki")
+        load_config_file(f"{FILE}:text=wiki")

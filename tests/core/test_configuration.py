@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from headjax.core.configuration import load_config, parse_arguments
+from headjax.core.configuration import load_config_file, parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import from_data, kind
 
@@ -26,14 +26,14 @@ def file(tmp_path):
 
 
 def test_arguments_keep_the_types_of_their_defaults(file):
-    config = load_config(f"{file}:width=16,rate=1,name=a=b,smoke")
+    config = load_config_file(f"{file}:width=16,rate=1,name=a=b,smoke")
     assert config.to_dict() == {"model": {"width": 16, "name": "a=b"}, "rate": 1.0, "smoke": True}
-    assert load_config(f"{file}:smoke=false").smoke is False
+    assert load_config_file(f"{file}:smoke=false").smoke is False
 
 
 def test_overrides_set_fields_named_or_left_at_their_default(file):
     overrides = ["--config.model.width=3", "--config.rate=2", "--config.model.name=7", "--config.model.depth=5"]
-    config = load_config(file, [*overrides, "--config.smoke=True"])
+    config = load_config_file(file, [*overrides, "--config.smoke=True"])
     assert config.to_dict() == {
         "model": {"width": 3, "name": "7", "depth": 5},
         "rate": 2.0,
@@ -52,7 +52,7 @@ def test_overrides_set_fields_named_or_left_at_their_default(file):
 )
 def test_unusable_arguments(file, argument, message):
     with pytest.raises(ConfigError, match=rf"^{file}: {message}$"):
-        load_config(f"{file}:{argument}")
+        load_config_file(f"{file}:{argument}")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_unusable_arguments(file, argument, message):
 )
 def test_unusable_overrides(file, override, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
-        load_config(file, [override])
+        load_config_file(file, [override])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_unusable_files(tmp_path, text, message):
     path = tmp_path / "broken.py"
     path.write_text(text)
     with pytest.raises(ConfigError, match=f"^{path}: {message}") as error:
-        load_config(str(path))
+        load_config_file(str(path))
     assert "\n" not in str(error.value)
 
 
@@ -129,7 +129,7 @@ def drawing(tmp_path):
 
 
 def drawn(file, *overrides):
-    return from_data(Drawing, load_config(file, [f"--config.{each}" for each in overrides], Drawing).to_dict())
+    return from_data(Drawing, load_config_file(file, [f"--config.{each}" for each in overrides], Drawing).to_dict())
 
 
 def test_another_kind_drops_the_fields_it_does_not_have(drawing):
@@ -175,7 +175,7 @@ def test_an_explicit_field_that_the_new_kind_lacks_is_an_error(drawing):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(ConfigError, match=r"gone\.py: no such config file$"):
-        load_config(str(tmp_path / "gone.py"))
+        load_config_file(str(tmp_path / "gone.py"))
 
 
 def test_parse_arguments_of_nothing_gives_the_defaults():

@@ -18,7 +18,7 @@ from headjax.data.loading import load_rows
 from headjax.data.prepare import prepare
 from headjax.data.prepared import PreparedData
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.task import DataConfig, Measured
+from headjax.data.task import DataConfig, MeasureSpec
 from headjax.data.task_spec import TaskSpec, local_rows, read_rows
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import measure_of
@@ -53,7 +53,7 @@ class ParityForm(SequenceForm):
         return Encoded(records, {"tokens": sum(map(self.tokens, records))}, self.fingerprint(records))
 
     def measured(self, metrics, counts, held):
-        return Measured("classes", {"names": self.label_names, "chosen": tuple(metrics) or ("accuracy",)})
+        return MeasureSpec("classes", {"names": self.label_names, "chosen": tuple(metrics) or ("accuracy",)})
 
 
 SPEC = TaskSpec(name="parity", form=ParityForm(), local=local_rows, vocabulary="bpe", metrics=("accuracy", "f1"))

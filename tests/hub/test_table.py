@@ -11,12 +11,12 @@ from headjax.core.errors import ConfigError, require
 from headjax.hub.fields import Fields
 from headjax.hub.table import (
     Choice,
-    Constant,
     Custom,
+    Fixed,
     InexpressibleError,
     Layers,
     Optional,
-    Training,
+    TrainingOnly,
     activation,
     computed,
     flag,
@@ -116,7 +116,7 @@ def test_heads_share_the_width():
 
 
 def test_choices():
-    entry = Choice(text("how", "none"), {"none": Constant(None), "inner": INNER})
+    entry = Choice(text("how", "none"), {"none": Fixed(None), "inner": INNER})
     assert entry.read(fields()) is None
     assert entry.read(fields(how="inner", drop=0.25)) == Inner(0.25)
     assert entry.write(None, "") == {"how": "none"}
@@ -143,7 +143,7 @@ def test_optional_values():
 
 
 def test_values_for_training_are_left_out_where_there_is_no_field():
-    entry = Training(INNER)
+    entry = TrainingOnly(INNER)
     assert entry.write(Inner(0.25), "") == {"drop": 0.25}
     assert entry.write(3, "") == {}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.configuration import load_config
+from headjax.core.configuration import load_config_file
 from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
@@ -23,7 +23,7 @@ NAMES = sorted(path.stem for path in PAPERS.glob("*.py"))
 
 def listing(name):
     """One line a tensor: its shape, its placement, and that of its moments where they lie elsewhere (ZeRO)."""
-    config = load_config(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
+    config = load_config_file(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
     tensors = plan_config(config.to_dict()).model.build().tensors()
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     options = ShardingConfig(misfits="replicate", optimizer="data")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from headjax.attention import Collaborative, Gated, MultiHead, Talking, Tucker
-from headjax.core.configuration import load_config
+from headjax.core.configuration import load_config_file
 from headjax.core.serialize import from_data
 from headjax.core.tensors import Constant, Ones, Zeros, flatten
 from headjax.initialization import Admin, DSInit, LayerScale, ReZero
@@ -104,7 +104,7 @@ BY_CONFIG = {
 
 @pytest.mark.parametrize("name", BY_CONFIG)
 def test_the_decayed_tensors_of_whole_models(name):
-    model = from_data(Recipe, load_config(str(CONFIGS / name)).model.to_dict()).build()
+    model = from_data(Recipe, load_config_file(str(CONFIGS / name)).model.to_dict()).build()
     assert split(model.tensors()) == BY_CONFIG[name]
 
 
@@ -113,7 +113,7 @@ def test_the_decayed_tensors_of_whole_models(name):
     [(Admin(), "post_norm", "shortcut"), (LayerScale(), "pre_norm", "scale"), (ReZero(), "pre_norm", "scale")],
 )
 def test_multipliers_of_residual_branches_are_not_decayed(initialization, residual, name):
-    recipe = load_config(str(CONFIGS / "small" / "language_model.py")).model.to_dict() | {
+    recipe = load_config_file(str(CONFIGS / "small" / "language_model.py")).model.to_dict() | {
         "residual": {"kind": residual}
     }
     model = initialization.configure(from_data(Recipe, recipe).build())

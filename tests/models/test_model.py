@@ -19,7 +19,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.layer import Layer
-from headjax.models.model import Model, load, load_config
+from headjax.models.model import Model, load, load_model_config
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 from tests.hub.directories import BERT, LLAMA, T5, model_of
@@ -96,15 +96,15 @@ def test_missing_extra_and_wrongly_shaped_arrays_name_their_path(copy):
 def test_unusable_configs_are_one_line(copy):
     edit_config(copy, lambda model: model.update(widht=3))
     with pytest.raises(ConfigError, match=r"config\.json\.widht: unknown field 'widht'; did you mean 'width'\?$"):
-        load_config(copy)
+        load_model_config(copy)
     (copy / "config.json").write_text('{"model": ')
     with pytest.raises(CheckpointError, match=r"config\.json: cannot be read"):
-        load_config(copy)
+        load_model_config(copy)
     (copy / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"not a headjax config"):
-        load_config(copy)
+        load_model_config(copy)
     with pytest.raises(CheckpointError, match=r"not a model directory \(it has no config\.json\)$"):
-        load_config(copy / "nowhere")
+        load_model_config(copy / "nowhere")
 
 
 def test_a_run_is_taken_for_no_model_but_says_where_its_model_is(tmp_path, copy):

@@ -3,7 +3,7 @@
 import pytest
 
 from headjax.core import tensors as declared
-from headjax.core.configuration import load_config
+from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.heads.head_id import all_heads
 from headjax.quickstart.settings import FORMULATIONS, training
@@ -30,7 +30,7 @@ def test_the_formulations_are_what_they_are_called():
 
 
 def test_the_config_file_is_the_same_run():
-    config = load_config("configs/quickstart.py:formulation=fixed,steps=8")
+    config = load_config_file("configs/quickstart.py:formulation=fixed,steps=8")
     assert train_config(config) == train_config(training("fixed", steps=8))
 
 

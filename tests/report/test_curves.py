@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.report.curves import captured_variance, depth_curves, learning_curves, pruning_curves
+from headjax.report.curves import depth_curves, learning_curves, pruning_curves, variance_curves
 
 
 def drawn(axes):
@@ -117,7 +117,7 @@ def test_what_the_axes_cannot_show_is_an_error():
 
 
 def test_captured_variance_draws_layers_and_their_mean():
-    plot = captured_variance({"keys": [[0.2, 0.6, 1.0], [0.4, 0.8, 1.0]]})
+    plot = variance_curves({"keys": [[0.2, 0.6, 1.0], [0.4, 0.8, 1.0]]})
     axes = plot.figure.axes[0]
     np.testing.assert_allclose(axes.get_lines()[-1].get_ydata(), [0.3, 0.7, 1.0])
     assert len(axes.get_lines()) == 3
@@ -131,7 +131,7 @@ def test_captured_variance_draws_layers_and_their_mean():
 )
 def test_captured_variance_checks_its_values(curves):
     with pytest.raises(DataError, match=r"^curves"):
-        captured_variance(curves)
+        variance_curves(curves)
 
 
 def test_depths_of_different_stacks_share_the_axis():

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.core.configuration import load_config
+from headjax.core.configuration import load_config_file
 from headjax.models.model import load
 from headjax.training.config import train_config
 from headjax.training.loop import train
@@ -26,7 +26,7 @@ def first_device(monkeypatch):
 
 def rehearse(spec, workdir):
     name, _, arguments = spec.partition(":")
-    return train(train_config(load_config(f"{PAPERS / name}.py:{arguments},smoke")), workdir)
+    return train(train_config(load_config_file(f"{PAPERS / name}.py:{arguments},smoke")), workdir)
 
 
 def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):

@@ -296,7 +296,7 @@ class Machine(NamedTuple):
 _target: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("target", default=None)
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """A kernel and the reason for its choice.
 
     Attributes:
@@ -334,7 +334,7 @@ def tpu_generation(device_kind: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def choose(implementation: str, facts: CallFacts) -> Choice:
+def choose(implementation: str, facts: CallFacts) -> KernelChoice:
     """Choose the kernel for a call.
 
     Args:
@@ -356,19 +356,19 @@ def choose(implementation: str, facts: CallFacts) -> Choice:
         others = [name for name, kernel in KERNELS.items() if refusal(kernel.can, facts) is None]
         message = f"attention implementation: {implementation} cannot compute this: {refused}"
         raise KernelError(f"{message}; {' and '.join(others)} can", reason=refused)
-    return Choice(implementation, "asked for by name")
+    return KernelChoice(implementation, "asked for by name")
 
 
-def _choose_freely(facts: CallFacts) -> Choice:
+def _choose_freely(facts: CallFacts) -> KernelChoice:
     refusals: list[str] = []
     for name in PREFERRED[facts.platform]:
         refused = _unwanted(name, facts) or refusal(KERNELS[name].can, facts)
         if refused is None:
-            return Choice(name, "; ".join([f"preferred on {facts.platform}", *refusals]))
+            return KernelChoice(name, "; ".join([f"preferred on {facts.platform}", *refusals]))
         refusals.append(f"not {name}: {refused}")
     if not refusals:
-        return Choice(REFERENCE, f"the reference; no kernel is preferred on {facts.platform}")
-    return Choice(REFERENCE, "; ".join(["the reference", *refusals]))
+        return KernelChoice(REFERENCE, f"the reference; no kernel is preferred on {facts.platform}")
+    return KernelChoice(REFERENCE, "; ".join(["the reference", *refusals]))
 
 
 def _unwanted(name: str, facts: CallFacts) -> str | None:
@@ -382,5 +382,5 @@ def _unwanted(name: str, facts: CallFacts) -> str | None:
 
 
 @functools.cache
-def _say_once(platform: str, choice: Choice) -> None:
+def _say_once(platform: str, choice: KernelChoice) -> None:
     _log.info("attention on %s: %s (%s)", platform, choice.implementation, choice.reason)

@@ -16,7 +16,7 @@ from headjax.core.fields import Checked
 from headjax.data.encoding import padding_id
 from headjax.data.examples import Padded, Record, Records, Source, pad_sequence, rounded_length
 from headjax.data.rows import Row, Split
-from headjax.data.task import Measured
+from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 Seed = tuple[int, ...]
@@ -96,7 +96,7 @@ class Form(Checked, abc.ABC):
             split: split of the records.
         """
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         """Return the measure of examples to evaluate on; None for the loss alone.
 
         Args:
@@ -199,7 +199,7 @@ def tokenizer_of(tokenizer: Tokenizer | None) -> Tokenizer:
     return tokenizer
 
 
-def language_measure(counts: Mapping[str, Any]) -> Measured:
+def language_measure(counts: Mapping[str, Any]) -> MeasureSpec:
     """Return the measure of text: perplexity per token, word and byte."""
     ratios = ("words_per_token", "bytes_per_token")
-    return Measured("language_modelling", {name: counts[name] for name in ratios if name in counts})
+    return MeasureSpec("language_modelling", {name: counts[name] for name in ratios if name in counts})

@@ -18,7 +18,7 @@ from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.forms.labelled import CLASS_METRICS
 from headjax.data.pixel_transforms import Flip
 from headjax.data.rows import Row, Split
-from headjax.data.task import Measured
+from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
@@ -99,9 +99,9 @@ class ImageForm(Form):
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
         return AugmentedImages(records, self, self.usual) if split == "train" else PlainImages(records, self)
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         chosen = tuple(metrics) or CLASS_METRICS
-        return Measured("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
+        return MeasureSpec("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
 
     def values(self, square: np.ndarray) -> np.ndarray:
         """Return the model's input of a square uint8 `[size, size, channels]`."""

@@ -16,7 +16,7 @@ from headjax.data.encoding import encode_packed, encode_sequences
 from headjax.data.examples import Record, Source
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, text, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split
-from headjax.data.task import Measured
+from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
@@ -81,11 +81,11 @@ class LabelledForm(SequenceForm):
             return np.asarray([value], np.int32)
         raise DataError(f"{row.place}: {unknown_name('label', str(value), names)}")
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         if self.classes:
             chosen = tuple(metrics) or CLASS_METRICS
-            return Measured("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
-        return Measured("numbers", {"headline": metrics[0], "chosen": tuple(metrics)} if metrics else {})
+            return MeasureSpec("classes", {"headline": chosen[0], "names": self.classes, "chosen": chosen})
+        return MeasureSpec("numbers", {"headline": metrics[0], "chosen": tuple(metrics)} if metrics else {})
 
 
 @kind("similarities")
@@ -121,8 +121,8 @@ class SimilarityForm(SequenceForm):
             records, text_counts([*first, *second], sum(map(self.tokens, records))), self.fingerprint(records)
         )
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
-        return Measured("similarities")
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+        return MeasureSpec("similarities")
 
 
 def finite(place: str, value: Any) -> float:

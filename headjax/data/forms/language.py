@@ -16,7 +16,7 @@ from headjax.data.encoding import padding_id
 from headjax.data.examples import Padded, Record, Records, Source, TokenBlocks, padded, rounded_length
 from headjax.data.forms.form import Encoded, Form, Seed, language_measure, sequences_hash, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split
-from headjax.data.task import Measured
+from headjax.data.task import MeasureSpec
 from headjax.models.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -134,7 +134,7 @@ class LanguageForm(Form):
     def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
         return PackedDocuments(records, self.length) if self.packed else records
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return language_measure(counts)
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
@@ -266,7 +266,7 @@ class TranslationForm(Form):
                 example |= {f"{prefix}segment_ids": numbers, f"{prefix}position_ids": positions}
         return example
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         return language_measure(counts)
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:

@@ -25,7 +25,7 @@ from headjax.data.encoding import changeable, padding_id
 from headjax.data.examples import RandomSource, Record, Records, Source, padded
 from headjax.data.forms.form import Encoded, Form, Seed, tokenizer_of
 from headjax.data.rows import Row, Split
-from headjax.data.task import Measured
+from headjax.data.task import MeasureSpec
 from headjax.models.outputs import IGNORED
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -120,8 +120,8 @@ class PretrainingForm(Form):
         masking = Masking(self.rate, self.max_predictions)
         return MaskedPairs(records, masking, masking_vocabulary(tokenizer), padding_id(tokenizer), self.length)
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
-        return Measured("masked_and_next")
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+        return MeasureSpec("masked_and_next")
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
         return f"{place}: too little text to make examples of the {split} split"

@@ -17,7 +17,7 @@ from headjax.data.encoding import changeable
 from headjax.data.examples import Padded, Record, Records, Source
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, sequences_hash, tokenizer_of
 from headjax.data.rows import Row, Split
-from headjax.data.task import Measured
+from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 QUESTION_LENGTH = 64
@@ -157,8 +157,8 @@ class QuestionForm(SequenceForm):
         example = super().pad(record, length, padding_id)
         return example | {"window": record["window"][0]} if "window" in record else example
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> Measured | None:
-        return Measured("spans", {"windows": held.windows}) if isinstance(held, QuestionWindows) else None
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+        return MeasureSpec("spans", {"windows": held.windows}) if isinstance(held, QuestionWindows) else None
 
 
 @dataclasses.dataclass(frozen=True)

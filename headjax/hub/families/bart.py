@@ -13,7 +13,7 @@ from headjax.hub.table import (
     Layers,
     Optional,
     Record,
-    Training,
+    TrainingOnly,
     activation,
     flag,
     integer,
@@ -73,7 +73,7 @@ def _config(embeddings: Record, decoder_embeddings: Entry | None, share_tokens: 
         share_tokens=share_tokens,
         start_token=integer("decoder_start_token_id", _PADDING),
         padding_token=_PADDING,
-        initializer=Training(record(Normal, stddev=number("init_std", 0.02))),
+        initializer=TrainingOnly(record(Normal, stddev=number("init_std", 0.02))),
     )
 
 

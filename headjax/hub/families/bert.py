@@ -15,7 +15,7 @@ from headjax.hub.table import (
     Layers,
     Optional,
     Record,
-    Training,
+    TrainingOnly,
     activation,
     computed,
     has_tensor,
@@ -79,7 +79,7 @@ def _encoder(embeddings: Record, hidden_act: Field = _ACTIVATION, stack: type[St
         encoder=record(stack, layers=Layers(size("num_hidden_layers"), layer)),
         embeddings=embeddings,
         pooler=_POOLER,
-        initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     )
 
 
@@ -256,7 +256,7 @@ DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is
         embeddings=record(
             Embeddings, vocab_size=_VOCABULARY, positions=_LEARNED, norm=_DISTIL_NORM, dropout=_DISTIL_DROPOUT
         ),
-        initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     ),
     classes=(
         _MODEL,

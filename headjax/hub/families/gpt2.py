@@ -7,7 +7,7 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.rules import Flat, Fused, Matrix, Rule, Rules, Transposed, norm, one, projection, under
-from headjax.hub.table import Choice, Layers, Training, activation, flag, number, record, share, size
+from headjax.hub.table import Choice, Layers, TrainingOnly, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.layer import Layer, PreNorm
@@ -41,7 +41,7 @@ _CONFIG = record(
         dropout=number("embd_pdrop", 0.1),
     ),
     decoder=record(Stack, layers=Layers(size("n_layer", 12), _LAYER), final_norm=_NORM),
-    initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+    initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
 )
 
 _QUERY_KEY_VALUE = tuple(f"attention/{name}" for name in ("query", "key", "value"))

@@ -15,13 +15,13 @@ from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, Transposed, one, projection, under
 from headjax.hub.table import (
     Choice,
-    Constant,
     Custom,
     Entry,
+    Fixed,
     Layers,
     Optional,
     Record,
-    Training,
+    TrainingOnly,
     activation,
     flag,
     number,
@@ -39,7 +39,7 @@ from headjax.models.sublayers import GatedDense
 _SCALING = Choice(
     text("rope_type", text("type", "default")),
     {
-        "default": Constant(None),
+        "default": Fixed(None),
         "linear": record(LinearScaling, factor=number("factor")),
         "llama3": record(
             Llama3Scaling,
@@ -125,7 +125,7 @@ def _config(
         width=_WIDTH,
         embeddings=record(Embeddings, vocab_size=size("vocab_size"), positions=positions),
         decoder=record(Stack, layers=Layers(size("num_hidden_layers"), layer), final_norm=_NORM),
-        initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     )
 
 

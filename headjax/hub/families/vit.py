@@ -16,7 +16,7 @@ from headjax.hub.table import (
     Layers,
     Optional,
     Record,
-    Training,
+    TrainingOnly,
     activation,
     flag,
     has_tensor,
@@ -79,7 +79,7 @@ def _config(distilled: bool) -> Record:
             dropout=_DROPOUT,
         ),
         pooler=Optional(record(Pooler, activation=activation("pooler_act", "tanh")), when=_pooled),
-        initializer=Training(record(Normal, stddev=number("initializer_range", 0.02))),
+        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     )
 
 
