@@ -22,6 +22,7 @@ COMMANDS = {
     "quickstart": "train a small decoder, score, prune and convert its heads, write a report",
     "prepare": "a task as tokenised shards on disk, for train and evaluate",
     "train": "train a model from a config file",
+    "finetune": "train a model on your own table or text",
     "evaluate": "a model's metrics on a task",
     "generate": "text from a decoder or an encoder-decoder",
     "inspect": "layers, heads, sizes and costs of a model or config",

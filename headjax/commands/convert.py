@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import NOTHING_READ, TASK, open_model_and_examples_if_any
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.commands.surgery import ConversionOptions, comparison_table, evaluate_pair, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
@@ -30,7 +30,7 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ConversionOptions):
+class Options(ConversionOptions, OverwriteOptions):
     """Options of `headjax convert`."""
 
     out: str = argument("OUT", "folder of the converted model", also=("--out",))
@@ -47,6 +47,7 @@ class Options(ConversionOptions):
 
 def run(options: Options, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
+    require_new(options.out, options)
     if (options.calibrate or options.selected is not None) and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
     lessons = fine_tuning_of(options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -12,7 +12,7 @@ from headjax.report.tables import Column, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(OverwriteOptions):
     """Options of `headjax export`."""
 
     model: str = argument("MODEL", "model directory")
@@ -33,6 +33,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.hub.exporting import max_difference, to_onnx
     from headjax.models.model import load
 
+    require_new(options.out, options)
     model = load(options.model)
     if options.layout == "onnx":
         exported = to_onnx(model, options.out, length=options.length)

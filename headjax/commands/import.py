@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(OverwriteOptions):
     """Options of `headjax import`."""
 
     directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files")
@@ -28,6 +28,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.hub import from_huggingface
     from headjax.models.summary import summarize
 
+    require_new(options.out, options)
     model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
     model.save(options.out)
     entry = model.history[-1]

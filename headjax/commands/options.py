@@ -17,6 +17,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from headjax.core.errors import HeadjaxError
@@ -102,6 +103,24 @@ class CommandOptions:
     """Options of every command."""
 
     json: str | None = option(None, "write the result as JSON; - is stdout", "PATH")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OverwriteOptions(CommandOptions):
+    """Options of commands that write a directory of their own."""
+
+    overwrite: bool = option(False, "replace the folder if it exists")
+
+
+def require_new(path: str, options: OverwriteOptions) -> None:
+    """Refuse a folder that exists, before any work is done for it; an empty one can be used.
+
+    Raises:
+        HeadjaxError: the folder exists, and `--overwrite` was not typed.
+    """
+    folder = Path(path)
+    if folder.exists() and not options.overwrite and not (folder.is_dir() and not any(folder.iterdir())):
+        raise HeadjaxError(f"{path}: exists already; --overwrite replaces it")
 
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)

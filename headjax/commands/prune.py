@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from headjax.commands.examples import NOTHING_READ, TASK, Examples, open_model_and_examples_if_any
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.commands.surgery import FineTuningOptions, comparison_table, evaluate_pair, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Bound, Count, Size
@@ -51,7 +51,7 @@ def drop_of(text: str) -> Drop:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(FineTuningOptions):
+class Options(FineTuningOptions, OverwriteOptions):
     """Options of `headjax prune`."""
 
     out: str = argument("OUT", "folder of the pruned model", also=("--out",))
@@ -99,6 +99,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.heads.head_id import all_heads
 
     _check(options)
+    require_new(options.out, options)
     model, examples = open_model_and_examples_if_any(options)
     goal = goal_of(model, examples, options, progress)
     pruned, removed = _remove(model, examples, goal, options, progress)

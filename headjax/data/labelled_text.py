@@ -13,7 +13,6 @@ from headjax.core.class_names import MISSING, class_numbers, find_class, reorder
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Positive, Size
 from headjax.core.serialize import kind, unknown_name
-from headjax.data.documents import text_hash
 from headjax.data.files import find_files
 from headjax.data.forms import Form, LabelledForm, SimilarityForm
 from headjax.data.forms.labelled import finite
@@ -21,7 +20,7 @@ from headjax.data.loading import Reading, load_rows
 from headjax.data.rows import Row, Split
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import vocabulary_tokenizer
-from headjax.data.text_rows import table_rows
+from headjax.data.text_rows import hold_out, table_rows
 from headjax.tokenizers.tokenizer import Tokenizer
 
 Table = Mapping[Split, Sequence[Row]]
@@ -73,13 +72,7 @@ class LabelledText(DataConfig):
         )
         if self.validation:
             return {"train": train, "validation": validation}
-        out = [text_hash(row.values["text"]) < self.validation_fraction for row in train]
-        if all(out) or not any(out):
-            raise DataError(f"{self.path}: too few rows to hold some of them out; name a validation file")
-        return {
-            "train": [row for row, held in zip(train, out, strict=True) if not held],
-            "validation": [row for row, held in zip(train, out, strict=True) if held],
-        }
+        return hold_out(train, "text", self.validation_fraction, self.path)
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         return self.load_measured(tokenizer)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Fraction, Size
 from headjax.core.serialize import kind
 from headjax.data.corpus import Embedded, embedded_split
-from headjax.data.documents import read_documents, split, text_files
+from headjax.data.documents import Document, read_documents, split, text_files
 from headjax.data.files import find_files
 from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.pretraining import PretrainingForm
@@ -18,7 +17,7 @@ from headjax.data.forms.questions import QuestionForm
 from headjax.data.loading import Reading, load_rows
 from headjax.data.rows import Row, Split
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.text_rows import document_rows, read_questions, translation_pairs
+from headjax.data.text_rows import document_rows, hold_out, read_questions, translation_pairs
 from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -42,10 +41,12 @@ class LanguageConfig(DataConfig):
         tokenizer: `bpe` (byte pairs) or `sentencepiece`, learned from the training text; `bytes`; or a folder with
             the files of a tokenizer (`headjax tokenizer`).
         vocab_size: number of tokens to learn; `bytes` always has 257.
+        validation: the user's text to evaluate on, likewise; empty holds some of `path` out.
         validation_fraction: approximate share of the text that is held out.
     """
 
     path: str = ""
+    validation: str = ""
     embedded: Embedded = "docs"
     length: Size = 128
     tokenizer: str = "bpe"
@@ -69,7 +70,12 @@ class LanguageConfig(DataConfig):
             DataError: a file that cannot be used, too little text for a block, or for the vocabulary.
         """
         fraction = self.validation_fraction
-        found = split(text_files(self.path), fraction) if self.path else embedded_split(self.embedded, fraction)
+        found: dict[Split, list[Document]]
+        if self.validation:
+            require(bool(self.path), "path", "name the text to train on, too")
+            found = {"train": text_files(self.path), "validation": text_files(self.validation)}
+        else:
+            found = split(text_files(self.path), fraction) if self.path else embedded_split(self.embedded, fraction)
         if tokenizer is None:
             texts = [document.text for document in found["train"]]
             tokenizer = make_tokenizer(self.tokenizer, texts, self.vocab_size)
@@ -141,7 +147,8 @@ class ParallelText(DataConfig):
     Attributes:
         validation, train: paths without the language, to which `.source` and `.target` are added: `data/train` stands
             for `data/train.en` and `data/train.de`; or tables (`.tsv`, `.csv`, `.json`, `.jsonl`). Without `train`
-            there are no training examples.
+            there are no training examples; without `validation` some pairs of `train` are held out.
+        validation_fraction: approximate share of the pairs that is held out, by the hash of the source.
         source, target: the languages: suffixes of the files, or columns of the tables (numbers from 0 if a table has no
             header).
         max_length: number of tokens of a sentence, the end token included; longer training pairs are left out, longer
@@ -152,10 +159,11 @@ class ParallelText(DataConfig):
         buckets: lengths to which training batches are padded, besides `max_length`; one compilation each.
     """
 
-    validation: str
+    validation: str = ""
     source: str
     target: str
     train: str = ""
+    validation_fraction: Fraction = 0.1
     max_length: Size = 64
     tokenizer: str = "bpe"
     vocab_size: Size = 8000
@@ -163,6 +171,7 @@ class ParallelText(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(bool(self.train or self.validation), "train", "name pairs to train on, pairs to evaluate on, or both")
         require(self.max_length >= 2, "max_length", f"must be at least 2 (a token and the end), got {self.max_length}")
         check_tokenizer(self.tokenizer)
         require(self.source != self.target, "target", f"is the source's language too: {self.source}")
@@ -177,6 +186,8 @@ class ParallelText(DataConfig):
         rows = {
             name: [*translation_pairs(path, self.source, self.target)] if path else [] for name, path in paths.items()
         }
+        if not self.validation:
+            rows = hold_out(rows["train"], "source", self.validation_fraction, self.train)
         if tokenizer is None:
             require(bool(self.train), "train", "there is no text to learn a vocabulary from")
             texts = [text for row in rows["train"] for text in self.form.texts(row)]
@@ -192,15 +203,17 @@ class QuestionAnswering(DataConfig):
 
     Attributes:
         train: file to train on; empty for none.
-        validation: file to evaluate on.
+        validation: file to evaluate on; empty holds some of the training questions out, all those of a paragraph.
+        validation_fraction: approximate share of the questions that is held out.
         validation_limit: number of its questions that are read, from the start; 0 is all.
         max_length: number of tokens of a window.
         stride: number of tokens by which windows overlap.
         buckets: lengths to which training batches are padded, besides the longest window's; one compilation each.
     """
 
-    validation: str
+    validation: str = ""
     train: str = ""
+    validation_fraction: Fraction = 0.1
     validation_limit: Count = 0
     max_length: Size = 384
     stride: Count = 128
@@ -214,11 +227,14 @@ class QuestionAnswering(DataConfig):
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         if tokenizer is None:
             raise DataError("tokenizer: questions need a model that brings its tokenizer")
-        asked = read_questions(self.validation)
-        rows: dict[Split, Sequence[Row]] = {
-            "train": read_questions(self.train) if self.train else [],
-            "validation": asked[: self.validation_limit or len(asked)],
-        }
+        train = read_questions(self.train) if self.train else []
+        rows: dict[Split, list[Row]]
+        if self.validation:
+            rows = {"train": train, "validation": read_questions(self.validation)}
+        else:
+            require(bool(train), "train", "name a file to train on, one to evaluate on, or both")
+            rows = hold_out(train, "context", self.validation_fraction, self.train)
+        rows["validation"] = rows["validation"][: self.validation_limit or None]
         info = {"text": self.train or self.validation}
         return load_rows(self.form, rows, tokenizer, info, Reading(buckets=self.buckets))
 

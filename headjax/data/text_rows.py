@@ -12,7 +12,7 @@ from typing import Any
 from headjax.core.errors import DataError
 from headjax.core.files import read_text
 from headjax.core.serialize import unknown_name
-from headjax.data.documents import Document
+from headjax.data.documents import Document, text_hash
 from headjax.data.files import count_lines, read_lines
 from headjax.data.rows import Row, Split
 
@@ -43,6 +43,27 @@ def table_rows(path: str | Path, columns: Mapping[str, str]) -> Iterator[Row]:
         yield row
     if row is None:
         raise DataError(f"{file}: no rows")
+
+
+def hold_out(rows: Sequence[Row], field: str, fraction: float, path: str) -> dict[Split, list[Row]]:
+    """Divide rows by the hash of a field, so that rows with the same text stay together and added rows move no other.
+
+    Args:
+        rows: the rows of a file.
+        field: name of the field whose text is hashed.
+        fraction: approximate share of the rows that is held out.
+        path: the file, for the error.
+
+    Raises:
+        DataError: one side would have no row.
+    """
+    held = [text_hash(row.values[field]) < fraction for row in rows]
+    if all(held) or not any(held):
+        raise DataError(f"{path}: too few rows to hold some of them out; name a validation file")
+    return {
+        "train": [row for row, out in zip(rows, held, strict=True) if not out],
+        "validation": [row for row, out in zip(rows, held, strict=True) if out],
+    }
 
 
 def header(path: str | Path) -> tuple[str, ...]:

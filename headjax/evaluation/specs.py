@@ -151,7 +151,7 @@ def _similarity(asked: Request) -> Task:
 
 
 def _similarity_table(asked: Request) -> Task:
-    columns = _columns(asked.path)
+    columns = table_columns(asked.path)
     if "second" not in columns:
         raise DataError(f"{asked.path}: similarities need the columns sentence1, sentence2 and score")
     labels = table_rows(asked.path, {"label": columns["label"]})
@@ -168,15 +168,22 @@ def _similarity_table(asked: Request) -> Task:
     return _measured(asked.path, config, asked.tokenizer())
 
 
-def _columns(path: str) -> dict[str, str]:
+COLUMNS = {
+    "text": ("sentence", "sentence1", "text", "text1", "premise", "question1"),
+    "second": ("sentence2", "text2", "hypothesis", "question2"),
+    "label": ("label", "score", "labels", "class"),
+}
+"""Names of a table's columns by field, those that are looked for first before others."""
+
+
+def table_columns(path: str) -> dict[str, str]:
     """Return the columns of a table by field: `text`, `second` of pairs, `label`.
 
     Raises:
         DataError: a column is missing.
     """
     names = header(path)
-    wanted = {"text": ("sentence", "sentence1"), "second": ("sentence2",), "label": ("label", "score")}
-    found = {field: next((one for one in some if one in names), "") for field, some in wanted.items()}
+    found = {field: next((one for one in some if one in names), "") for field, some in COLUMNS.items()}
     if not found["text"] or not found["label"]:
         listed = ", ".join(names[:8])
         raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {listed}")
@@ -184,10 +191,10 @@ def _columns(path: str) -> dict[str, str]:
 
 
 def _table(asked: Request) -> Task:
-    path, columns = asked.path, _columns(asked.path)
+    path, columns = asked.path, table_columns(asked.path)
     output = getattr(asked.model.config, "output", None)
     embeds = isinstance(asked.model.config, EncoderModel) and isinstance(output, NoTask | SentenceSimilarity)
-    if embeds and "second" in columns and (columns["label"] == "score" or _has_real_labels(path, columns["label"])):
+    if embeds and "second" in columns and (columns["label"] == "score" or has_real_labels(path, columns["label"])):
         return _similarity_table(asked)
     fields: dict[str, Any] = {"validation": path, "max_length": asked.length(), **columns}
     if _is_regression(path, columns["label"], asked.model):
@@ -257,10 +264,10 @@ def _is_regression(path: str, label: str, model: Model) -> bool:
     output = getattr(model.config, "output", None)
     if names_or_numbers(model.config) or isinstance(output, Regression):
         return isinstance(output, Regression)
-    return _has_real_labels(path, label)
+    return has_real_labels(path, label)
 
 
-def _has_real_labels(path: str, label: str) -> bool:
+def has_real_labels(path: str, label: str) -> bool:
     """Return whether all labels are numbers and one has a decimal point; integers may be class numbers."""
     labels = {row.values["label"] for row in table_rows(path, {"label": label})}
     return all(_is_real(one) for one in labels) and any("." in one for one in labels)

@@ -213,6 +213,8 @@ def load_model_config(path: str | Path) -> ModelConfig:
         hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
         raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
     data = _read_json(folder / "config.json")
+    if isinstance(data, dict) and "model_type" in data:
+        raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
     if not isinstance(data, dict) or "model" not in data:
         raise CheckpointError(f"{folder / 'config.json'}: not a headjax config (it has no field 'model')")
     if data.get("format", 0) > FORMAT:

@@ -45,7 +45,7 @@ def convert(folder, capsys):
 
 
 def test_convert_says_what_attention_costs(convert, folder):
-    data, shown = convert("shared", "--to", "collaborative:shared_dim=12")
+    data, shown = convert("short-shared", "--to", "collaborative:shared_dim=12")
     length = data["break_even_length"]
     assert f"takes more operations than before above {length} tokens" in shown
     costs = {row["length"]: row for row in data["costs"]}

@@ -75,7 +75,7 @@ def test_commands(case, folder, capsys, command, length):
     words += ["--beams", "0"] if command == "evaluate" and family in ("t5", "bart") else []
     words += ["--length", str(length)] if length else []
     if command == "prune":
-        words[2:2] = [str(folder / "pruned" / family), "--remove", "2"]
+        words[2:2] = [str(folder / "pruned" / family), "--remove", "2", "--overwrite"]
     capsys.readouterr()
     assert main(words) == 0
     data = json.loads(capsys.readouterr().out)

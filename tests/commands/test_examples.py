@@ -61,11 +61,11 @@ def test_scores_are_those_of_the_training_examples(run, folder):
 @pytest.mark.parametrize(
     "words",
     [
-        ("prune", "out", "--remove", "2"),
-        ("prune", "out", "--max-drop", "50%", "--by", "random"),
-        ("prune", "out", "--speed-up", "1"),
-        ("prune", "out", "--remove", "decoder/0/1", "--rescale"),
-        ("convert", "out", "--to", "collaborative:shared_dim=8", "--calibrate", "2"),
+        ("prune", "out", "--overwrite", "--remove", "2"),
+        ("prune", "out", "--overwrite", "--max-drop", "50%", "--by", "random"),
+        ("prune", "out", "--overwrite", "--speed-up", "1"),
+        ("prune", "out", "--overwrite", "--remove", "decoder/0/1", "--rescale"),
+        ("convert", "out", "--overwrite", "--to", "collaborative:shared_dim=8", "--calibrate", "2"),
         ("sweep", "trials", "--to", "grouped:kv_heads=1", "--calibrate", "1"),
         ("report", "--orders", "importance", "--seeds", "1", "--percentages", "50", "--out", "heads.html"),
         ("ablate", "--resamples", "5"),
@@ -94,14 +94,14 @@ def test_what_is_chosen_is_chosen_on_the_selection_examples(run, folder):
         chosen = split_task(load_task("text.txt", model), load_task(task, model)).selection
         scores = score_heads(model, chosen.batches(4, limit=12)).score("importance")
         words = ("--remove", "2", "--task", "text.txt", "--limit", "12", "--select", select)
-        data, _ = run("prune", "out", *words)
+        data, _ = run("prune", "out", "--overwrite", *words)
         assert data["removed"] == [str(head) for head in sorted(scores, key=scores.get)[:2]]
         assert data["evaluation"] == {"task": "text.txt", "split": "validation", "examples": 12}
         assert data["selection"]["task"] == task.removeprefix("all:")
 
 
 def test_named_heads_need_no_selection(run):
-    data, shown = run("prune", "out", "--remove", "decoder/0/1", "--task", "text.txt", "--limit", "8")
+    data, shown = run("prune", "out", "--overwrite", "--remove", "decoder/0/1", "--task", "text.txt", "--limit", "8")
     assert data["selection"] is None
     assert "Selection" not in shown
     data, _ = run("evaluate", "--task", "all:one.txt")

@@ -49,7 +49,7 @@ def test_orders(run, arguments, capsys, folder):
         assert "only 2 may be removed" in capsys.readouterr().err
         assert not (folder / "never").exists()
         return
-    assert len(run("prune", *arguments, out="ordered")["removed"]) == int(arguments[1])
+    assert len(run("prune", *arguments, out=f"ordered{arguments[1]}")["removed"]) == int(arguments[1])
 
 
 def test_as_many_heads_as_a_drop_allows(run):
@@ -99,7 +99,7 @@ def prune(stacks, model, out, task, *words):
 @pytest.mark.parametrize("words", [("--steps", "2"), ("--by", "fisher_blocks"), ("--by", "random")])
 def test_a_count_is_spent_on_the_chosen_stacks_alone(stacks, words):
     task = f"translation:{stacks / 'pairs'}:en-de"
-    data = prune(stacks, "translation", f"out{words[1]}", task, "--remove", "7", "--stacks", "encoder", *words)
+    data = prune(stacks, "translation", f"out{words[-1]}", task, "--remove", "7", "--stacks", "encoder", *words)
     assert len(data["removed"]) == 7
     assert all(head.startswith("encoder/") for head in data["removed"])
 

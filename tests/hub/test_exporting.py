@@ -74,7 +74,7 @@ def test_bad_requests(bert, ragged, tmp_path):
     with pytest.raises(CheckpointError, match="mine: exists and holds something else"):
         to_huggingface(bert, tmp_path / "mine")
     ragged.save(tmp_path / "model")
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "model")]) == 2
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "model"), "--overwrite"]) == 2
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--layout", "native"]) == 2
     assert not (tmp_path / "out").exists()
 

@@ -166,7 +166,7 @@ def test_families_are_found_by_name():
 def test_importing_onto_what_is_imported_is_refused(folder):
     """A Hugging Face directory is no model directory and is not replaced by one."""
     before = sorted(file.name for file in folder.iterdir())
-    assert main(["import", str(folder), str(folder)]) == 2
+    assert main(["import", str(folder), str(folder), "--overwrite"]) == 2
     assert sorted(file.name for file in folder.iterdir()) == before
 
 

@@ -1,0 +1,223 @@
+"""`headjax finetune`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
+from headjax.commands.train import ending
+from headjax.core.errors import CheckpointError, HeadjaxError
+from headjax.core.fields import Count, Positive, Size
+from headjax.core.progress import Progress
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.training.config import TrainConfig
+    from headjax.training.own_data import Lesson
+
+CHECKPOINT_EVERY = 200
+"""Steps between the checkpoints from which an interrupted run goes on."""
+
+RECORDS = 50
+"""Approximate number of records of the training loss in a run."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(OverwriteOptions):
+    """Options of `headjax finetune`."""
+
+    model: str = argument("MODEL", "model directory to start from")
+    out: str = argument("OUT", "folder of the fine-tuned model", also=("--out",))
+    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE")
+    validation: str = option("", "file to evaluate on (default: some of the training file is held out)", "FILE")
+    task: str | None = option(
+        None,
+        "classification, pairs, regression, similarity, questions, translation or text (default: by the file's "
+        "columns and the model)",
+        "NAME",
+    )
+    columns: tuple[str, ...] = option(
+        (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
+    )
+    epochs: Positive = option(3.0, "times that every training example is read")
+    steps: Count = option(0, "train for N steps instead of epochs")
+    batch_size: Size = option(16, "examples per step")
+    learning_rate: Positive = option(5e-5, "peak learning rate, after a tenth of the steps; then a line down to 0", "R")
+    length: Count = option(
+        0, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
+    )
+    evaluations: Size = option(5, "points of the learning curve: evaluations at equal distances")
+    seed: Count = option(0, "seed of the order of examples and of dropout")
+
+
+def run(options: Options, progress: Progress) -> Result:
+    """Trains a model on one's own files and writes it as a model directory; an interrupted run goes on."""
+    from headjax.evaluation.task import measure_of
+    from headjax.models.model import load
+    from headjax.models.tasks.classification import class_names, names_or_numbers
+    from headjax.training.loop import train
+    from headjax.training.own_data import OwnFiles, find_lesson
+    from headjax.training.recording import read_metrics
+
+    require_new(options.out, options)
+    model = load(options.model)
+    files = OwnFiles(
+        train=options.train,
+        validation=options.validation,
+        task=_task(options.task),
+        columns=options.columns,
+        length=options.length,
+    )
+    lesson = find_lesson(model, files)
+    data = lesson.data.load(model.tokenizer)
+    config = run_config(options, lesson, len(data.train))
+    workdir = workdir_of(options.out)
+    try:
+        result = train(config, workdir, data=data, progress=progress)
+    except CheckpointError as error:
+        raise HeadjaxError(f"{error} To begin anew, remove that folder.") from None
+    curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
+    if result.path is not None:
+        _move(result.path, Path(options.out))
+    ended = ending(result)
+    if result.finished or result.diverged is not None:
+        shutil.rmtree(workdir)
+    measure = measure_of(data)
+    best = None if measure is None else best_point(curve, measure.headline, measure.higher_is_better)
+    examples = {"train": len(data.train), "validation": len(data.validation)}
+    found = {
+        "steps": result.steps,
+        "finished": result.finished,
+        "diverged": result.diverged is not None,
+        "metrics": dict(result.metrics),
+        "task": lesson.task,
+        "classes": list(class_names(result.model.config) or names_or_numbers(result.model.config)),
+        "examples": examples,
+        "validation": lesson.division,
+        "best": best,
+        "learning_curve": curve,
+        "learning_rate": options.learning_rate,
+        "tokens_per_second": result.tokens_per_second,
+        "parameters": result.model.num_parameters,
+        "model": None if result.path is None else str(options.out),
+    }
+    tables = [_summary(found, config.steps), *([_curve_table(curve)] if curve else [])]
+    return Result(found, tables, ended.message or f"model: {options.out}", ended.exit_code)
+
+
+def _task(name: str | None) -> Any:
+    from typing import get_args
+
+    from headjax.core.serialize import unknown_name
+    from headjax.training.own_data import OwnTask
+
+    if name is not None and name not in get_args(OwnTask):
+        raise HeadjaxError(f"--task: {unknown_name('task', name, get_args(OwnTask))}")
+    return name
+
+
+def workdir_of(out: str) -> Path:
+    """Return the hidden folder beside OUT that holds a run's checkpoints until it has finished."""
+    path = Path(out).expanduser().absolute()
+    return path.with_name(f".{path.name}.finetune")
+
+
+def run_config(options: Options, lesson: Lesson, examples: int) -> TrainConfig:
+    """Return the training run that the options describe.
+
+    Args:
+        options: of the command.
+        lesson: the task on the user's files.
+        examples: number of training examples.
+    """
+    from headjax.models.recipe import Directory
+    from headjax.training.config import TrainConfig
+    from headjax.training.optimizer import AdamW, LinearDecay
+
+    steps = options.steps or max(1, round(options.epochs * examples / options.batch_size))
+    return TrainConfig(
+        model=Directory(path=str(Path(options.model).expanduser().absolute()), task=lesson.output),
+        data=lesson.data,
+        batch_size=options.batch_size,
+        steps=steps,
+        optimizer=AdamW(schedule=LinearDecay(peak=options.learning_rate, warmup_steps=steps // 10), b2=0.999),
+        log_every=max(1, steps // RECORDS),
+        evaluate_every=-(-steps // options.evaluations),
+        checkpoint_every=CHECKPOINT_EVERY,
+        keep_checkpoints=1,
+        tensorboard=False,
+        seed=options.seed,
+    )
+
+
+def learning_curve(records: Sequence[Mapping[str, Any]], epochs_per_step: float) -> list[dict[str, float]]:
+    """Return the evaluations of a run: `step`, `epoch`, `train_loss` and the metrics on validation examples.
+
+    `train_loss` is the mean of the recorded losses since the evaluation before.
+    """
+    points: list[dict[str, float]] = []
+    losses: list[float] = []
+    for record in records:
+        if "train/loss" in record:
+            losses.append(record["train/loss"])
+        metrics = {
+            name.removeprefix("validation/"): value for name, value in record.items() if name.startswith("validation/")
+        }
+        if metrics:
+            point = {"step": record["step"], "epoch": record["step"] * epochs_per_step}
+            mean = {"train_loss": sum(losses) / len(losses)} if losses else {}
+            points.append({**point, **mean, **metrics})
+            losses = []
+    return points
+
+
+def best_point(curve: Sequence[Mapping[str, float]], headline: str, higher_is_better: bool) -> dict[str, Any] | None:
+    """Return the step, name and value of the best headline metric of a learning curve; None without one."""
+    measured = [point for point in curve if headline in point]
+    if not measured:
+        return None
+    best = (max if higher_is_better else min)(measured, key=lambda point: point[headline])
+    return {"step": best["step"], "metric": headline, "value": best[headline]}
+
+
+def _move(model: Path, out: Path) -> None:
+    """Move a finished model directory to its place; an older model there goes."""
+    if out.exists():
+        if out.is_dir() and any(out.iterdir()) and not (out / "history.json").is_file():
+            raise CheckpointError(f"{out}: exists and holds something else (no history.json)")
+        shutil.rmtree(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    model.rename(out)
+
+
+def _summary(found: Mapping[str, Any], steps: int) -> Table:
+    examples, best, classes = found["examples"], found["best"], found["classes"]
+    rows = [
+        ("task", found["task"]),
+        ("training examples", f"{examples['train']:,}"),
+        ("validation examples", f"{examples['validation']:,}"),
+        ("validation", found["validation"]),
+        ("steps", f"{found['steps']:,} of {steps:,}"),
+    ]
+    if classes:
+        rows.append(("classes", ", ".join(f"{number} {name}" for number, name in enumerate(classes[:8]))))
+    rows += [(name, f"{value:,.4g}") for name, value in found["metrics"].items()]
+    if best is not None:
+        rows.append(("best", f"{best['metric']} {best['value']:,.4g} after step {best['step']:,}"))
+    return Table((Column("Fine-tuning"), Column("")), rows)
+
+
+def _curve_table(curve: Sequence[Mapping[str, float]]) -> Table:
+    names = list(dict.fromkeys(name for point in curve for name in point if name not in ("step", "epoch")))
+    columns = (
+        Column("Step", numbers.fixed(0)),
+        Column("Epoch", numbers.fixed(2)),
+        *(Column(name.replace("_", " "), numbers.significant) for name in names),
+    )
+    rows = [(point["step"], point["epoch"], *(point.get(name) for name in names)) for point in curve]
+    return Table(columns, rows)

@@ -1,0 +1,244 @@
+"""One's own files to fine-tune on: the task that they are about, their data config, and the model's output for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+from headjax.core.class_names import find_class, tell_nothing
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.files import read_text
+from headjax.data.files import find_files
+from headjax.data.forms.labelled import finite
+from headjax.data.forms.questions import QUESTION_LENGTH
+from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
+from headjax.data.task import DataConfig
+from headjax.data.task_spec import HELD_OUT
+from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
+from headjax.data.text_rows import header, is_table, table_rows
+from headjax.evaluation.specs import SQUAD_LENGTH, Request, has_real_labels, table_columns
+from headjax.models.decoder import DecoderModel
+from headjax.models.encoder import EncoderModel
+from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.model import Model
+from headjax.models.tasks import (
+    Classification,
+    DistilledClassification,
+    NoTask,
+    Regression,
+    SentenceSimilarity,
+    Span,
+    TaskOutput,
+)
+from headjax.models.tasks.classification import class_names, names_or_numbers
+
+OwnTask = Literal["classification", "pairs", "regression", "similarity", "questions", "translation", "text"]
+"""Tasks that a model can be fine-tuned for; `pairs` is a classification of pairs of texts."""
+
+TRANSLATION_LENGTH = 128
+"""Default number of tokens of each side of a translation."""
+
+BUCKETS = (32, 64, 128, 256)
+"""Lengths to which training batches are padded, as far as they are below the longest example's."""
+
+FAMILIES: dict[type, tuple[OwnTask, ...]] = {
+    EncoderModel: ("classification", "pairs", "regression", "similarity", "questions"),
+    EncoderDecoderModel: ("translation",),
+    DecoderModel: ("text",),
+}
+"""Tasks by kind of model."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnFiles:
+    """Files as a user names them.
+
+    Attributes:
+        train: a table, SQuAD's JSON, or text; of translations also the common part of two files' names.
+        validation: the same to evaluate on; empty holds some of `train` out.
+        task: the task; None finds it by the file's columns and the model.
+        columns: columns of a table: text and label; text, second text and label; or source and target.
+        length: number of tokens of an example; 0 is the default.
+    """
+
+    train: str
+    validation: str = ""
+    task: OwnTask | None = None
+    columns: tuple[str, ...] = ()
+    length: int = 0
+
+
+class Lesson(NamedTuple):
+    """A model's task on one's own files.
+
+    Attributes:
+        task: the task.
+        data: the data.
+        output: the fresh output that the model needs; None keeps its own.
+        division: origin of the validation examples, in words.
+    """
+
+    task: OwnTask
+    data: DataConfig
+    output: TaskOutput | None
+    division: str
+
+
+def find_lesson(model: Model, files: OwnFiles) -> Lesson:
+    """Return the task of the files for a model.
+
+    Raises:
+        HeadjaxError: the model cannot be trained for the task, or has no tokenizer.
+        DataError: a file that cannot be used, or whose columns name no task.
+    """
+    possible = next((tasks for kind, tasks in FAMILIES.items() if isinstance(model.config, kind)), ())
+    if not possible:
+        raise HeadjaxError("MODEL: encoders, decoders and encoder-decoders of text are fine-tuned on files")
+    if files.task is not None and files.task not in possible:
+        raise HeadjaxError(f"--task: this model can be fine-tuned for {', '.join(possible)}, not for {files.task}")
+    Request("", model, 0).tokenizer()
+    if possible == ("text",):
+        data, output = _text(model, files)
+        return Lesson("text", data, output, _division(files, "pieces of the text, by their hash", HELD_OUT))
+    if possible == ("translation",):
+        data, output = _translation(model, files)
+        return Lesson("translation", data, output, _division(files, "pairs, by the hash of the source"))
+    if files.task == "questions" or (files.task is None and _holds_questions(files.train)):
+        data, output = _questions(model, files)
+        return Lesson("questions", data, output, _division(files, "questions, by the hash of their paragraph"))
+    return _labelled(model, files)
+
+
+def _division(files: OwnFiles, held_out: str, share: float = 0.1) -> str:
+    """Return the origin of the validation examples; `share` is the `validation_fraction` of the data's config."""
+    return files.validation or f"about {share:.0%} of {files.train}: {held_out}"
+
+
+def _buckets(length: int) -> tuple[int, ...]:
+    return tuple(bound for bound in BUCKETS if bound < length)
+
+
+def _text(model: Model, files: OwnFiles) -> tuple[DataConfig, None]:
+    if is_table(files.train):
+        raise DataError(f"{files.train}: a decoder is fine-tuned on plain text, not on a table")
+    length = Request("", model, files.length).length()
+    return LanguageConfig(path=files.train, validation=files.validation, length=length), None
+
+
+def _translation(model: Model, files: OwnFiles) -> tuple[DataConfig, None]:
+    columns = files.columns
+    if not columns and is_table(files.train):
+        names = header(files.train)
+        columns = ("source", "target") if {"source", "target"} <= set(names) else names
+    if len(columns) != 2:
+        said = f"{files.train}: which columns, or suffixes of files, are source and target? --columns en,de"
+        raise DataError(said)
+    length = Request("", model, files.length).length(TRANSLATION_LENGTH)
+    data = ParallelText(
+        train=files.train,
+        validation=files.validation,
+        source=columns[0],
+        target=columns[1],
+        max_length=length,
+        buckets=_buckets(length),
+    )
+    return data, None
+
+
+def _holds_questions(path: str) -> bool:
+    file = find_files(path)[0]
+    return ".json" in file.suffixes and read_text(file).lstrip().startswith("{")
+
+
+def _questions(model: Model, files: OwnFiles) -> tuple[DataConfig, TaskOutput | None]:
+    length = Request("", model, files.length).length(SQUAD_LENGTH)
+    data = QuestionAnswering(
+        train=files.train,
+        validation=files.validation,
+        max_length=length,
+        stride=max(0, min(QuestionAnswering.stride, (length - QUESTION_LENGTH) // 2)),
+        buckets=_buckets(length),
+    )
+    return data, None if isinstance(_output(model), Span) else Span()
+
+
+def _output(model: Model) -> Any:
+    return getattr(model.config, "output", None)
+
+
+def _labelled(model: Model, files: OwnFiles) -> Lesson:
+    """Return the task of a table of labelled texts or pairs."""
+    if not is_table(files.train):
+        raise DataError(
+            f"{files.train}: an encoder is fine-tuned on a table (.tsv, .csv, .json, .jsonl) or SQuAD's JSON"
+        )
+    columns = _columns(files)
+    task = files.task or _task(model, files.train, columns)
+    if task in ("pairs", "similarity") and "second" not in columns:
+        raise DataError(f"{files.train}: {task} need a column of second texts; name it: --columns TEXT,SECOND,LABEL")
+    length = Request("", model, files.length).length()
+    length = length // 2 if task == "similarity" else length  # an example holds two texts
+    fields: dict[str, Any] = {
+        "path": files.train,
+        "validation": files.validation,
+        "max_length": length,
+        "buckets": _buckets(length),
+        **columns,
+    }
+    division = _division(files, "rows, by the hash of their first text")
+    if task == "regression":
+        kept = isinstance(_output(model), Regression) and _output(model).outputs == 1
+        return Lesson(task, TextRegression(**fields), None if kept else Regression(), division)
+    if task == "similarity":
+        scale = max(1.0, *(_largest(path, columns["label"]) for path in (files.train, files.validation) if path))
+        kept = isinstance(_output(model), SentenceSimilarity)
+        return Lesson(task, TextSimilarity(**fields, scale=scale), None if kept else SentenceSimilarity(), division)
+    data = TextClassification(**fields)
+    rows = list(table_rows(files.train, {"label": columns["label"]}))
+    labels = data.labels({"train": rows, "validation": []})
+    known = _has_classes(model, labels)
+    if len(labels) < 2 and not known:
+        raise DataError(f"{files.train}: all labels are {labels[0]!r}; a classification needs two classes")
+    output = None if known else _classification(labels)
+    names = names_or_numbers(model.config) if output is None else output.names or labels
+    return Lesson("pairs" if "second" in columns else "classification", data.for_classes(names), output, division)
+
+
+def _columns(files: OwnFiles) -> dict[str, str]:
+    """Return the columns of a table by field, as named or as found."""
+    if not files.columns:
+        return table_columns(files.train)
+    if len(files.columns) not in (2, 3):
+        raise DataError("--columns: expected TEXT,LABEL or TEXT,SECOND,LABEL")
+    text, *second, label = files.columns
+    return {"text": text, **({"second": second[0]} if second else {}), "label": label}
+
+
+def _task(model: Model, path: str, columns: dict[str, str]) -> OwnTask:
+    """Return the task by the labels: numbers with a decimal point, or scores of pairs, are no classes."""
+    output = _output(model)
+    real = has_real_labels(path, columns["label"])
+    embeds = isinstance(output, NoTask | SentenceSimilarity)
+    if "second" in columns and embeds and (real or columns["label"] == "score"):
+        return "similarity"
+    if real or isinstance(output, Regression):
+        return "regression"
+    return "pairs" if "second" in columns else "classification"
+
+
+def _largest(path: str, label: str) -> float:
+    return max(finite(row.place, row.values["label"]) for row in table_rows(path, {"label": label}))
+
+
+def _has_classes(model: Model, labels: tuple[str, ...]) -> bool:
+    """Return whether the model classifies into these classes already; a file need not have all of them."""
+    if not isinstance(_output(model), Classification | DistilledClassification):
+        return False
+    names = class_names(model.config)
+    if not names:
+        return tell_nothing(labels) and len(labels) == _output(model).classes
+    return all(find_class(label, names) is not None for label in labels)
+
+
+def _classification(labels: tuple[str, ...]) -> Classification:
+    return Classification(classes=len(labels), names=() if tell_nothing(labels) else labels)

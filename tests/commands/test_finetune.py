@@ -1,0 +1,188 @@
+"""`headjax finetune`: every task from files alone, a learning curve, no leftovers, and a run that goes on."""
+
+import contextlib
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from headjax.cli import main
+from headjax.commands import finetune
+from headjax.core.errors import INTERRUPTED
+from headjax.models.encoder import Bert
+from headjax.models.encoder_decoder import Translation
+from headjax.models.model import load
+from headjax.models.sublayers import Dense
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests import tiny
+from tests.commands.language_folder import write_language_folder
+from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
+from tests.test_cli import error_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Models without an output of their own, and files of every task."""
+    folder = tmp_path_factory.mktemp("finetune")
+    write_language_folder(folder, max_length=32)
+    recipe = Bert(
+        attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=96, width=16,
+        num_layers=1, dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    tokenizer = wordpiece_tokenizer(write_vocabulary(folder))
+    tiny.model(recipe.build()).replace(tokenizer=tokenizer).save(folder / "encoder")
+    recipe = Translation(
+        vocab_size=257, width=tiny.WIDTH, num_layers=1, attention=tiny.multi_head(4), feed_forward=Dense(24)
+    )
+    tiny.model(recipe.build()).replace(tokenizer=byte_tokenizer()).save(folder / "translation")
+    generator = np.random.default_rng(0)
+    films = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 12))) for _ in range(96)]
+    said = ["good" if "good" in film.split() else "bad" for film in films]
+    write_lines(folder / "films.tsv", "sentence\tlabel", *(f"{f}\t{s}" for f, s in zip(films, said, strict=True)))
+    write_lines(folder / "good.tsv", "sentence\tlabel", "good film\tgood", "a good film\tgood")
+    write_lines(
+        folder / "pairs.tsv",
+        "premise\thypothesis\tlabel",
+        *(f"{f}\t{f}\t{s}" for f, s in zip(films, said, strict=True)),
+    )
+    write_lines(folder / "scored.tsv", "sentence1\tsentence2\tscore", *(f"{f}\tgood film\t{len(f) % 5}" for f in films))
+    write_lines(folder / "numbers.tsv", "text\tlabel", *(f"{f}\t{len(f) / 10}" for f in films))
+    write_lines(folder / "words.tsv", "en\tde", *(f"number {i}\tZahl {i}" for i in range(60)))
+    questions = [
+        {
+            "context": f"the film {i} was {word} .",
+            "qas": [
+                {
+                    "id": str(i),
+                    "question": "was it good ?",
+                    "answers": [{"text": word, "answer_start": len(f"the film {i} was ")}],
+                }
+            ],
+        }
+        for i, word in enumerate(generator.choice(["good", "bad", "dull"], 60))
+    ]
+    (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
+    return folder
+
+
+def words(folder, model, out, train, *options):
+    names = ["finetune", str(folder / model), str(out), "--train", str(folder / train), "--batch-size", "8"]
+    return [*names, *options, "--json", "-"]
+
+
+@pytest.mark.parametrize(
+    "model, train, task, metric",
+    [
+        ("encoder", "pairs.tsv", "pairs", "accuracy"),
+        ("encoder", "scored.tsv", "similarity", "spearman"),
+        ("encoder", "numbers.tsv", "regression", "spearman"),
+        ("encoder", "squad.json", "questions", "f1"),
+        ("translation", "words.tsv", "translation", "perplexity"),
+        ("model", "text.txt", "text", "perplexity"),
+    ],
+)
+def test_tasks_are_found_by_the_file_and_the_model(model, train, task, metric, folder, tmp_path, capsys):
+    assert main(words(folder, model, tmp_path / "out", train, "--steps", "2")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["task"] == task
+    assert found["steps"] == 2
+    assert metric in found["metrics"]
+    assert found["examples"]["train"] > found["examples"]["validation"] > 0
+    assert f"% of {folder / train}" in found["validation"]
+    assert load(found["model"]).history[-1]["action"] == "train"
+
+
+def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(folder, tmp_path, capsys):
+    out = tmp_path / "runs" / "out"
+    arguments = words(folder, "encoder", out, "films.tsv", "--epochs", "10", "--learning-rate", "0.01")
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert found["classes"] == ["bad", "good"]
+    assert found["metrics"]["accuracy"] > 0.9
+    assert len(found["learning_curve"]) == 5
+    assert {"step", "epoch", "train_loss", "accuracy", "loss"} <= found["learning_curve"][0].keys()
+    assert found["learning_curve"][-1]["step"] == found["steps"]
+    assert found["learning_curve"][-1]["accuracy"] == found["metrics"]["accuracy"]
+    assert found["best"]["value"] == max(point["accuracy"] for point in found["learning_curve"])
+    assert "train loss" in printed.err
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    # A file without the class bad is still evaluated, and its one class keeps its number.
+    assert main(["evaluate", str(out), "--task", str(folder / "good.tsv"), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == 1.0
+    # The classifier keeps its output for a file of its own classes, also one that lacks some.
+    again = words(folder, str(out), tmp_path / "again", "good.tsv", "--validation", str(folder / "films.tsv"))
+    assert main([*again, "--steps", "1"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["classes"], again["validation"]) == (["bad", "good"], str(folder / "films.tsv"))
+
+
+def test_an_existing_folder_is_refused_and_overwritten_on_request(folder, tmp_path, capsys):
+    arguments = words(folder, "encoder", tmp_path / "out", "films.tsv", "--steps", "1")
+    assert main(arguments) == 0
+    before = load(tmp_path / "out")
+    capsys.readouterr()
+    assert error_of(capsys, *arguments) == f"{tmp_path / 'out'}: exists already; --overwrite replaces it"
+    assert load(tmp_path / "out").history == before.history
+    assert main([*arguments, "--overwrite", "--seed", "3"]) == 0
+
+
+def test_an_interrupted_run_goes_on(folder, tmp_path, capsys, monkeypatch):
+    arguments = words(folder, "encoder", tmp_path / "out", "films.tsv", "--steps", "6")
+    options = "headjax.core.progress.bars"
+
+    @contextlib.contextmanager
+    def interrupting(title, total, unit):
+        def update(done, values):
+            if done == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        yield update
+
+    with monkeypatch.context() as patch:
+        patch.setattr(options, lambda console: interrupting)
+        assert main(arguments) == INTERRUPTED
+    assert json.loads(capsys.readouterr().out)["model"] is None
+    assert not (tmp_path / "out").exists()
+    said = error_of(capsys, *arguments, "--learning-rate", "0.1")
+    assert "holds another run; config.optimizer.schedule.peak is 5e-05 there and 0.1 here" in said
+    assert said.endswith("To begin anew, remove that folder.")
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 6
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_bad_requests_are_one_line(folder, tmp_path, capsys):
+    def said(model, train, *options):
+        return error_of(capsys, *words(folder, model, tmp_path / "out", train, *options))
+
+    assert "not for translation" in said("encoder", "films.tsv", "--task", "translation")
+    assert said("encoder", "films.tsv", "--task", "clasification").startswith("--task: unknown task 'clasification'")
+    assert "pairs need a column of second texts" in said("encoder", "films.tsv", "--task", "pairs")
+    assert "unknown column 'review'" in said("encoder", "films.tsv", "--columns", "review,label")
+    assert "a decoder is fine-tuned on plain text" in said("model", "films.tsv")
+    assert "an encoder is fine-tuned on a table" in said("encoder", "text.txt")
+    assert "all labels are 'good'" in said("encoder", "good.tsv")
+    assert "no such file" in said("encoder", "missing.tsv")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
+    assert "a Hugging Face directory; import it first" in said(str(tmp_path / "hf"), "films.tsv")
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_a_learning_curve_has_the_mean_loss_between_evaluations():
+    records = [
+        {"step": 1, "train/loss": 4.0},
+        {"step": 2, "train/loss": 2.0},
+        {"step": 2, "validation/loss": 3.0},
+        {"step": 4, "validation/loss": 2.5},
+    ]
+    curve = finetune.learning_curve(records, 0.5)
+    assert curve == [
+        {"step": 2, "epoch": 1.0, "train_loss": 3.0, "loss": 3.0},
+        {"step": 4, "epoch": 2.0, "loss": 2.5},
+    ]
+    assert finetune.best_point(curve, "loss", higher_is_better=False) == {"step": 4, "metric": "loss", "value": 2.5}
