@@ -1,4 +1,4 @@
-"""The files that README names between a config and the softmax are those that a forward pass goes through."""
+"""The files that docs/architecture.md names between a config and the softmax are those that a forward goes through."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def named_files() -> list[str]:
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     path = re.search(r"From a config to the softmax(.*?)From a command", text, flags=re.S)
     assert path is not None
     return re.findall(r"`((?:models|attention)/[\w/]+\.py)`", path[1])
 
 
-def test_readme_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     module = importlib.import_module("headjax.attention.attend")
     softmax = module.softmax

@@ -1,0 +1,218 @@
+"""The pages of docs/ and README: links lead somewhere, command lines parse, and Python blocks run.
+
+A block that cannot run here says why in a comment above it, which no reader of the site sees:
+
+    <!-- not run: needs SST-2 -->
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import pytest
+
+from headjax.attention import MultiHead
+from headjax.cli import COMMANDS, Parser
+from headjax.commands.options import parse_options
+from headjax.core import serialize
+from headjax.models import Bert, Model
+from headjax.models.sublayers import Dense
+from headjax.models.tasks import Classification
+from headjax.tokenizers.learned import byte_tokenizer
+from tests.commands.language_folder import write_language_folder
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ROOT / "docs" / "reference"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tpu/README.md")),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if GENERATED not in path.parents),
+]
+
+
+def by_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+class Block(NamedTuple):
+    """A fenced block of code: its language, its text, and the reason in the comment above it."""
+
+    language: str
+    text: str
+    reason: str
+
+
+FENCE = re.compile(
+    r"(?:^ *<!-- not run: (?P<reason>[^>]+) -->\n)?"
+    r"^(?P<indent> *)```(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)^ *```$",
+    flags=re.MULTILINE | re.DOTALL,
+)
+
+
+def blocks(path: Path) -> list[Block]:
+    found = []
+    for match in FENCE.finditer(path.read_text(encoding="utf-8")):
+        text = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        found.append(Block(match["language"], text, match["reason"] or ""))
+    return found
+
+
+def prose(path: Path) -> str:
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+# Links.
+
+
+def slugs(text: str) -> set[str]:
+    """The anchors of a page: of its headings, and those that it names."""
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return made | set(re.findall(r"^\(([\w-]+)\)=$", text, flags=re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def generated():
+    """The text of the pages that the site's build generates, by file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        pages = {GENERATED / name: page() for name, page in importlib.import_module("reference").PAGES.items()}
+    sys.modules.pop("reference", None)
+    return pages
+
+
+def dead_links(source: Path, text: str, generated: dict[Path, str]) -> list[str]:
+    """The links of a page that lead to no file, or to no heading in it."""
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (source.parent / name).resolve() if name else source
+        is_on_site = target in generated and (ROOT / "docs") in source.parents
+        if not is_on_site and (target in generated or not target.exists()):
+            dead.append(link)
+        elif anchor:
+            there = generated[target] if target in generated else target.read_text(encoding="utf-8")
+            dead += [] if anchor in slugs(there) else [link]
+    return dead
+
+
+@pytest.mark.parametrize("path", PAGES, ids=by_name)
+def test_links_and_anchors_lead_somewhere(path, generated):
+    assert not dead_links(path, prose(path), generated)
+
+
+def test_links_of_generated_pages_lead_somewhere(generated):
+    # `#kind-task` without a file is found in the whole site.
+    everywhere = set().union(*map(slugs, generated.values()))
+    for path, text in generated.items():
+        assert [link for link in dead_links(path, text, generated) if link.removeprefix("#") not in everywhere] == []
+
+
+def test_a_dead_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# One title\n\n[a](#one-title) [b](#two) [c](other.md) [d](https://example.org)\n")
+    assert dead_links(page, page.read_text(), {}) == ["#two", "other.md"]
+
+
+# Command lines.
+
+
+def command_lines(path: Path) -> list[str]:
+    """The commands in fenced and indented blocks, continued lines joined."""
+    fenced = [block.text for block in blocks(path) if block.language in ("", "sh", "bash", "console")]
+    indented = "\n".join(re.findall(r"^ {4,}(\S.*)$", prose(path), flags=re.MULTILINE))
+    text = re.sub(r"\\\n\s*", " ", "\n".join((*fenced, indented)))
+    return re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?headjax (.+)$", text, flags=re.MULTILINE)
+
+
+def parse(line: str) -> None:
+    """Read a command's words as the command line does."""
+    name, *words = shlex.split(line, comments=True)
+    options = importlib.import_module(f"headjax.commands.{name}").Options
+    typed = [word for word in words if not word.startswith("--config.")]
+    given = {"overrides": ()} if "overrides" in options.__dataclass_fields__ else {}
+    assert given or len(typed) == len(words)
+    parse_options(options, typed, Parser(prog=f"headjax {name}"), **given)
+
+
+LINES = [pytest.param(line, id=f"{by_name(path)}: {line[:40]}") for path in PAGES for line in command_lines(path)]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_command_lines_parse(line):
+    parse(line)
+
+
+def test_the_pages_have_command_lines():
+    assert len(LINES) > 50
+
+
+def test_a_stale_option_is_found():
+    with pytest.raises(Exception, match="--remov-all"):
+        parse("prune model out --remove 3 --remov-all 3")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=by_name)
+def test_commands_and_options_within_sentences_exist(path):
+    for span in re.findall(r"`headjax ([^`]+)`", prose(path)):
+        name, *words = span.split()
+        if not re.fullmatch(r"[a-z]+", name):
+            continue
+        assert name in COMMANDS, span
+        fields = importlib.import_module(f"headjax.commands.{name}").Options.__dataclass_fields__.values()
+        options = [field for field in fields if "option" in field.metadata]
+        known = {f"--{field.name.replace('_', '-')}" for field in options}
+        known |= {other for field in options for other in field.metadata["option"].also} | {"--help"}
+        asked = {word.split("=")[0] for word in words if word.startswith("--") and not word.startswith("--config.")}
+        assert asked <= known, span
+
+
+# Python.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The files that the pages speak of: `model`, a classifier, with `reviews.tsv`, and `decoder`."""
+    folder = tmp_path_factory.mktemp("pages")
+    config = Bert(
+        attention=MultiHead(num_heads=2, head_dim=8),
+        feed_forward=Dense(16),
+        vocab_size=257,
+        max_length=32,
+        width=16,
+        num_layers=2,
+        task=Classification(classes=2),
+    ).build()
+    Model(config, config.initialize(jax.random.key(0)), tokenizer=byte_tokenizer()).save(folder / "model")
+    rows = "".join(f"film {i} is {'good' if i % 3 else 'bad'}\t{int(i % 3 > 0)}\n" for i in range(32))
+    (folder / "reviews.tsv").write_text(f"sentence\tlabel\n{rows}")
+    write_language_folder(folder / "language", max_length=32)
+    (folder / "language" / "model").rename(folder / "decoder")
+    return folder
+
+
+RUNNABLE = [path for path in PAGES if any(block.language == "python" and not block.reason for block in blocks(path))]
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=by_name)
+def test_python_blocks_run_one_after_another(path, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(serialize, "_KINDS", dict(serialize._KINDS))
+    module = type(sys)("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # dataclasses look up their module
+    for block in blocks(path):
+        if block.language == "python" and not block.reason:
+            exec(compile(block.text, by_name(path), "exec"), vars(module))
+
+
+def test_blocks_that_do_not_run_have_a_reason():
+    for path in PAGES:
+        for block in blocks(path):
+            assert block.language != "python" or not block.reason or len(block.reason) > 10
