@@ -21,6 +21,7 @@ extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 4
 nitpicky = True
+smartquotes = False  # `--option` stays as it is typed
 
 html_theme = "furo"
 html_title = f"headjax {__version__}"
