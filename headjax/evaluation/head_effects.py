@@ -60,7 +60,7 @@ def head_effects(
     baseline = _metrics(own, measure)
     by_head: dict[HeadId, dict[str, float]] = {}
     comparisons: dict[HeadId, Comparison] = {}
-    test, compare = _test(own, measure, resamples)
+    test, compare = paired_test(own, measure, resamples)
     for i, head in enumerate(ablation.heads):
         outcomes = _outcomes(ablation, {name: rows[i] for name, rows in ablation.ablated.items()})
         by_head[head] = _metrics(outcomes, measure)
@@ -79,8 +79,8 @@ def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str,
     return {**values, "targets": ablation.weights["loss"]}
 
 
-def _test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
-    """Return the name of the paired test that suits the measure's kind, and the test of an ablation's outcomes."""
+def paired_test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
+    """Return the name of the paired test that suits the measure's kind, and the test of other outcomes."""
     if measure.kind == "binary":
         right = _values(measure, own)
         return "McNemar's exact test", lambda changed: mcnemar(right, _values(measure, changed))

@@ -116,7 +116,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
     elif Path(spec).expanduser().exists() or set(spec) & set("/*.?"):
         task = (_whole_text if split == "all" else _text)(Request(spec, model, length))
     else:
-        raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}")
+        raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}; `headjax tasks` lists them")
     task.fit(model)
     if split == "train":
         if not len(task.data.train):
@@ -126,6 +126,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
 
 
 def _text(asked: Request) -> Task:
+    """Read text that ships with Python, or the held-out part of the user's own."""
     return _measured(asked.path or "python", LanguageConfig(path=asked.path, length=asked.length()), asked.tokenizer())
 
 
@@ -143,6 +144,7 @@ def _glue(name: str) -> Callable[[Request], Task]:
 
 
 def _similarity(asked: Request) -> Task:
+    """Read STS-B's folder, or a table with the columns sentence1, sentence2 and score."""
     if asked.path and is_table(asked.path):
         return _similarity_table(asked)
     # An example holds two sentences of this length.
@@ -224,6 +226,7 @@ def _multi30k(asked: Request) -> Task:
 
 
 def _translation(asked: Request) -> Task:
+    """Read PATH.SOURCE with PATH.TARGET, or a table with columns of both names."""
     path, _, languages = asked.path.rpartition(":")
     source, _, target = languages.partition("-")
     if not path or not target:
@@ -244,6 +247,7 @@ def _mnist(asked: Request) -> Task:
 
 
 def _images(asked: Request) -> Task:
+    """Read a folder of images, `validation/CLASS/*.jpg`, or CIFAR's own files."""
     patches: Any = getattr(asked.model.config, "patches", None)
     return _measured(asked.path, ImageFiles(path=asked.path, size=getattr(patches, "image_size", 0)), None)
 

@@ -1,0 +1,104 @@
+"""`headjax compare`."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.examples import TASK
+from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.core.fields import Count, Size
+from headjax.core.progress import Progress
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.evaluation.task import Task
+    from headjax.models.model import Model
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax compare`."""
+
+    first: str = argument("A", "model directory")
+    second: str = argument("B", "another one")
+    task: str = option(help=TASK, metavar="TASK")
+    batch_size: Size = option(16, "examples per batch")
+    limit: Count = option(0, "use the first N examples; 0 is all")
+    length: Size | None = option(None, "cut texts to N tokens (default: the model's positions, at most 512)")
+    repeats: Size = option(7, "timed forward passes of each model, at least 2")
+
+
+def run(options: Options, progress: Progress) -> Result:
+    """Both models on the same examples: metrics, agreement, significance, parameters, heads, bytes, speed."""
+    import jax
+
+    from headjax.evaluation.comparison import compare
+    from headjax.evaluation.specs import load_task
+    from headjax.heads.head_id import all_heads
+    from headjax.models.model import load
+
+    models = (load(options.first), load(options.second))
+    tasks = (
+        load_task(options.task, models[0], options.length or 0, split="all"),
+        load_task(options.task, models[1], options.length or 0, split="all"),
+    )
+    found = compare(models, tasks, limit=options.limit, batch_size=options.batch_size)
+    seconds = _seconds(models, tasks, options, progress)
+    facts: dict[str, list[float]] = {
+        "parameters": [model.num_parameters for model in models],
+        "heads": [len(all_heads(model.config)) for model in models],
+        "bytes": [sum(array.nbytes for array in jax.tree.leaves(model.params)) for model in models],
+        "seconds_per_batch": seconds,
+    }
+    test = found.significance
+    data: dict[str, Any] = {
+        "metrics": [found.first.metrics, found.second.metrics],
+        "examples": found.first.examples,
+        "agreement": found.agreement,
+        "agreement_measure": found.measure,
+        "test": found.test,
+        "significance": None if test is None else {"difference": test.difference, "p_value": test.p_value},
+        "headline": tasks[0].headline,
+        **facts,
+        "speed_up": seconds[0] / seconds[1],
+        "models": [options.first, options.second],
+    }
+    forms = {"bytes": numbers.size, "seconds_per_batch": numbers.duration}
+    rows: list[tuple[str, Any, Any]] = [
+        (name, numbers.significant(value), numbers.significant(found.second.metrics.get(name)))
+        for name, value in found.first.metrics.items()
+    ]
+    for name, values in facts.items():
+        form = forms.get(name, numbers.count)
+        rows.append((name, form(values[0]), form(values[1])))
+    notes = [
+        f"{found.first.examples:,} examples of {tasks[0].name}. Agreement: {_agreement(found.agreement)}, "
+        f"{found.measure}."
+    ]
+    if test is not None:
+        notes.append(f"{tasks[0].headline}: {test.difference:+.4g}, p = {test.p_value:.3g}, {found.test}.")
+    columns = (Column(""), Column(options.first), Column(options.second))
+    return Result(data, [Table(columns, rows, notes=notes)])
+
+
+def _agreement(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _seconds(
+    models: tuple[Model, Model], tasks: tuple[Task, Task], options: Options, progress: Progress
+) -> list[float]:
+    """Return the median seconds of a forward pass over the first batch, the models in turns."""
+    from headjax.core.timing import time_in_turns
+
+    fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
+    batches = [next(islice(task.batches(options.batch_size, limit=options.limit), 1)) for task in tasks]
+
+    def call(number: int) -> Any:
+        return lambda: fitted[number](batches[number]).hidden
+
+    timed = time_in_turns({"A": call(0), "B": call(1)}, repeats=max(options.repeats, 2), progress=progress)
+    return [timed["A"].median, timed["B"].median]

@@ -1,0 +1,99 @@
+"""`headjax predict`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Count, Size
+from headjax.core.progress import Progress
+from headjax.report.tables import Column, Table
+
+SHOWN = 20
+"""Number of predictions that are printed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """Options of `headjax predict`."""
+
+    model: str = argument("MODEL", "model directory")
+    task: str = option("", "task name, a table (labels may be missing), or a text with an example a line", "TASK")
+    text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
+    out: str = option("", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl")
+    limit: Count = option(0, "predict for the first N examples; 0 is all")
+    batch_size: Size = option(16, "examples per batch")
+    length: Size | None = option(None, "cut texts to N tokens (default: the model's positions, at most 512)")
+    beams: Size = option(4, "hypotheses of a translation")
+
+
+def run(options: Options, progress: Progress) -> Result:
+    """Labels and probabilities, numbers, answers, translations or embeddings."""
+    from headjax.core.files import write_file
+    from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
+    from headjax.models.model import load
+
+    if bool(options.task) == bool(options.text):
+        raise HeadjaxError("--task: give a task or file, or a text with --text, one of them")
+    if options.out and Path(options.out).suffix not in WRITERS:
+        raise HeadjaxError(f"--out: expected a name that ends in {' or '.join(WRITERS)}, got {options.out!r}")
+    model = load(options.model)
+    inputs = Inputs(options.text) if options.text else read_inputs(options.task)
+    length = options.length or 0
+    if inputs is None:
+        found = predict_task(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)
+    else:
+        some = inputs.first(options.limit)
+        with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:
+            found = predict(
+                model, some, length=length, batch_size=options.batch_size, beams=options.beams, progress=bar
+            )
+    if options.out:
+        write_file(Path(options.out), WRITERS[Path(options.out).suffix](found).encode())
+    message = f"predictions: {options.out}" if options.out else ""
+    data = {"predictions": found, "examples": len(found), "model": options.model}
+    return Result(data, [_table(found)], message)
+
+
+def _table(found: Sequence[Mapping[str, Any]]) -> Table:
+    names = [name for name in found[0] if name != "probabilities"]
+    rows = [[_cell(row[name]) for name in names] for row in found[:SHOWN]]
+    notes = [f"{len(found):,} examples" + (f", the first {SHOWN} shown." if len(found) > SHOWN else ".")]
+    if "embedding" in names or "similarity" in names:
+        notes.append("Embeddings are the mean of the last layer's hidden states over the tokens of a text.")
+    return Table([Column(name) for name in names], rows, notes=notes)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], float):
+        return " ".join(f"{one:.3g}" for one in value[:4]) + (f" ... ({len(value)} numbers)" if len(value) > 4 else "")
+    if isinstance(value, list):
+        return " ".join("/".join(map(str, one)) for one in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _as_tsv(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with a column for each class; tabs and line ends in texts become spaces."""
+    rows = [{**{k: v for k, v in row.items() if k != "probabilities"}, **_chances(row)} for row in found]
+    lines = ["\t".join(rows[0])]
+    for row in rows:
+        cells = (one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in row.values())
+        lines.append("\t".join(" ".join(cell.split()) for cell in cells))
+    return "\n".join(lines) + "\n"
+
+
+def _chances(row: Mapping[str, Any]) -> dict[str, float]:
+    return {f"p({name})": value for name, value in row.get("probabilities", {}).items()}
+
+
+def _as_lines(found: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
+
+
+WRITERS = {".tsv": _as_tsv, ".jsonl": _as_lines}
+"""Functions from predictions to the text of a file, by its suffix."""

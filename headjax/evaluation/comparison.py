@@ -1,0 +1,103 @@
+"""Two models on the same examples: the metrics of both, their agreement, and the test of the difference."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.core.errors import HeadjaxError
+from headjax.evaluation.head_effects import RESAMPLES, paired_test
+from headjax.evaluation.measures import Classes, Numbers
+from headjax.evaluation.spans import Spans, normalize_answer
+from headjax.evaluation.task import BATCH_SIZE, Evaluation, Task, measure_task
+from headjax.heads.significance import Comparison
+from headjax.models.inputs import device_batch
+from headjax.models.model import Model
+from headjax.models.outputs import IGNORED
+
+
+class Compared(NamedTuple):
+    """Result of a comparison.
+
+    Attributes:
+        first, second: the evaluation of each model.
+        agreement: share of equal predictions, mean absolute difference or divergence; None where nothing compares.
+        measure: the agreement's definition.
+        test: name of the paired test of the headline; empty where the examples are not the same.
+        significance: its result, the second model's headline minus the first's; None without a test.
+    """
+
+    first: Evaluation
+    second: Evaluation
+    agreement: float | None
+    measure: str
+    test: str
+    significance: Comparison | None
+
+
+def compare(
+    models: tuple[Model, Model], tasks: tuple[Task, Task], *, limit: int = 0, batch_size: int = BATCH_SIZE
+) -> Compared:
+    """Compare two models on a task, which each reads with its own tokenizer.
+
+    Args:
+        models: the models.
+        tasks: the task as loaded for each.
+        limit: number of examples, from the start; 0 is all.
+        batch_size: number of examples of a batch.
+
+    Raises:
+        HeadjaxError: the task does not fit a model, or gives them different measures.
+    """
+    if type(tasks[0].measure) is not type(tasks[1].measure):
+        raise HeadjaxError(f"compare: {tasks[0].name} has different measures for the two models")
+    first, second = (
+        measure_task(model, task, limit=limit, batch_size=batch_size) for model, task in zip(models, tasks, strict=True)
+    )
+    measure, same = tasks[0].measure, _same_inputs(models)
+    agreement, words = _agreement(models, tasks, first, second, limit, batch_size)
+    paired = same or "label" in first.outcomes
+    if not paired or not 2 <= first.examples == second.examples:
+        return Compared(first, second, agreement, words, "", None)
+    name, test = paired_test(first.outcomes, measure, RESAMPLES)
+    return Compared(first, second, agreement, words, name, test(second.outcomes))
+
+
+def _same_inputs(models: tuple[Model, Model]) -> bool:
+    prints = [model.tokenizer.fingerprint if model.tokenizer is not None else "" for model in models]
+    return prints[0] == prints[1]
+
+
+def _agreement(
+    models: tuple[Model, Model], tasks: tuple[Task, Task], first: Evaluation, second: Evaluation, limit: int, size: int
+) -> tuple[float | None, str]:
+    measure, other = tasks[0].measure, tasks[1].measure
+    if isinstance(measure, Spans) and isinstance(other, Spans):
+        ours, theirs = measure.answers(first.outcomes), other.answers(second.outcomes)
+        pairs = [(normalize_answer(ours[number]), normalize_answer(theirs[number])) for number in ours.keys() & theirs]
+        return float(np.mean([one == two for one, two in pairs])), "share of questions with equal answers"
+    if isinstance(measure, Classes | Numbers) and first.examples == second.examples:
+        a, b = first.outcomes["prediction"], second.outcomes["prediction"]
+        if isinstance(measure, Classes):
+            return float((a == b).mean()), "share of equal predictions"
+        return float(np.abs(a - b).mean()), "mean absolute difference of predictions"
+    if not _same_inputs(models):
+        return None, "none: the models have different tokenizers"
+    return _divergence(models, tasks, limit, size), "mean KL(A, B) of the predicted tokens, nats"
+
+
+def _divergence(models: tuple[Model, Model], tasks: tuple[Task, Task], limit: int, batch_size: int) -> float:
+    """Return the mean over positions of sum_v p_A(v) (log p_A(v) - log p_B(v)), in nats."""
+    fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
+    total, count = 0.0, 0.0
+    for batch in tasks[0].batches(batch_size, limit=limit):
+        logs = [jax.nn.log_softmax(model(device_batch(model.config, batch)).require_logits()) for model in fitted]
+        if logs[0].shape != logs[1].shape:
+            raise HeadjaxError(f"compare: the models have {logs[0].shape[-1]} and {logs[1].shape[-1]} tokens")
+        present = np.asarray(batch["labels"]) != IGNORED if "labels" in batch else np.ones(logs[0].shape[:2], bool)
+        divergence = np.asarray((jnp.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=-1))
+        total, count = total + float(divergence[present].sum()), count + float(present.sum())
+    return total / max(count, 1.0)

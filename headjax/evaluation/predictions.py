@@ -1,0 +1,294 @@
+"""Predictions of a model, example by example: classes, numbers, answers, translations, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.progress import Update
+from headjax.data.encoding import encode_sequences, padding_id
+from headjax.data.examples import sequences
+from headjax.data.files import read_lines
+from headjax.data.forms.questions import QuestionForm
+from headjax.data.glue import GLUE, Glue
+from headjax.data.loading import load_rows
+from headjax.data.rows import Row
+from headjax.data.stream import evaluation_batches
+from headjax.data.text_rows import header, is_table, table_rows, translation_pairs
+from headjax.evaluation.spans import Spans
+from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
+from headjax.evaluation.task import measure_of
+from headjax.models.beam import beam_search
+from headjax.models.encoder import EncoderModel
+from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.model import Model
+from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, texts_of
+from headjax.models.tasks import Regression, Span, TokenClassification
+from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "text": ("sentence", "sentence1", "text", "source", "question"),
+    "second": ("sentence2", "context"),
+    "given": ("label", "score", "target", "answer"),
+}
+"""Columns of a table by the field that they fill; the first that the table has is taken."""
+
+Prediction = dict[str, Any]
+"""A prediction by field, see `predict`."""
+
+
+class Inputs(NamedTuple):
+    """Texts to predict for.
+
+    Attributes:
+        texts: the texts; the questions, or the sources of translations.
+        second: the second text of each pair, or the context of each question; empty without pairs.
+        given: labels, scores, answers or translations as the file has them, which are only shown; empty without.
+    """
+
+    texts: Sequence[str]
+    second: Sequence[str] = ()
+    given: Sequence[str] = ()
+
+    def first(self, limit: int) -> Inputs:
+        """Return the first texts; all of them if the limit is 0."""
+        return Inputs(*(column[: limit or None] for column in self))
+
+
+def read_inputs(spec: str) -> Inputs | None:
+    """Return the texts of a task or file; None for a task whose examples are no texts, or have windows (`squad`).
+
+    Args:
+        spec: a GLUE task, `translation:PATH:SOURCE-TARGET`, a table with the columns of `COLUMNS` (labels may be
+            missing), or a text file with an example on each line.
+
+    Raises:
+        DataError: a file that cannot be read, or a table without a column of texts.
+    """
+    name, _, path = spec.partition(":")
+    if name in GLUE:
+        return _inputs(Glue(name=name, path=path).table().read()["validation"], "label")
+    if name == "translation":
+        place, _, languages = path.rpartition(":")
+        source, _, target = languages.partition("-")
+        rows = [*translation_pairs(place, source, target)]
+        return Inputs([row.values["source"] for row in rows], (), [row.values["target"] for row in rows])
+    if is_table(spec):
+        names = header(spec)
+        found = {field: next((one for one in some if one in names), "") for field, some in COLUMNS.items()}
+        if not found["text"]:
+            expected = ", ".join(COLUMNS["text"])
+            raise DataError(f"{spec}: expected a column of texts ({expected}); it has {', '.join(names[:8])}")
+        return _inputs([*table_rows(spec, {field: one for field, one in found.items() if one})], "given")
+    if Path(spec).expanduser().is_file():
+        lines = (line.strip() for line in read_lines(Path(spec).expanduser()))
+        return Inputs([line for line in lines if line])
+    return None
+
+
+def _inputs(rows: Sequence[Row], given: str) -> Inputs:
+    columns = ([row.values[name] for row in rows if name in row.values] for name in ("text", "second", given))
+    return Inputs(*columns)
+
+
+def predict(
+    model: Model,
+    inputs: Inputs,
+    *,
+    length: int = 0,
+    batch_size: int = 16,
+    beams: int = 4,
+    progress: Update | None = None,
+) -> list[Prediction]:
+    """Return a model's predictions for texts, in their order.
+
+    Every prediction has `text` (and `second`, and `given` where the inputs have them), and by the model's output
+
+    * of a classifier `label`, its `probability`, and the `probabilities` of all classes by name;
+    * of a regression `number`;
+    * of a classifier of tokens `tokens`, pairs of a token and its label;
+    * of a span the `answer` to the question `text` in the context `second`, and its `score`, the sum of two logits;
+    * of an encoder-decoder the `translation`, by beam search;
+    * of any other encoder the `embedding`, the mean of the last layer's hidden states over the text's tokens (special
+      tokens included); for pairs the `similarity`, the cosine of both embeddings.
+
+    Args:
+        model: the model, with its tokenizer.
+        inputs: the texts.
+        length: greatest number of tokens of an example; 0 is that of `headjax.load_task`.
+        batch_size: number of examples of a batch.
+        beams: number of hypotheses of a translation.
+        progress: called after every batch with the number of batches done.
+
+    Raises:
+        HeadjaxError: no texts, no tokenizer, or a model whose predictions are continuations.
+    """
+    if not inputs.texts:
+        raise DataError("predict: there are no texts")
+    config, output = model.config, getattr(model.config, "output", None)
+    request = Request("", model, length)
+    if isinstance(config, EncoderDecoderModel):
+        found = _translated(model, inputs.texts, beams, batch_size, progress)
+    elif not isinstance(config, EncoderModel):
+        raise HeadjaxError("predict: it needs an encoder or an encoder-decoder; headjax generate continues texts")
+    elif isinstance(output, Span):
+        found = _answered(model, inputs, request, batch_size)
+    elif inputs.second and not isinstance(output, Classification | Regression | TokenClassification):
+        sides = [list(_embedded(model, texts, request, batch_size)) for texts in (inputs.texts, inputs.second)]
+        found = [{"similarity": _cosine(*pair)} for pair in zip(*sides, strict=True)]
+    elif isinstance(output, Classification | Regression | TokenClassification):
+        found = _headed(model, inputs, request, batch_size, progress)
+    else:
+        found = [{"embedding": one.tolist()} for one in _embedded(model, inputs.texts, request, batch_size)]
+    shown = {"text": inputs.texts, "second": inputs.second, "given": inputs.given}
+    known = {name: column for name, column in shown.items() if column}
+    return [{**{name: column[i] for name, column in known.items()}, **one} for i, one in enumerate(found)]
+
+
+def predict_task(model: Model, spec: str, *, length: int = 0, limit: int = 0, batch_size: int = 16) -> list[Prediction]:
+    """Return a model's predictions for a task whose examples are images or questions with windows.
+
+    The fields are those of `predict`; images have their number as `example`.
+
+    Raises:
+        HeadjaxError: the task does not fit the model, or is neither.
+    """
+    task = load_task(spec, model, length, split="all")
+    if isinstance(task.measure, Spans):
+        outcomes = _outcomes(model, task.measure, task.batches(batch_size, limit=limit))
+        questions = task.measure.windows.questions
+        return [
+            {"text": questions[number].text, "given": questions[number].answers[0], "answer": answer}
+            for number, answer in task.measure.answers(outcomes).items()
+        ]
+    output = getattr(model.config, "output", None)
+    if not isinstance(output, Classification | DistilledClassification):
+        raise HeadjaxError(f"predict: {spec} is neither texts, images nor questions")
+    names = names_or_numbers(model.config)
+    found: list[Prediction] = []
+    for batch in task.batches(batch_size, limit=limit):
+        labels = [int(label) for label in batch["labels"]]
+        chances = np.asarray(jax.nn.softmax(model(batch).require_logits()))
+        classes = (_class(row, names) for row in chances)
+        found += [
+            {"example": len(found) + i, "given": names[label] if 0 <= label < len(names) else "", **one}
+            for i, (label, one) in enumerate(zip(labels, classes, strict=True))
+        ]
+    return found[: task.count(limit)]
+
+
+def _batches(
+    model: Model, texts: Sequence[str], second: Sequence[str] | None, request: Request, batch_size: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield batches of texts or pairs without labels; a last batch is filled up with empty rows."""
+    tokenizer, length = request.tokenizer(), request.length()
+    encoded = encode_sequences(tokenizer, texts, second, max_length=length)
+    columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+    source = sequences(columns, {}, padding_id(tokenizer), length)
+    for batch in evaluation_batches(source, min(batch_size, len(texts))):
+        yield {name: array for name, array in batch.items() if name != "labels"}
+
+
+def _headed(
+    model: Model, inputs: Inputs, request: Request, batch_size: int, progress: Update | None
+) -> list[Prediction]:
+    """Return the predictions of a classifier or a regression."""
+    output, names = getattr(model.config, "output", None), names_or_numbers(model.config)
+    found: list[Prediction] = []
+    for number, batch in enumerate(_batches(model, inputs.texts, inputs.second or None, request, batch_size), start=1):
+        logits = model(batch).require_logits().astype(jnp.float32)
+        if isinstance(output, Regression):
+            found += [{"number": row[0] if len(row) == 1 else row} for row in np.asarray(logits).tolist()]
+        elif isinstance(output, TokenClassification):
+            best, backend = np.asarray(jnp.argmax(logits, axis=-1)), request.tokenizer().backend
+            for ids, present, classes in zip(batch["input_ids"], batch["attention_mask"], best, strict=True):
+                some = np.flatnonzero(present)
+                found.append({"tokens": [[backend.id_to_token(int(ids[t])), names[classes[t]]] for t in some]})
+        else:
+            found += [_class(row, names) for row in np.asarray(jax.nn.softmax(logits))]
+        if progress is not None:
+            progress(number, {})
+    return found[: len(inputs.texts)]
+
+
+def _class(probabilities: np.ndarray, names: Sequence[str]) -> Prediction:
+    best = int(np.argmax(probabilities))
+    by_name = {name: float(one) for name, one in zip(names, probabilities, strict=True)}
+    return {"label": names[best], "probability": float(probabilities[best]), "probabilities": by_name}
+
+
+def _embedded(model: Model, texts: Sequence[str], request: Request, batch_size: int) -> Iterator[np.ndarray]:
+    """Yield the mean of the hidden states of every text."""
+    left = len(texts)
+    for batch in _batches(model, texts, None, request, batch_size):
+        present = np.asarray(batch["attention_mask"], np.float32)[..., None]
+        hidden = np.asarray(model(batch).hidden, np.float32)
+        means = np.where(present > 0, hidden, 0.0).sum(axis=1) / np.maximum(present.sum(axis=1), 1.0)
+        yield from means[:left]
+        left -= len(means[:left])
+
+
+def _cosine(first: np.ndarray, second: np.ndarray) -> float:
+    return float(first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-9))
+
+
+def _translated(
+    model: Model, texts: Sequence[str], beams: int, batch_size: int, progress: Update | None
+) -> list[Prediction]:
+    found: list[Prediction] = []
+    size = min(batch_size, len(texts))
+    end = end_of_text(Request("", model, 0).tokenizer())
+    if end is None:
+        raise DataError("tokenizer: it has no eos_token, which beam search needs")
+    whole = prompt_batch(model, texts)
+    for number, start in enumerate(range(0, len(texts), size), start=1):
+        rows = [min(row, len(texts) - 1) for row in range(start, start + size)]
+        batch = {name: array[rows] for name, array in whole.items()}
+        limit = new_tokens(model.config, batch)
+        best = beam_search(model, batch, beams=max(beams, 1), max_new_tokens=limit, end_token=end)
+        tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
+        count = min(size, len(texts) - start)
+        found += [{"translation": text} for text in texts_of(model, batch, tokens, lengths, end, count)]
+        if progress is not None:
+            progress(number, {})
+    return found
+
+
+def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -> list[Prediction]:
+    """Return the best spans of the contexts; the questions need no right answers."""
+    if not inputs.second:
+        raise DataError("predict: the model answers questions; give a table with the columns question and context")
+    pairs = enumerate(zip(inputs.texts, inputs.second, strict=True))
+    rows = [
+        Row(f"question {i}", {"id": str(i), "question": q, "context": c, "answers": ("",), "start": 0})
+        for i, (q, c) in pairs
+    ]
+    length = request.length(SQUAD_LENGTH)
+    form = QuestionForm(length=length, stride=max(0, min(QuestionForm.stride, (length - 64) // 2)))
+    data = load_rows(form, {"validation": rows}, request.tokenizer(), {})
+    measure = measure_of(data)
+    if not isinstance(measure, Spans):
+        raise DataError("predict: the questions have no windows")
+    outcomes = _outcomes(model, measure, evaluation_batches(data.validation, min(batch_size, len(data.validation))))
+    outcomes = {name: column[: len(data.validation)] for name, column in outcomes.items()}
+    scores: dict[int, float] = {}
+    for score, window in zip(outcomes["score"], outcomes["window"], strict=True):
+        question = measure.windows.windows[int(window)].question
+        scores[question] = max(float(score), scores.get(question, -np.inf))
+    return [{"answer": text, "score": scores[question]} for question, text in measure.answers(outcomes).items()]
+
+
+def _outcomes(model: Model, measure: Spans, batches: Iterator[Any]) -> dict[str, np.ndarray]:
+    found: list[dict[str, np.ndarray]] = []
+    for batch in batches:
+        answer = model(batch)
+        one = {name: np.asarray(outcome(answer, batch)) for name, outcome in measure.outcomes().items()}
+        present = np.asarray(batch["context_mask"]).any(axis=1)  # a last batch is filled up with empty rows
+        found.append({name: column[present] for name, column in one.items()})
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
