@@ -32,9 +32,11 @@ _LAZY = {
     "all_heads": "headjax.heads.head_id",
     "beam_search": "headjax.models.beam",
     "convert": "headjax.conversion",
+    "demo_model": "headjax.quickstart.decoder",
     "distill": "headjax.training.distillation",
     "evaluate": "headjax.evaluation.evaluate",
     "evaluate_task": "headjax.evaluation.task",
+    "evaluation_batches": "headjax.data.stream",
     "from_huggingface": "headjax.hub.importing",
     "generate": "headjax.models.generation",
     "load": "headjax.models.model",
@@ -56,8 +58,13 @@ _LAZY = {
     "with_task": "headjax.models.recipe",
 }
 
+_MODULES = {"gates": "headjax.heads.gates", "plots": "headjax.plots"}
+"""Modules with a short public name."""
+
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _LAZY:
         raise AttributeError(f"module 'headjax' has no attribute {name!r}")
     found = getattr(importlib.import_module(_LAZY[name]), name)
@@ -70,7 +77,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted([*globals(), *_LAZY, *_MODULES])
 
 
-__all__ = ["__version__", *_LAZY]  # noqa: PLE0604
+__all__ = ["__version__", *_LAZY, *_MODULES]  # noqa: PLE0604

@@ -78,11 +78,6 @@ WHOLE_PROGRAM = {
 OUTSIDE = {"configs", "docs", "notebooks"}
 """Folders of tests that mirror a folder beside the package."""
 
-UNMIRRORED = {
-    "quickstart",
-}
-"""Packages whose tests do not mirror them yet."""
-
 
 class Import(NamedTuple):
     """One import of a module of headjax by another."""
@@ -203,13 +198,12 @@ def nameless() -> list[Path]:
 
 
 def test_every_module_has_its_test_file():
-    assert not [str(test) for test in untested() if test.parts[0] not in UNMIRRORED]
+    assert not untested()
 
 
 def test_every_test_file_names_a_module():
-    assert not [str(test) for test in nameless() if test.parts[0] not in UNMIRRORED]
+    assert not nameless()
 
 
 def test_the_lists_of_test_files_are_no_longer_than_needed():
     assert all((TESTS / name).is_file() for name in WHOLE_PROGRAM)
-    assert {test.parts[0] for test in (*untested(), *nameless())} >= UNMIRRORED

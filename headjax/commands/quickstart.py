@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, Result, option
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
-from headjax.quickstart.settings import BATCH_SIZE, STEPS
+from headjax.quickstart.settings import BATCH_SIZE, LENGTH, SEEDS, SHORT, STEPS
+
+if TYPE_CHECKING:
+    from headjax.quickstart.study import Study
+    from headjax.quickstart.subject import Variant
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,44 +23,73 @@ class Options(CommandOptions):
 
     workdir: str = option("runs/quickstart", "folder of everything that it writes", "D")
     path: str = option("", "your own text: a file, a folder or a glob", "P")
-    steps: Size = option(STEPS, "training steps of a model")
-    batch_size: Size = option(BATCH_SIZE, "blocks of 128 tokens a step")
+    train_steps: Size | None = option(
+        None, "training steps of each small model", also=("--steps",), shown=f"{SHORT}; with your own text {STEPS}"
+    )
+    batch_size: Size = option(BATCH_SIZE, f"blocks of {LENGTH} tokens a step")
 
 
 def run(options: Options, progress: Progress) -> Result:
-    """Trains a small decoder in three formulations, scores, prunes, converts, compares, writes `report.html`."""
+    """Take a small language model's heads apart, train three formulations, and write `report.html`."""
     from headjax.quickstart.page import cost_table, write_report
     from headjax.quickstart.study import run_study
 
     workdir = Path(options.workdir)
-    study = run_study(workdir, steps=options.steps, path=options.path, batch_size=options.batch_size, progress=progress)
+    study = run_study(
+        workdir, steps=options.train_steps, path=options.path, batch_size=options.batch_size, progress=progress
+    )
     report = write_report(study, workdir / "report.html")
+    return Result(study_data(study) | {"report": str(report)}, [cost_table(study)], f"report: {report}")
 
-    def entry(variant: Any) -> dict[str, Any]:
+
+def study_data(study: Study) -> dict[str, Any]:
+    """Return the study as JSON data."""
+    text, subject = study.text, study.subject
+    runs = {name: some[0] for name, some in study.trained.items()}
+    scores = study.heads.scores
+
+    def entry(variant: Variant) -> dict[str, Any]:
         common = {
             "model": str(variant.path),
             "parameters": variant.model.num_parameters,
-            "perplexity": variant.perplexity,
-            "forward_seconds": study.timings[variant.name].median,
+            "perplexity": math.exp(variant.loss),
+            "bits_per_byte": text.bits(variant.loss),
         }
         return common | dict(variant.details)
 
-    data = {
-        "perplexity": {name: run.metrics["perplexity"] for name, run in study.trained.items()},
-        "parameters": {name: run.model.num_parameters for name, run in study.trained.items()},
-        "models": {name: str(run.path) for name, run in study.trained.items()},
-        "scores": {
-            name: {
-                score: {str(head): value for head, value in values.items()} for score, values in scores.values.items()
-            }
-            for name, scores in study.scores.items()
+    return {
+        "subject": subject,
+        "perplexity": {name: run.metrics["perplexity"] for name, run in runs.items()} | {subject: math.exp(study.loss)},
+        "bits_per_byte": {name: text.bits(loss) for name, loss in {subject: study.loss, **study.counts}.items()},
+        "trained": {
+            name: [{"seed": seed, **run.metrics} for seed, run in zip(SEEDS, some, strict=False)]
+            for name, some in study.trained.items()
         },
-        "selection": {"task": study.text, "split": "train", "examples": study.scores["standard"].examples},
-        "evaluation": {"task": study.text, "split": "validation", "examples": len(study.data.validation)},
-        "pruning": study.pruning,
+        "train_steps": study.steps,
+        "parameters": {name: run.model.num_parameters for name, run in runs.items()}
+        | {subject: study.model.num_parameters},
+        "models": {name: str(run.path) for name, run in runs.items()} | {subject: str(study.path)},
+        "samples": [{"prompt": prompt, "text": written} for prompt, written in study.samples],
+        "roles": {
+            name: {"head": str(role.head), "weight": role.weight, "uniform": role.uniform}
+            for name, role in study.heads.roles.items()
+        },
+        "scores": {
+            subject: {name: {str(head): value for head, value in some.items()} for name, some in scores.values.items()}
+        },
+        "selection": {"task": text.name, "split": "train", "examples": scores.examples},
+        "evaluation": {"task": text.name, "split": "validation", "examples": len(text.held_out)},
+        "pruning": {
+            subject: {
+                order: [(share, text.perplexity(bits)) for share, bits in points]
+                for order, points in study.heads.curves.items()
+            }
+        },
         "pruned": [entry(variant) for variant in study.pruned],
         "converted": [entry(variant) for variant in study.converted],
-        "report": str(report),
+        "generating": {
+            name: {"seconds": timing.median, "low": timing.low, "high": timing.high}
+            for name, timing in study.timings.items()
+        },
         "seconds": study.seconds,
     }
-    return Result(data, [cost_table(study)], f"report: {report}")

@@ -73,7 +73,8 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
 
     Args:
         spec: one of
-            * `python`: held-out text that ships with Python, language modelling;
+            * `python`: held-out text that ships with Python (language reference and docstrings), language modelling;
+            * `python_code`: held-out files of the standard library's source code, language modelling;
             * a GLUE task (`sst2`, `cola`, `mrpc`, `stsb`, `rte`, `mnli`, `qnli`, `qqp`), found under the folder that
               the environment variable HEADJAX_DATA names, or `NAME:FOLDER`;
             * `sentence_similarity`: STS-B for models that embed sentences, likewise; `sentence_similarity:FILE` is a
@@ -128,6 +129,10 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
 def _text(asked: Request) -> Task:
     """Read text that ships with Python, or the held-out part of the user's own."""
     return _measured(asked.path or "python", LanguageConfig(path=asked.path, length=asked.length()), asked.tokenizer())
+
+
+def _code(asked: Request) -> Task:
+    return _measured("python_code", LanguageConfig(embedded="code", length=asked.length()), asked.tokenizer())
 
 
 def _whole_text(asked: Request) -> Task:
@@ -287,6 +292,7 @@ def _is_real(label: str) -> bool:
 
 NAMED: Mapping[str, Callable[[Request], Task]] = {
     "python": _text,
+    "python_code": _code,
     **{name: _glue(name) for name in GLUE},
     SIMILARITY: _similarity,
     "squad": _squad,

@@ -1,0 +1,76 @@
+"""Every notebook runs from top to bottom in a tiny setting, and its cells say what they should."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.closeness import tolerance
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+SUMS = 4 * 10 * 128 + 4 * 256 + 2048
+"""Terms on the way to a loss of the decoder that headjax carries."""
+
+
+def run(name, folder, **settings):
+    """Run a notebook with other settings; return all that it prints, and the number of its plots."""
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    for key, value in settings.items():
+        assert re.search(rf"^{key} = ", cell.source, flags=re.M)
+        cell.source += f"\n{key} = {value!r}"
+    # A kernel of its own must not see the eight devices of this process, nor the warnings-as-errors of pytest.
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    plots = sum("image/png" in output.get("data", {}) for output in outputs)
+    return "".join(output.get("text", "") for output in outputs if output.output_type == "stream"), plots
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory):
+    return run("quickstart", tmp_path_factory.mktemp("notebook"), BLOCKS=8, SCORED=8)
+
+
+def test_the_quickstart_removes_heads_for_real(quickstart):
+    printed, plots = quickstart
+    gated, removed = map(float, re.search(r"gated ([\d.]+), removed ([\d.]+)", printed).groups())
+    assert gated == pytest.approx(removed, rel=tolerance(SUMS), abs=0.001)
+    assert f"perplexity after loading: {removed:.3f}" in printed
+    assert plots == 3
+
+
+def test_the_quickstart_shows_that_heads_matter(quickstart):
+    rows = re.findall(r"^(least|random)[^:]*: 0% ([\d.]+).* 100% ([\d.]+)$", quickstart[0], flags=re.M)
+    assert len(rows) == 2
+    for _, whole, none in rows:
+        assert float(none) > 1.5 * float(whole)
+
+
+def test_sharing_costs_less_calibrated_and_nothing_at_full_rank(tmp_path):
+    printed, plots = run("sharing", tmp_path, BLOCKS=8, CALIBRATION=16, TARGETS=["grouped:kv_heads=1"])
+    whole = float(re.search(r"all heads: perplexity ([\d.]+)", printed)[1])
+    plain, calibrated = map(float, re.search(r"plain +([\d.]+)  calibrated +([\d.]+)", printed).groups())
+    assert whole < calibrated < plain
+    error, exact = map(float, re.search(r"relative error (\S+), perplexity ([\d.]+)", printed).groups())
+    assert error < 1e-4
+    assert exact == pytest.approx(whole, rel=1e-3)
+    assert plots == 1
+
+
+def test_sharding_gives_one_loss_on_every_mesh(tmp_path):
+    printed, _ = run("sharding", tmp_path, MESHES=[{"data": 8}, {"data": 2, "fsdp": 2, "model": 2}])
+    losses = [float(loss) for loss in re.findall(r"loss after 3 steps ([\d.]+)", printed)]
+    assert losses == pytest.approx([losses[0]] * 2, rel=tolerance(SUMS))
+    assert len(losses) == 2
+    assert re.search(r"\['query'\].*'fsdp'.*'model'", printed)
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_repository_holds_no_outputs_and_no_private_names(path):
+    notebook = nbformat.read(path, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs and cell.execution_count is None for cell in cells)
+    assert not re.search(r"from headjax\.|import headjax\.", json.dumps([cell.source for cell in cells]))
