@@ -43,9 +43,10 @@ def write_report(study: Study, path: Path) -> Path:
     summary = (
         f"A language model of {numbers.count(model.num_parameters)} parameters needs its {count} heads: without any, "
         f"a byte of {study.text.name} costs {relative_change(none, whole)} more bits. It does not need all of them: "
-        f"without the half that importance places last it costs {least} more, without a random half {any_half}; and they can "
-        f"share, as `{best.details['to']}` shows, which keeps {cache / before:.0%} of the cache at {shared} more."
-        f"\n\nHeads are chosen on training text and judged on {study.text.held_out.size:,} held-out tokens. "
+        f"without the half that importance places last it costs {least} more, without a random half {any_half}; and "
+        f"they can share, as `{best.details['to']}` shows, which keeps {cache / before:.0%} of the cache at {shared} "
+        "more.\n\n"
+        f"Heads are chosen on training text and judged on {study.text.held_out.size:,} held-out tokens. "
         f"The page ends with what {len(study.trained)} formulations learn from the same text in {study.steps} steps."
     )
     facts = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,8 +148,20 @@ class Text:
 
     def loss(self, model: Model, removed: Sequence[HeadId] = ()) -> float:
         """Return the loss in nats per held-out token, with some heads gated off."""
+        return self.measure(model, removed)[0]
+
+    def measure(self, model: Model, removed: Sequence[HeadId] = ()) -> tuple[float, float]:
+        """Return the loss, and the median seconds of a batch of `BATCH` blocks.
+
+        The first batch, which compiles, is not timed.
+        """
         gates = without(model.config, removed)
-        return evaluate(model, batches(self.held_out), gates=gates)["loss"]
+        losses, seconds = [], []
+        for batch in batches(self.held_out):
+            started = time.perf_counter()
+            losses.append(evaluate(model, [batch], gates=gates)["loss"])
+            seconds.append(time.perf_counter() - started)
+        return statistics.fmean(losses), statistics.median(seconds[1:] or seconds)
 
     def bits(self, loss: float) -> float:
         """Return bits per byte of a loss in nats per token."""
@@ -229,9 +243,10 @@ def remove(model: Model, scores: Scores, text: Text, workdir: Path) -> list[Vari
         smaller = prune(model, removed)
         path = workdir / f"pruned-{fraction:.0%}".rstrip("%")
         smaller.save(path)
-        loss = text.loss(smaller)
+        loss, seconds = text.measure(smaller)
         details = {
             "fraction": fraction,
+            "forward_seconds": seconds,
             "removed": [str(head) for head in sorted(removed)],
             "loss": loss,
             "masked_loss": text.loss(model, removed),
@@ -251,16 +266,18 @@ def share(model: Model, text: Text, workdir: Path, progress: Progress) -> list[V
                 ending = "-calibrated" if calibrated else ""
                 path = workdir / f"converted-{target.replace(':', '-').replace('=', '-')}{ending}"
                 conversion.model.save(path)
+                loss, seconds = text.measure(conversion.model)
                 details = {
                     "to": target,
                     "calibrated": calibrated,
+                    "forward_seconds": seconds,
                     "error_per_layer": [
                         {"stack": error.stack, "layer": error.layer, "relative_error": error.relative_error}
                         for error in conversion.errors
                     ],
                 }
                 name = f"to {target}{', calibrated' if calibrated else ''}"
-                variants.append(Variant(name, conversion.model, path, text.loss(conversion.model), details))
+                variants.append(Variant(name, conversion.model, path, loss, details))
                 bar(len(variants), {})
     return variants
 

@@ -74,6 +74,7 @@ def test_every_model_is_an_ordinary_model_directory(result):
         assert model.num_parameters == entry["parameters"]
         assert model.tokenizer is not None
         assert math.isfinite(entry["bits_per_byte"])
+        assert 0 < entry["forward_seconds"] < result["seconds"]
     assert load(result["pruned"][-1]["model"]).config.attentions()["decoder"][0].num_heads == 0
 
 
