@@ -69,7 +69,7 @@ def run(progress: Progress = silent) -> BenchResult:
 
 
 def _sources(folder: str) -> dict[str, Source]:
-    """The same paragraphs as blocks, in buckets of length, and packed on disk."""
+    """Return sources of one text: as blocks, in buckets of length, and packed on disk."""
     texts = [part for document in embedded_corpus() for part in paragraphs(document.text) if part.strip()]
     tokenizer = train_bpe(texts, 4096)
     encoded = [ids for ids in tokenizer.encode(texts) if 0 < len(ids) <= LENGTH]

@@ -80,7 +80,7 @@ def prompts_of(options: Options) -> list[str]:
     """Return the prompts that the options name.
 
     Raises:
-        HeadjaxError: there are none, or both a file and prompts.
+        HeadjaxError: no prompt is given, or both a file and prompts are.
         DataError: a file that cannot be read.
     """
     from pathlib import Path

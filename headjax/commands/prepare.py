@@ -161,7 +161,7 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options) -> Tokenizer:
 
 
 def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """Texts until there are so many characters of them."""
+    """Yield texts until they have a number of characters together."""
     for text in texts:
         if characters <= 0:
             return

@@ -287,7 +287,7 @@ def output_difference(before: Model, after: Model, batches: Iterable[Batch]) -> 
         distances.append(float((present * jnp.square(old - new)).sum()))
         sizes.append(float((present * jnp.square(old)).sum()))
     if not sizes:
-        raise DataError("batches: there are none to compare the models on")
+        raise DataError("batches: no batch to compare the models on")
     return float((sum(distances) / max(sum(sizes), 1e-30)) ** 0.5)
 
 

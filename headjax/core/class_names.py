@@ -19,7 +19,7 @@ def class_numbers(count: int) -> tuple[str, ...]:
 
 
 def tell_nothing(names: Sequence[str]) -> bool:
-    """Whether the names are the class numbers alone (`0`, `1` or `LABEL_0`, `LABEL_1`), or there are none."""
+    """Return whether the classes have no names but their numbers (`0`, `1` or `LABEL_0`, `LABEL_1`)."""
     found = [_NUMBERED.fullmatch(name) for name in names]
     return all(match is not None and int(match[1]) == number for number, match in enumerate(found))
 

@@ -70,7 +70,7 @@ class Tensor:
         return self.size // max(self.fan_in, 1) // max(math.prod(self.shape[: self.stacked]), 1)
 
     def stack(self, count: int) -> Tensor:
-        """The same tensor once per layer of a run of `count` layers, along a new leading axis `layers`."""
+        """Return the tensor of `count` equal layers, stacked along a new leading axis `layers`."""
         return dataclasses.replace(
             self,
             shape=(count, *self.shape),

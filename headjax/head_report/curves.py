@@ -64,7 +64,7 @@ class Judge(NamedTuple):
 
     Attributes:
         task: the task, on whose evaluation examples.
-        limit: only the first so many of them; 0 is all.
+        limit: number of examples, the first ones; 0 is all.
         batch_size: examples of one batch.
         buckets: see `Task.batches`.
     """

@@ -43,7 +43,7 @@ POINT = 0.01
 """Loss that does not count: one point of a metric between 0 and 1."""
 
 RELATIVE = 0.05
-"""The same for metrics that are not: a share of the baseline."""
+"""Loss that counts as none for other metrics, as a share of the baseline."""
 
 
 def write_report(study: HeadStudy, path: str | Path) -> Path:

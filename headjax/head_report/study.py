@@ -36,7 +36,7 @@ class StudyConfig(Checked):
     """Settings of the measurements.
 
     Attributes:
-        limit: evaluate on the first so many examples; 0 is all.
+        limit: number of examples to evaluate on, the first ones; 0 is all.
         batch_size: examples of one batch.
         buckets: see `Task.batches`.
         orders: see `CurveConfig.parse`.

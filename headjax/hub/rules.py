@@ -65,7 +65,7 @@ class OneForm(TensorForm):
 
 @dataclasses.dataclass(frozen=True)
 class Same(OneForm):
-    """The same shape on both sides: embedding tables, norms."""
+    """A tensor with one shape on both sides: embedding tables, norms."""
 
     def shape_of(self, ours: Tensor) -> tuple[int, ...]:
         return ours.shape

@@ -188,7 +188,7 @@ class ModelConfig(Checked, abc.ABC):
         return jnp.asarray(jnp.size(batch["input_ids"]))
 
     def for_evaluation(self) -> ModelConfig:
-        """The same model with the loss that evaluation reports, where training's differs (label smoothing)."""
+        """Return the model with the loss that evaluation reports, without training's label smoothing."""
         return self
 
     def initialize(self, key: jax.Array) -> Params:

@@ -1,4 +1,4 @@
-"""What the quickstart does, from the text to every number of its page."""
+"""The quickstart's study: from the text to every number of its page."""
 
 from __future__ import annotations
 
@@ -111,12 +111,6 @@ def run_study(
     heads = study_heads(model, text, progress)
     pruned = remove(model, heads.scores, text, workdir)
     converted = share(model, text, workdir, progress)
-    generating = {subject: model} | {
-        variant.name: variant.model
-        for variant in (*pruned, *converted)
-        if str(variant.details.get("fraction")) in GENERATING
-        or (variant.details.get("to") in GENERATING and variant.details["calibrated"])
-    }
     return Study(
         text=text,
         subject=subject,
@@ -130,10 +124,20 @@ def run_study(
         converted=converted,
         trained=trained,
         curves={name: read_metrics(_run_folder(workdir, name, SEEDS[0]) / "metrics.jsonl") for name in FORMULATIONS},
-        timings=time_generation(generating, text),
+        timings=time_generation({subject: model} | _generating((*pruned, *converted)), text),
         steps=steps,
         seconds=time.perf_counter() - started,
     )
+
+
+def _generating(variants: Sequence[Variant]) -> dict[str, Model]:
+    """Return the models of `GENERATING` by name; of conversions the calibrated ones."""
+    return {
+        variant.name: variant.model
+        for variant in variants
+        if str(variant.details.get("fraction")) in GENERATING
+        or (variant.details.get("to") in GENERATING and variant.details["calibrated"])
+    }
 
 
 def _train(

@@ -1,4 +1,4 @@
-"""What the quickstart measures on one language model: text, counts beside it, heads, removal, sharing, generation."""
+"""Measurements of one language model: its text beside counts, its heads, their removal, sharing and generation."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Role(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What is known of the model's heads.
+    """Scores, roles and pruning curves of the model's heads.
 
     Attributes:
         scores: every head score, on training blocks.

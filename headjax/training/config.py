@@ -55,7 +55,7 @@ class TrainConfig(Checked):
         optimizer: optimizer and learning-rate schedule.
         compute: type, attention kernel and rematerialisation.
         mesh: how devices are arranged.
-        sharding: what of the state lies where on them, beyond the rules of `headjax.mesh.rules`.
+        sharding: places of the state's arrays on them, beyond the rules of `headjax.mesh.rules`.
         accumulate: parts of each batch that are computed one after another, with the activations of one (gradient
             accumulation).
         seed: of initialisation, shuffling and dropout.

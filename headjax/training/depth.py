@@ -76,7 +76,7 @@ def diagnosed(
     every: int,
     write: Callable[[int, Mapping[str, float]], None],
 ) -> NumberedStep:
-    """The same step, every so many times recorded along depth.
+    """Return the step with a record along depth at regular intervals.
 
     Args:
         step: one that donates the state it is given.

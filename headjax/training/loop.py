@@ -237,7 +237,7 @@ def _step(run: Training, metrics: MetricWriter) -> NumberedStep:
 
 
 class Keeper:
-    """Does what falls due after a step of a run: records, checkpoints, evaluations, and the end.
+    """Duties after each step of a run: records, checkpoints, evaluations, and the end.
 
     Attributes:
         diverged: reason for which the run counts as diverged; None while it does not.

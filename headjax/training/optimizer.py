@@ -112,7 +112,7 @@ class Optimizer(Checked, abc.ABC):
         return optax.chain(clip, self.transformation(tensors, self.schedule.build(steps)))
 
     def check(self, steps: int) -> None:
-        """Raise `ConfigError` unless the warm-up ends within a run of so many steps."""
+        """Raise `ConfigError` unless the warm-up ends within the run's steps."""
         warmup = self.schedule.warmup_steps
         require(warmup <= steps, "optimizer.schedule.warmup_steps", f"is {warmup}, and the run has {steps} steps")
 

@@ -63,7 +63,7 @@ class Trials:
         moments: of the original's inputs, for calibration.
         own: the original's evaluation, the embeddings among its outcomes.
         fine_tuning: how converted models are trained; None trains none.
-        limit: only the first so many examples of the task are evaluated on; 0 is all.
+        limit: number of the task's examples to evaluate on, the first ones; 0 is all.
     """
 
     model: Model

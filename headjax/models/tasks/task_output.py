@@ -101,7 +101,7 @@ class TaskOutput(Checked, abc.ABC):
         return {}
 
     def for_evaluation(self) -> TaskOutput:
-        """The same output with the loss that evaluation reports, where training's differs (label smoothing)."""
+        """Return the output with the loss that evaluation reports, without training's label smoothing."""
         return self
 
 
