@@ -101,6 +101,10 @@ def names_page() -> str:
     ]
     for name in names:
         found = getattr(headjax, name)
+        if inspect.ismodule(found):
+            parts += [f"(name-{name.lower()})=\n## `headjax.{name}`", escape(inspect.getdoc(found) or "")]
+            parts += list(_module_members(found, name))
+            continue
         is_alias = (not inspect.isclass(found) and not callable(found)) or typing.get_origin(found) is not None
         text = alias(name) if is_alias else described(found, name)
         parts += [f"(name-{name.lower()})=\n## `headjax.{name}`", text]
@@ -120,6 +124,16 @@ def alias(name: str) -> str:
             text = str(after.value.value) if is_text else ""  # type: ignore[attr-defined]
             return f"```python\n{ast.unparse(statement)}\n```\n\n{escape(text)}"
     raise RuntimeError(f"{module.__name__}: no definition of {name}")
+
+
+def _module_members(module: types.ModuleType, name: str) -> Iterator[str]:
+    """Yield the public functions of a module, with their docstrings: those of `__all__`, or those that it defines."""
+    listed = getattr(module, "__all__", None)
+    for member, found in sorted(vars(module).items()):
+        own = found.__module__ == module.__name__ if inspect.isfunction(found) else False
+        if inspect.isfunction(found) and (member in listed if listed else own and not member.startswith("_")):
+            yield f"### `{name}.{member}`"
+            yield described(found, f"{name}.{member}")
 
 
 def _members(cls: type, name: str) -> Iterator[str]:
