@@ -209,7 +209,7 @@ def config_classes() -> dict[type, list[type]]:
     load_kinds()
     found: dict[type, list[type]] = {}
     queue: list[type] = [TrainConfig]
-    rest: list[type] = [class_of_kind(name) for name in kinds_of(object)]
+    rest = [cls for cls in map(class_of_kind, kinds_of(object)) if issubclass(cls, Checked)]
     while queue or rest:
         base = base_of(queue.pop(0) if queue else rest.pop(0))
         if base in found:

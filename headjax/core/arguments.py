@@ -84,8 +84,11 @@ def _is_instance(value: Any, cls: Any) -> bool:
         return callable(value)
     if cls in _COLLECTIONS and isinstance(value, str | bytes | collections.abc.Mapping):
         return False
-    if not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
+    if not isinstance(cls, type):
         return True
+    if getattr(cls, "_is_protocol", False):
+        methods = (name for name, item in vars(cls).items() if inspect.isfunction(item) and name != "__init__")
+        return all(hasattr(value, name) for name in methods)
     return isinstance(value, cls)
 
 

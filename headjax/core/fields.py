@@ -150,10 +150,15 @@ def _check_tuple(item: _Check | None, field: str, value: Any) -> None:
             item(f"{field}[{number}]", entry)
 
 
+FLOAT32_MAX = 3.4e38
+"""Largest number of a field: larger ones are infinite in the arrays that they end in."""
+
+
 def _check_number(field: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, field, f"expected float, got {shown(value)}")
     require(math.isfinite(value), field, f"must be finite, got {value!r}")
+    require(abs(value) <= FLOAT32_MAX, field, f"must be at most {FLOAT32_MAX:.1e} in size (float32), got {value!r}")
 
 
 def _check_integer(field: str, value: Any) -> None:

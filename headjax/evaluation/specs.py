@@ -132,6 +132,7 @@ def _text(asked: Request) -> Task:
 
 
 def _code(asked: Request) -> Task:
+    """Read the standard library's source code, of which whole files are held out."""
     return _measured("python_code", LanguageConfig(embedded="code", length=asked.length()), asked.tokenizer())
 
 

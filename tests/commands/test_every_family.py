@@ -15,6 +15,8 @@ from tests.data.test_image_data import write_mnist
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 from tests.hub.directories import BERT, LLAMA, T5, model_of
 
+pytestmark = pytest.mark.whole
+
 GPT2 = {
     "model_type": "gpt2", "vocab_size": 260, "n_positions": 40, "n_embd": 8, "n_layer": 2, "n_head": 4,
     "architectures": ["GPT2LMHeadModel"],

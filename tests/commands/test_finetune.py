@@ -22,6 +22,8 @@ from tests.commands.language_folder import write_language_folder
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.test_cli import error_of
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

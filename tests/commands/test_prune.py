@@ -16,6 +16,8 @@ from tests import tiny
 from tests.closeness import close_to, tolerance
 from tests.commands.language_folder import write_language_folder
 
+pytestmark = pytest.mark.whole
+
 PERPLEXITY_SUMS = 16 * tiny.SUMS
 """A rounding of the loss, near 4, is four times as large a share of the perplexity."""
 HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]

@@ -65,7 +65,7 @@ def test_output_difference_counts_no_padding(model):
     only = {name: array[1:] for name, array in batch.items()}
     assert output_difference(model, moved, [only]) == 0.0
     assert output_difference(model, moved, [batch]) > 0.1
-    with pytest.raises(DataError, match="batches: there are none"):
+    with pytest.raises(DataError, match="batches: no batch to compare"):
         output_difference(model, moved, [])
 
 

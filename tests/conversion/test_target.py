@@ -42,7 +42,7 @@ def test_rotary_layers_and_other_formulations_are_refused_before_any_work() -> N
     shared = tiny.model(tiny.decoder_config(tiny.layer(tiny.collaborative())))
     with pytest.raises(ConfigError, match="decoder/0: attention: collaborative cannot be converted"):
         convert(shared, "latent:rank=8")
-    with pytest.raises(ConfigError, match="to: decoder/3 is no layer"):
+    with pytest.raises(ConfigError, match="to: decoder/3 is not a layer"):
         convert(turning, {("decoder", 3): "gated"})
     converted = convert(turning, "fixed:head_dim=6").model
     assert_close(hidden(converted, PADDED), hidden(turning, PADDED), sums=tiny.SUMS)

@@ -47,6 +47,7 @@ def right(name: str, annotation: str) -> Any:
         "Tokenizer": byte_tokenizer(),
         "Sequence[str]": ["a"],
         "int": 3,
+        "Source": [],
         "TaskOutput": Classification(classes=2),
         "Sampler": Greedy(),
         "Change": lambda *arguments: arguments,

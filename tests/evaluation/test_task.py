@@ -163,12 +163,15 @@ def test_labels_that_do_not_fit(classifier, table, folder, tokenizer, similariti
 
 
 def test_unknown_specs(classifier, folder):
-    with pytest.raises(HeadjaxError, match=r"^task: unknown task or file 'sst'; did you mean 'sst2'\?$"):
+    line = "^task: unknown task or file 'sst'; did you mean 'sst2'\\?; `headjax tasks` lists them$"
+    with pytest.raises(HeadjaxError, match=line):
         load_task("sst", classifier)
     with pytest.raises(DataError, match=r"missing.tsv: no such file$"):
         load_task(str(folder / "missing.tsv"), classifier)
-    path = write_lines(folder / "odd.csv", "text,label", "a,b")
-    with pytest.raises(DataError, match=r"odd.csv: expected columns sentence, maybe sentence2, and label; it has text"):
+    path = write_lines(folder / "odd.csv", "remark,label", "a,b")
+    with pytest.raises(
+        DataError, match=r"odd.csv: expected columns sentence, maybe sentence2, and label; it has remark"
+    ):
         load_task(str(path), classifier)
 
 

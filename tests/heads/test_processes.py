@@ -16,6 +16,8 @@ from tests import tiny
 from tests.closeness import assert_close
 from tests.mesh.test_distributed import free_port
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import INTERRUPTED, HeadjaxError
 from headjax.core.serialize import from_data
 from headjax.core.tensors import flatten
 from headjax.mesh.distributed import BatchShare, Vote, initialize, process_share
@@ -88,6 +88,7 @@ def wait_until(condition, processes, logs, seconds=120):
 
 
 @pytest.mark.processes
+@pytest.mark.whole
 def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(config, tmp_path):
     """Four processes, one of them killed; two on another mesh, one terminated; one ends what none disturbed ends with.
 
@@ -119,7 +120,8 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     try:
         wait_until(lambda: trained() > killed_at, two, logs)
         two[1].send_signal(signal.SIGTERM)
-        assert [process.wait(timeout=60) for process in two] == [0, 0], "\n".join(log.read_text() for log in logs)
+        codes = [process.wait(timeout=60) for process in two]
+        assert codes == [INTERRUPTED, INTERRUPTED], "\n".join(log.read_text() for log in logs)
     finally:
         for process in two:
             process.kill()

@@ -10,6 +10,8 @@ from nbclient import NotebookClient
 
 from tests.closeness import tolerance
 
+pytestmark = pytest.mark.whole
+
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 SUMS = 4 * 10 * 128 + 4 * 256 + 2048
 """Terms on the way to a loss of the decoder that headjax carries."""

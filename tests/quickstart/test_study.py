@@ -10,6 +10,8 @@ from headjax.models.model import load
 from headjax.quickstart import study, subject
 from tests.closeness import close_to
 
+pytestmark = pytest.mark.whole
+
 SUMS = 4 * (10 * 128 + 2 * 600) + 3 * 128 + 500
 """Terms on the way to a loss: four layers of a width of 128 and at most 600 hidden units, the logits, 500 tokens."""
 

@@ -28,7 +28,7 @@ from headjax.training.state import abstract_state, read_initialization
 VOCABULARY = 24
 LAYERS = 3
 
-pytestmark = pytest.mark.usefixtures("compilation_cache", "one_device")
+pytestmark = [pytest.mark.usefixtures("compilation_cache", "one_device"), pytest.mark.whole]
 
 
 @pytest.fixture(scope="module")
