@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from headjax.heads.gates import from_values
-from headjax.heads.head_id import HeadId
+from headjax.heads.gates import Values, from_values
 from headjax.models.model import Model
 from headjax.report.curves import depth_curves, learning_curves, pruning_curves
 from headjax.report.maps import attention_patterns, head_map
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def score_map(model: Model, values: Mapping[HeadId, float], *, title: str, unit: str) -> Plot:
+def score_map(model: Model, values: Values, *, title: str, unit: str, more: Mapping[str, Values] | None = None) -> Plot:
     """Draw one value a head as a colour, layers from top to bottom, one panel a head stack.
 
     Args:
@@ -33,8 +33,14 @@ def score_map(model: Model, values: Mapping[HeadId, float], *, title: str, unit:
         values: a score by head, such as `score_heads(...).score("importance")`; heads without a value are hatched.
         title: heading of the plot.
         unit: name and unit of the score.
+        more: further scores by name, which a page shows when a head is pointed at; underscores read as spaces.
 
     Raises:
         DataError: there is no value, or one is infinite.
     """
-    return head_map(from_values(model.config, values, fill=float("nan")), title=title, unit=unit)
+
+    def drawn(values: Values) -> dict[str, Any]:
+        return dict(from_values(model.config, values, fill=float("nan")))
+
+    hints = {name.replace("_", " "): drawn(other) for name, other in (more or {}).items()}
+    return head_map(drawn(values), title=title, unit=unit, more=hints)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -63,6 +63,20 @@ class NGrams:
         Returns:
             `[length - 1]`; near the start, histories are as long as the example has tokens.
         """
+        *_, highest = self._interpolated(example)
+        return np.log(highest[1:])
+
+    def loss(self, examples: Iterable[np.ndarray]) -> float:
+        """Return the mean of -log P in nats per token over all tokens but each example's first."""
+        return self.losses(examples)[-1]
+
+    def losses(self, examples: Iterable[np.ndarray]) -> tuple[float, ...]:
+        """Return that loss for every order from 1 to n, since a model interpolates the models of all lower orders."""
+        logs = [np.log(np.stack(list(self._interpolated(example)))[:, 1:]) for example in examples]
+        return tuple((-np.concatenate(logs, axis=1).mean(axis=1)).tolist())
+
+    def _interpolated(self, example: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield each token's probability `[length]` under order 1, 2, ... n."""
         tokens = np.asarray(example, np.int64)
         probability = np.full(len(tokens), 1.0 / self.vocab_size)
         for n, counted in enumerate(self._orders, start=1):
@@ -73,13 +87,8 @@ class NGrams:
             kinds = counted.kinds[place]
             lower = probability[n - 1 :]
             smoothed = (counts + kinds * lower) / (counted.seen[place] + kinds)
-            probability[n - 1 :] = np.where(known, smoothed, lower)
-        return np.log(probability[1:])
-
-    def loss(self, examples: Iterable[np.ndarray]) -> float:
-        """Return the mean of -log P in nats per token over all tokens but each example's first."""
-        logs = [self.log_probabilities(example) for example in examples]
-        return -float(np.concatenate(logs).mean())
+            probability = np.concatenate([probability[: n - 1], np.where(known, smoothed, lower)])
+            yield probability
 
     def _grams(self, tokens: np.ndarray, n: int) -> np.ndarray:
         """Return the n-grams that end at the tokens from the n-th on, `[length - n + 1]`."""

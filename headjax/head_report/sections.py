@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ import numpy as np
 from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.study import HeadStudy, SecondTask, Snapshot
 from headjax.heads.attended import ROLES
-from headjax.heads.gates import from_values
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.models.model import Model
+from headjax.heads.head_id import all_heads
+from headjax.plots import score_map
 from headjax.report import numbers
 from headjax.report.curves import pruning_curves
-from headjax.report.maps import attention_patterns, head_map
+from headjax.report.maps import attention_patterns
 from headjax.report.page import Picture, Section, write_page
 from headjax.report.scatter import importance_transfer
 from headjax.report.tables import Column, Table
@@ -89,17 +88,12 @@ def _best_and_random(study: HeadStudy, drop: float) -> list[tuple[str, Sequence[
     return [(name, study.curves[name]) for name in dict.fromkeys((best, "random")) if name in study.curves]
 
 
-def head_values(model: Model, values: Mapping[HeadId, float]) -> dict[str, Any]:
-    """Values of heads as `[layers, heads]` arrays by head stack, NaN where a head does not exist."""
-    return {stack: np.asarray(array) for stack, array in from_values(model.config, values, fill=float("nan")).items()}
-
-
 def _importance(study: HeadStudy) -> Section:
-    values = {name: head_values(study.model, study.scores.score(name)) for name in study.scores.values}
+    scores = study.scores.values
     figures = []
     for name, (title, unit, caption) in MAPS.items():
-        more = {other.replace("_", " "): arrays for other, arrays in values.items() if other != name}
-        figures.append(Picture(head_map(values[name], title=title, unit=unit, more=more), caption))
+        more = {other: values for other, values in scores.items() if other != name}
+        figures.append(Picture(score_map(study.model, scores[name], title=title, unit=unit, more=more), caption))
     return Section(
         "What the scores say",
         f"One pass over {study.scores.examples:,} selection examples gives every score.",
@@ -111,9 +105,8 @@ def _single(study: HeadStudy) -> Section:
     effects = study.effects["each"]
     scale, unit = (100.0, "points") if _is_share(study) else (1.0, effects.metric)
     changes = {head: scale * change for head, change in effects.effects().items()}
-    plot = head_map(
-        head_values(study.model, changes), title=f"Change of {effects.metric} without the head", unit=f"Change, {unit}"
-    )
+    title = f"Change of {effects.metric} without the head"
+    plot = score_map(study.model, changes, title=title, unit=f"Change, {unit}")
     worse = sum(comparison.p_value < 0.01 for comparison in effects.comparisons.values())
     caption = (
         f"Every head removed alone. {worse} of {len(effects.comparisons)} changes are significant at p < 0.01 "

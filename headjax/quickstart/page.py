@@ -10,14 +10,13 @@ import jax
 import numpy as np
 
 from headjax.core.tensors import Tensors, flatten
-from headjax.heads.gates import from_values
 from headjax.heads.head_id import HeadId
 from headjax.models.summary import summarize
+from headjax.plots import score_map
 from headjax.quickstart.study import DECODER, Study
 from headjax.quickstart.subject import BATCH, GENERATED, IMPORTANCE, RANDOM, Variant
 from headjax.report import numbers
 from headjax.report.curves import learning_curves, pruning_curves
-from headjax.report.maps import head_map
 from headjax.report.page import Picture, Section, write_page
 from headjax.report.scatter import trade_off
 from headjax.report.tables import Column, Table
@@ -113,13 +112,8 @@ def _writes(study: Study) -> Section:
 def _importance(study: Study) -> Section:
     scores = study.heads.scores
     values = scores.score(IMPORTANCE_SCORE)
-    arrays = from_values(study.model.config, values, fill=float("nan"))
-    more = {
-        name.replace("_", " "): from_values(study.model.config, scores.score(name), fill=float("nan"))
-        for name in scores.values
-        if name != IMPORTANCE_SCORE
-    }
-    plot = head_map(arrays, title="Head importance", unit="Importance (nats per block)", more=more)
+    more = {name: some for name, some in scores.values.items() if name != IMPORTANCE_SCORE}
+    plot = score_map(study.model, values, title="Head importance", unit="Importance (nats per block)", more=more)
     caption = (
         f"Mean over {scores.examples} training blocks of |dL/dξ|: how strongly a block's loss reacts to the head's "
         "gate ξ (Michel et al. 2019, equation 2)."

@@ -26,7 +26,7 @@ from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load
 from headjax.quickstart.decoder import FOLDER
-from headjax.quickstart.subject import batches
+from headjax.quickstart.subject import COUNTS, batches
 from headjax.training.checkpoints import CONFIG
 
 CARD = """# A small decoder of Python source code
@@ -73,10 +73,8 @@ def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
         np.stack([source[place]["input_ids"] for place in range(len(source))])
         for source in (data.train, data.validation)
     )
-    losses = {
-        f"{name} counts": NGrams(train, model.tokenizer.largest_id + 1, n).loss(held)
-        for n, name in enumerate(("unigram", "bigram", "trigram"), start=1)
-    }
+    counted = NGrams(train, model.tokenizer.largest_id + 1, len(COUNTS)).losses(held)
+    losses = {f"{name} counts": loss for name, loss in zip(COUNTS, counted, strict=True)}
     losses["this model"] = evaluate(model, batches(held))["loss"]
     info, bytes_per_token = data.info, data.info["validation"]["bytes_per_token"]
     rows = [

@@ -52,6 +52,9 @@ CONVERSIONS = (
 GENERATING = ("0.5", "grouped:kv_heads=1", "latent:rank=64")
 """Models that generate beside the whole one: half of the heads removed, and two conversions."""
 
+COUNTS = ("unigram", "bigram", "trigram")
+"""Counts of one, two and three tokens, which a language model has to beat."""
+
 RANDOM_ORDERS = 3
 ORDER_BLOCKS = 96
 """Training blocks that order the heads."""
@@ -174,8 +177,8 @@ class Text:
     def counts(self, vocab_size: int) -> dict[str, float]:
         """Return the losses of unigram, bigram and trigram counts of the training text on the held-out blocks."""
         blocks = [np.asarray(self.data.train[place]["input_ids"]) for place in range(len(self.data.train))]
-        names = ("unigram", "bigram", "trigram")
-        return {name: NGrams(blocks, vocab_size, n).loss(self.held_out) for n, name in enumerate(names, start=1)}
+        losses = NGrams(blocks, vocab_size, len(COUNTS)).losses(self.held_out)
+        return dict(zip(COUNTS, losses, strict=True))
 
 
 def batches(blocks: np.ndarray, size: int = BATCH) -> Iterator[Batch]:

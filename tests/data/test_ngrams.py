@@ -40,8 +40,10 @@ def test_longer_histories_predict_a_text_with_memory_better():
     for _ in range(5000):  # the next token is the one before the last, nine times of ten
         tokens.append(tokens[-2] if generator.random() < 0.9 else int(generator.integers(8)))
     train, held = np.array(tokens[:4000]), np.array(tokens[4000:])
-    losses = [NGrams([train], 8, order).loss([held]) for order in (1, 2, 3)]
+    losses = NGrams([train], 8, order=3).losses([held])
     assert losses[2] < 0.6 * min(losses[:2])
+    # One model of three tokens holds those of one and two.
+    assert losses == pytest.approx([NGrams([train], 8, order).loss([held]) for order in (1, 2, 3)], rel=1e-12)
 
 
 def test_no_n_gram_reaches_over_the_end_of_an_example():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from headjax.head_report.sections import best_head_table, curve_table, head_values, tolerance, write_report
-from headjax.heads.head_id import HeadId
+from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
 
 
 def test_the_page_has_a_section_for_every_measurement(study, tmp_path):
@@ -28,8 +26,3 @@ def test_tables_hold_the_numbers_of_the_study(study):
 def test_a_loss_of_a_twentieth_does_not_count_where_the_headline_is_no_share(study):
     assert study.task.headline == "perplexity"
     assert tolerance(study) == pytest.approx(0.05 * study.baseline["perplexity"])
-
-
-def test_heads_that_do_not_exist_have_no_value(study):
-    values = head_values(study.model, {HeadId("decoder", 1, 0): 3.0})
-    np.testing.assert_array_equal(values["decoder"], [[np.nan, np.nan], [3.0, np.nan]])
