@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headjax.core.errors import FAILED, INTERRUPTED, HeadjaxError
+from headjax.core.errors import INTERRUPTED, HeadjaxError
 from headjax.core.files import write_file
 from headjax.version import __version__
 
@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except HeadjaxError as error:
-        print(f"headjax: error: {error}", file=sys.stderr)
-        return FAILED
+        print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{error}", file=sys.stderr)
+        return error.exit_code
     except KeyboardInterrupt:
         print("headjax: interrupted", file=sys.stderr)
         return INTERRUPTED

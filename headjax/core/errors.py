@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 FAILED = 2
-"""Exit code of a command that ended with a `HeadjaxError`, one line on stderr."""
+"""Exit code of a command that ended with an error, one line on stderr."""
 
 DIVERGED = 3
 """Exit code of a training run that diverged."""
@@ -13,7 +15,21 @@ INTERRUPTED = 130
 
 
 class HeadjaxError(ValueError):
-    """Something the user asked for cannot be done. The command line prints it and exits with code 2."""
+    """Something the user asked for cannot be done. The command line prints it and exits with `exit_code`."""
+
+    exit_code: ClassVar[int] = FAILED
+
+
+class StoppedError(HeadjaxError):
+    """A training run was interrupted and saved a checkpoint; the message names its folder."""
+
+    exit_code = INTERRUPTED
+
+
+class DivergedError(HeadjaxError):
+    """A training run diverged; the message names its folder and the reason."""
+
+    exit_code = DIVERGED
 
 
 class ConfigError(HeadjaxError):

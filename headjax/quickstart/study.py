@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headjax.core.errors import CheckpointError
+from headjax.core.errors import DivergedError, StoppedError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing
 from headjax.data.task import TaskData
@@ -91,7 +91,9 @@ def run_study(
         progress: shows the advance.
 
     Raises:
-        CheckpointError: interrupted (the same call goes on), or the workdir holds other runs.
+        StoppedError: interrupted while it trained; the same call goes on.
+        DivergedError: a training run diverged.
+        CheckpointError: the workdir holds other runs.
     """
     started = time.perf_counter()
     steps = steps if steps is not None else (STEPS if path else SHORT)
@@ -147,8 +149,10 @@ def _train(
     folder = _run_folder(workdir, name, seed)
     titled = lambda title, total, unit: progress(f"{title} {name}, seed {seed}", total, unit)  # noqa: E731
     result = train(config, folder, data=data, progress=titled)
+    if result.diverged is not None:
+        raise DivergedError(f"{folder}: diverged: {result.diverged}")
     if not result.finished:
-        raise CheckpointError(f"{folder}: interrupted after step {result.steps}; run it again to go on")
+        raise StoppedError(f"{folder}: interrupted after step {result.steps}; the same command goes on from there")
     return result
 
 
