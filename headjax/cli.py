@@ -87,13 +87,13 @@ def _run(words: list[str]) -> int:
 
     from rich.console import Console
 
-    from headjax.core.progress import bars
+    from headjax.core.progress import shown_on
     from headjax.report.tables import print_table
 
     with _clean_stdout(options.json == "-") as stdout:
         # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
         shown = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
-        result: Result = command.run(options, bars(Console(stderr=True)))
+        result: Result = command.run(options, shown_on(Console(stderr=True)))
         for table in result.tables:
             print_table(table, shown)
         if result.message:

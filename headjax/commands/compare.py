@@ -45,7 +45,8 @@ def run(options: Options, progress: Progress) -> Result:
         load_task(options.task, models[0], options.length or 0, split="all"),
         load_task(options.task, models[1], options.length or 0, split="all"),
     )
-    found = compare(models, tasks, limit=options.limit, batch_size=options.batch_size)
+    with progress("comparing", 2, "model"):
+        found = compare(models, tasks, limit=options.limit, batch_size=options.batch_size)
     seconds = _seconds(models, tasks, options, progress)
     facts: dict[str, list[float]] = {
         "parameters": [model.num_parameters for model in models],
