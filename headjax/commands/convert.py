@@ -48,17 +48,18 @@ class Options(ConversionOptions, OverwriteOptions):
 def run(options: Options, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
     require_new(options.out, options)
-    if (options.calibrate or options.selected is not None) and not options.task:
+    if options.selected is not None and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
     lessons = fine_tuning_of(options)
     model, examples = open_model_and_examples_if_any(options)
     task, batches, described = None, None, NOTHING_READ
     if examples is not None:
         task = examples.evaluation
-        number = options.calibration_batches(examples.selection, options.batch_size)
-        batches = examples.sample(number) or None
-        calibrated = examples.selection.count_full(number, options.batch_size)
-        described = examples.described(selection=bool(calibrated), selected=calibrated)
+        found = options.calibration(examples, options.batch_size)
+        batches = examples.selection.first_batches(found.batches, found.batch_size) or None
+        described = examples.described(
+            selection=batches is not None, selected=found.examples, training=lessons is not None
+        )
     with progress(f"converting to {options.to}", 1, "model") as bar:
         conversion = _convert(model, options, batches)
         bar(1, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.options import CommandOptions, argument, option, option_name
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Size
 
@@ -48,12 +48,13 @@ class TaskOptions(CommandOptions):
 class ExamplesOptions(TaskOptions):
     """Options of commands that choose heads on some examples of a task, by the policy of `evaluation.selection`."""
 
-    select: str = option(
+    train: str = option(
         "",
-        "examples to choose heads on: train, validation, or another task or file (default: train; a task with one "
-        "split is divided in halves)",
-        "SPLIT|FILE",
+        "file or task to choose heads, to calibrate and to fine-tune on; metrics are then taken on all of --task "
+        "(default: the task's own training examples; a task with one split is divided in halves)",
+        "FILE",
     )
+    select: str = option("", "choose heads on other examples than --train: validation, or a file or task", "SPLIT|FILE")
     selected: Count | None = option(None, "choose on N of them, drawn at random; 0 is all (default: 1024, or --limit)")
 
 
@@ -82,11 +83,13 @@ class Examples:
         parts: the examples to choose heads on, and those to take metrics on.
         selected: number of selection examples; 0 is all.
         options: the command's options.
+        train: the task that `--train` names; None without the option.
     """
 
     parts: Parts
     selected: int
     options: ExamplesOptions
+    train: Task | None = None
 
     @property
     def selection(self) -> Task:
@@ -103,23 +106,23 @@ class Examples:
         options = self.options
         return list(self.selection.batches(options.batch_size, limit=self.selected, buckets=options.buckets))
 
-    def sample(self, number: int) -> list[Batch]:
-        """Return a number of batches to rescale or calibrate on, as far as the selection examples reach."""
-        return list(self.selection.first_batches(number, self.options.batch_size))
-
-    def described(self, *, selection: bool = True, evaluation: bool = True, selected: int | None = None) -> Described:
+    def described(
+        self, *, selection: bool = True, evaluation: bool = True, training: bool = False, selected: int | None = None
+    ) -> Described:
         """Return the JSON entries and the notes about the examples that a command has read.
 
         Args:
-            selection, evaluation: whether it has read them.
+            selection, evaluation, training: whether it has read them; `training` are those to fine-tune on.
             selected: number of selection examples that it took, if others than asked for; 0 is all.
         """
-        from headjax.evaluation.selection import describe, in_words
+        from headjax.evaluation.selection import describe, describe_training, in_words
 
         limit = self.selected if selected is None else selected
         chosen = describe(self.selection, limit) if selection else None
         judged = describe(self.evaluation, self.options.limit) if evaluation else None
-        return Described({"selection": chosen, "evaluation": judged}, in_words(chosen, judged))
+        trained = describe_training(self.evaluation, self.train) if training else None
+        data = {"selection": chosen, "evaluation": judged, **({"training": trained} if training else {})}
+        return Described(data, in_words(chosen, judged, trained))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Described:
     """Entries and notes about the examples that a command has read.
 
     Attributes:
-        data: the keys `selection` and `evaluation` of its JSON.
+        data: the keys `selection`, `evaluation` and, of a command that trained, `training` of its JSON.
         notes: the notes of its table.
     """
 
@@ -145,8 +148,9 @@ def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
     Raises:
         HeadjaxError: there is no such model, task or split, or the task or the examples do not fit the model.
     """
-    model, task = open_model_and_task(options)
-    return model, examples_of(model, task, options)
+    # Beside training examples of its own a text is read whole.
+    model, task = open_model_and_task(options, split="all" if options.train else "validation")
+    return model, _examples(model, task, options)
 
 
 def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Examples | None]:
@@ -159,12 +163,13 @@ def open_model_and_examples_if_any(options: ExamplesOptions) -> tuple[Model, Exa
 
     if options.task:
         return open_model_and_examples(options)
-    if options.select:
-        raise HeadjaxError("--select: needs a task, name one with --task")
+    for field in ("train", "select"):
+        if getattr(options, field):
+            raise HeadjaxError(f"{option_name(options, field)}: needs a task to measure on, name one with --task")
     return load(options.model), None
 
 
-def examples_of(model: Model, task: Task, options: ExamplesOptions) -> Examples:
+def _examples(model: Model, task: Task, options: ExamplesOptions) -> Examples:
     """Return the parts of a loaded task.
 
     Raises:
@@ -173,14 +178,17 @@ def examples_of(model: Model, task: Task, options: ExamplesOptions) -> Examples:
     from headjax.evaluation.selection import SELECTED, SPLITS, split_task
     from headjax.evaluation.specs import load_task
 
+    def read(field: str, split: str) -> Task:
+        try:
+            return load_task(getattr(options, field), model, options.length or 0, split=split)
+        except HeadjaxError as error:
+            raise HeadjaxError(f"{option_name(options, field)}: {error}") from None
+
+    train = read("train", "all") if options.train else None
+    if options.select == "train" and train is None and not len(task.data.train):
+        name = option_name(options, "select")
+        raise HeadjaxError(f"{name}: {task.name} has no training examples; leave it out to divide the task in halves")
     select = options.select or SPLITS[0]
-    if options.select == "train" and not len(task.data.train):
-        raise HeadjaxError(f"--select: {task.name} has no training examples; leave it out to divide the task in halves")
-    try:
-        parts = split_task(task, select if select in SPLITS else load_task(select, model, options.length or 0))
-    except HeadjaxError as error:
-        if select in SPLITS:
-            raise
-        raise HeadjaxError(f"--select: {error}") from None
+    parts = split_task(task, select if select in SPLITS else read("select", "validation"), train=train)
     selected = options.selected if options.selected is not None else options.limit or SELECTED
-    return Examples(parts, selected, options)
+    return Examples(parts, selected, options, train)

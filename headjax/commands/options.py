@@ -54,6 +54,7 @@ class _Declared(NamedTuple):
     shown: str = ""
     words: Words = "one"
     one_of: str = ""
+    name: str = ""
 
 
 def option(
@@ -66,6 +67,7 @@ def option(
     shown: str = "",
     words: Words = "one",
     one_of: str = "",
+    name: str = "",
 ) -> Any:
     """Declare a field as the option of its name: `batch_size` is `--batch-size`.
 
@@ -79,8 +81,9 @@ def option(
         shown: the default as the help shows it.
         words: `many`: the option takes several words; `repeated`: it can be typed again. Both fill a tuple.
         one_of: name of a group of options, of which exactly one must be typed.
+        name: the option's name where it is not the field's; of a group whose commands call it differently.
     """
-    declared = _Declared(help, metavar, also=also, read=read, shown=shown, words=words, one_of=one_of)
+    declared = _Declared(help, metavar, also=also, read=read, shown=shown, words=words, one_of=one_of, name=name)
     return dataclasses.field(default=default, metadata={"option": declared})
 
 
@@ -154,9 +157,14 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
     return cls(**found, **given)
 
 
+def option_name(options: CommandOptions, field: str) -> str:
+    """Return the name of a field as it is typed, for errors."""
+    return _name(next(each for each in dataclasses.fields(options) if each.name == field))
+
+
 def _name(field: dataclasses.Field[Any]) -> str:
     declared: _Declared = field.metadata["option"]
-    return declared.metavar if declared.positional else f"--{field.name.replace('_', '-')}"
+    return declared.metavar if declared.positional else declared.name or f"--{field.name.replace('_', '-')}"
 
 
 def _add(parser: Any, field: dataclasses.Field[Any], hint: Any) -> None:

@@ -107,7 +107,8 @@ def run(options: Options, progress: Progress) -> Result:
     found = goal.found
     if options.speed_up is not None and examples is not None:
         found = {**found, "speed_up": measured_speed_up(model, pruned, examples.evaluation, options)}
-    described = NOTHING_READ if examples is None else examples.described(**_read(examples, options))
+    training = options.fine_tune > 0
+    described = NOTHING_READ if examples is None else examples.described(**_read(examples, options), training=training)
     pruned.save(options.out)
     data = {
         "kept": [str(head) for head in all_heads(pruned.config)],
@@ -174,7 +175,8 @@ def _remove(
     lessons = fine_tuning_of(options)
     if options.rescale and examples is not None:
         fitted = examples.selection.fit(model)
-        pruned = prune(fold_gates(model, rescale(fitted, examples.sample(RESCALED), removed)), removed)
+        batches = examples.selection.first_batches(RESCALED, options.batch_size)
+        pruned = prune(fold_gates(model, rescale(fitted, batches, removed)), removed)
     else:
         pruned = prune(model, removed)
     if examples is not None and lessons is not None:

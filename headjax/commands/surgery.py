@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.commands.examples import ExamplesOptions
+from headjax.commands.examples import Examples, ExamplesOptions
 from headjax.commands.options import option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Positive
@@ -34,22 +34,45 @@ class FineTuningOptions(ExamplesOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversionOptions(FineTuningOptions):
-    """Options of commands that convert models, and can calibrate the conversion on selection examples.
+    """Options of commands that convert models; the examples that they choose are those to calibrate on."""
+
+    select: str = option(
+        "",
+        "calibrate on other examples than --train: validation, or a file or task",
+        "SPLIT|FILE",
+        name="--calibration",
+        also=("--select",),
+    )
+    selected: Count | None = option(
+        None,
+        "calibrate: weigh errors by the inputs of N examples, in full batches; 0 is all (default: 1024 with "
+        "--calibration, else no calibration)",
+        name="--calibrate",
+        also=("--selected",),
+    )
+
+    def calibration(self, examples: Examples, batch_size: int) -> Calibration:
+        """Return the batches to calibrate on: none unless the options ask for some."""
+        wanted = self.selected if self.selected is not None or not self.select else examples.selected
+        if wanted is None:
+            return Calibration(0, batch_size, 0)
+        count = min(wanted or examples.selection.count(), examples.selection.count())
+        size = min(batch_size, count)
+        return Calibration(count // size, size, count - count % size)
+
+
+class Calibration(NamedTuple):
+    """Examples to calibrate on.
 
     Attributes:
-        calibrate: the number of batches of selection examples, an older form of `selected`.
+        batches: number of batches.
+        batch_size: number of examples of a batch.
+        examples: number of examples in all batches.
     """
 
-    selected: Count | None = option(
-        None, "weigh errors by the inputs of N selection examples, in full batches; 0 is all (default: weigh none)"
-    )
-    calibrate: Count | None = option(None)
-
-    def calibration_batches(self, selection: Task, batch_size: int) -> int:
-        """Return the number of batches of selection examples to calibrate on."""
-        if self.calibrate is not None:
-            return self.calibrate
-        return 0 if self.selected is None else -(-(self.selected or selection.count()) // batch_size)
+    batches: int
+    batch_size: int
+    examples: int
 
 
 def fine_tuning_of(options: FineTuningOptions) -> Distillation | None:

@@ -32,7 +32,9 @@ class Options(ConversionOptions):
         metavar="TARGETS",
         words="repeated",
     )
-    selected: Count | None = option(512, "calibrate on N selection examples, in batches of 32; 0 is all")
+    selected: Count | None = option(
+        512, "calibrate on N examples, in batches of 32; 0 is all", name="--calibrate", also=("--selected",)
+    )
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -45,7 +47,7 @@ def run(options: Options, progress: Progress) -> Result:
         parse_target(target)
     fine_tuning = fine_tuning_of(options)
     model, examples = open_model_and_examples(options)
-    batches = options.calibration_batches(examples.selection, BATCH_SIZE)
+    batches = options.calibration(examples, BATCH_SIZE).batches
     file = Path(options.out) / "trials.jsonl"
     done = {(trial.to, trial.variant): trial for trial in read_trials(file)}
     trials = prepare_trials(
@@ -57,7 +59,7 @@ def run(options: Options, progress: Progress) -> Result:
         limit=options.limit,
     )
     calibrated = examples.selection.count_full(batches, BATCH_SIZE)
-    described = examples.described(selection=bool(calibrated), selected=calibrated)
+    described = examples.described(selection=bool(calibrated), selected=calibrated, training=fine_tuning is not None)
     original = Trial("original", "plain", model.num_parameters, 0.0, 0.0, 0.0, 1.0, trials.own.metrics)
     wanted = [(target, variant) for target in targets for variant in trials.variants]
     with progress("converting", len(wanted), "models") as bar:

@@ -50,7 +50,7 @@ class Parts(NamedTuple):
     evaluation: Task
 
 
-def split_task(task: Task, select: str | Task = "train") -> Parts:
+def split_task(task: Task, select: str | Task = "train", *, train: Task | None = None) -> Parts:
     """Return the examples to choose heads on and those to take metrics on.
 
     A task without training examples is divided: examples are sorted by the SHA-256 of their inputs (labels do not
@@ -61,13 +61,20 @@ def split_task(task: Task, select: str | Task = "train") -> Parts:
         task: the task.
         select: `train`; `validation`, the evaluation examples themselves; or another task, whose training examples are
             taken (all examples if it has a single split).
+        train: a task whose training examples (all examples of a single split) take the place of the task's own, also
+            to train on; `task` is then not divided.
 
     Raises:
         HeadjaxError: an unknown split.
         DataError: a single split that cannot be divided because its examples are all equal.
     """
-    if isinstance(select, Task):
-        return Parts(selection_of(select), task)
+    chosen = selection_of(select) if isinstance(select, Task) else None
+    if train is not None:
+        own = selection_of(train)
+        task = dataclasses.replace(task, data=task.data._replace(train=own.data.train), part=task.split)
+        chosen = own if select == "train" else chosen
+    if chosen is not None:
+        return Parts(chosen, task)
     if select not in SPLITS:
         raise HeadjaxError(f"select: expected {' or '.join(SPLITS)}, or other examples, got {select!r}")
     if select == "validation":
@@ -106,14 +113,31 @@ def describe(task: Task, limit: int = 0) -> dict[str, Any]:
     return described | ({"rule": RULE} if task.split in HALVES else {})
 
 
-def in_words(selection: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> tuple[str, ...]:
+def describe_training(evaluation: Task, train: Task | None = None) -> dict[str, Any]:
+    """Return the description of the examples to fine-tune on, as `describe` does.
+
+    Args:
+        evaluation: the second part of `split_task`, whose training examples they are.
+        train: the task that they come from, if it is another.
+    """
+    if train is not None:
+        return describe(selection_of(train))
+    split = HALVES[0] if evaluation.split == HALVES[1] else SPLITS[0]
+    return {"task": evaluation.name, "split": split, "examples": len(evaluation.data.train)}
+
+
+def in_words(
+    selection: Mapping[str, Any] | None,
+    evaluation: Mapping[str, Any] | None,
+    training: Mapping[str, Any] | None = None,
+) -> tuple[str, ...]:
     """Return the notes under a command's table about its examples.
 
     Args:
-        selection, evaluation: descriptions by `describe`; None for examples that the command did not read.
+        selection, evaluation, training: descriptions by `describe`; None for examples that the command did not read.
     """
     notes = []
-    for title, found in (("Selection", selection), ("Evaluation", evaluation)):
+    for title, found in (("Selection", selection), ("Fine-tuning", training), ("Evaluation", evaluation)):
         if found is not None:
             notes.append(f"{title}: {found['examples']:,} examples of {found['task']}, {found['split']}.")
     if any(found is not None and "rule" in found for found in (selection, evaluation)):

@@ -83,11 +83,11 @@ def test_what_convert_cannot_do_is_refused(folder, words, message, capsys):
     assert not (folder / "never").exists()
 
 
-def test_older_calibrate_counts_batches(run):
-    """`--selected` counts the examples that `--calibrate` counts in batches of 8."""
+def test_calibrate_counts_examples_in_full_batches(run):
+    """`--selected` is an older name of it."""
     words = ("--to", "collaborative:shared_dim=8")
-    old = run("convert", *words, "--calibrate", "2", out="by-batches")
-    new = run("convert", *words, "--selected", "16", out="by-examples")
+    new = run("convert", *words, "--calibrate", "20", out="by-examples")
+    old = run("convert", *words, "--selected", "16", out="by-an-older-name")
     assert new["selection"]["examples"] == old["selection"]["examples"] == 16
     assert new["error_per_layer"] == old["error_per_layer"]
     assert run("convert", *words, out="plain")["selection"] is None

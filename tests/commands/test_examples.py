@@ -7,13 +7,16 @@ import json
 import pytest
 
 from headjax.cli import main
-from headjax.evaluation.selection import RULE, split_task
+from headjax.evaluation.selection import RULE, selection_of, split_task
 from headjax.evaluation.specs import load_task
 from headjax.heads.scores import score_heads
 from headjax.models.model import load
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import close_to
 from tests.commands.language_folder import write_language_folder
+from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
+from tests.hub.directories import BERT, model_of
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,85 @@ def test_what_is_chosen_is_chosen_on_the_selection_examples(run, folder):
         assert data["removed"] == [str(head) for head in sorted(scores, key=scores.get)[:2]]
         assert data["evaluation"] == {"task": "text.txt", "split": "validation", "examples": 12}
         assert data["selection"]["task"] == task.removeprefix("all:")
+
+
+def test_training_examples_come_from_a_file(run, folder):
+    """`--train FILE`: heads are chosen and models trained on all of it, and all of the task measures."""
+    model = load(folder / "model")
+    train = load_task("all:other.txt", model)
+    whole = load_task("all:one.txt", model).count()
+    evaluation = {"task": "one.txt", "split": "all", "examples": whole}
+    files = ("--task", "one.txt", "--train", "other.txt")
+    data, shown = run("score", *files, "--selected", "8")
+    assert data["scores"]["importance"] == importance(folder, selection_of(train).batches(4, limit=8))
+    assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 8}
+    data, _ = run("ablate", "--resamples", "5", *files)
+    assert data["evaluation"] == evaluation
+    data, shown = run("prune", "out", "--overwrite", "--remove", "1", "--fine-tune", "1", *files)
+    chosen = {"task": "other.txt", "split": "all", "examples": train.count()}
+    assert (data["selection"], data["training"], data["evaluation"]) == (chosen, chosen, evaluation)
+    assert f"Fine-tuning: {train.count()} examples of other.txt, all." in shown
+    # Heads may be chosen on other examples than those to train on.
+    data, _ = run("prune", "out", "--overwrite", "--remove", "1", *files, "--select", "validation")
+    assert data["selection"] == evaluation
+    assert "training" not in data
+
+
+def test_fine_tuning_names_its_examples(run, folder):
+    words = ("prune", "out", "--overwrite", "--remove", "1", "--by", "random", "--fine-tune", "1")
+    data, _ = run(*words, "--task", "all:one.txt")
+    half = split_task(load_task("all:one.txt", load(folder / "model"))).selection
+    assert data["training"] == {"task": "one.txt", "split": "selection half", "examples": half.count()}
+
+
+def test_calibration_counts_examples(run):
+    words = ("convert", "out", "--overwrite", "--to", "collaborative:shared_dim=8", "--task", "text.txt")
+    data, shown = run(*words, "--limit", "8", "--calibrate", "3")
+    assert data["selection"] == {"task": "text.txt", "split": "train", "examples": 3}
+    assert "Selection: 3 examples of text.txt, train." in shown
+    data, _ = run(*words, "--limit", "8", "--calibrate", "9", "--calibration", "all:one.txt")
+    assert data["selection"] == {"task": "one.txt", "split": "all", "examples": 8}
+    data, _ = run(*words, "--limit", "8", "--calibration", "all:one.txt")
+    assert data["selection"]["examples"] == 8
+    data, _ = run(*words, "--limit", "8", "--train", "other.txt", "--calibrate", "4")
+    assert data["selection"] == {"task": "other.txt", "split": "all", "examples": 4}
+    data, _ = run(*words, "--limit", "8", "--train", "other.txt")
+    assert data["selection"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("score", "model", "--task", "one.txt", "--train", "none.txt"), "--train: task: unknown task or file"),
+        (
+            ("convert", "model", "never", "--to", "gated", "--task", "one.txt", "--calibration", "none.txt"),
+            "--calibration: task: unknown task or file",
+        ),
+        (("convert", "model", "never", "--to", "gated", "--calibration", "one.txt"), "--calibration: needs a task"),
+        (("prune", "model", "never", "--remove", "1", "--train", "one.txt"), "--train: needs a task"),
+    ],
+)
+def test_examples_that_cannot_be_used_are_named(folder, words, message, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(list(words)) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "never").exists()
+
+
+def test_a_table_with_one_split_calibrates(tmp_path, capsys):
+    """`convert --task my.tsv --calibrate 8` once found no examples to train on."""
+    tokenizer = wordpiece_tokenizer(write_vocabulary(tmp_path))
+    fields = BERT | {"vocab_size": len(WORDS), "max_position_embeddings": 16, "num_labels": 2}
+    model_of(fields).replace(tokenizer=tokenizer).save(tmp_path / "model")
+    rows = [f"{one} {other}\t{i % 2}" for i, one in enumerate(WORDS[5:9]) for other in WORDS[9:13]]
+    write_lines(tmp_path / "my.tsv", "sentence\tlabel", *rows)
+    words = ["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "collaborative:shared_dim=4"]
+    words += ["--task", str(tmp_path / "my.tsv"), "--calibrate", "8", "--batch-size", "8", "--json", "-"]
+    assert main(words) == 0
+    data = json.loads(capsys.readouterr().out)
+    half = {"task": str(tmp_path / "my.tsv"), "examples": 8, "rule": RULE}
+    assert data["selection"] == half | {"split": "selection half"}
+    assert data["evaluation"] == half | {"split": "evaluation half"}
 
 
 def test_named_heads_need_no_selection(run):

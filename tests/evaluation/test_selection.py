@@ -13,7 +13,7 @@ from headjax.data.examples import Padded, TokenBlocks, sequences
 from headjax.data.forms.questions import Question, QuestionWindows, Window, Windows
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes, LanguageModelling
-from headjax.evaluation.selection import RULE, describe, in_words, selection_of, split_task
+from headjax.evaluation.selection import RULE, describe, describe_training, in_words, selection_of, split_task
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.task import Task
 
@@ -101,6 +101,21 @@ def test_other_examples_may_be_named():
     assert describe(split_task(BOTH, dataclasses.replace(SINGLE, name="own"))[0])["split"] == "all"
     with pytest.raises(HeadjaxError, match="select: expected train or validation, or other examples, got 'test'"):
         split_task(BOTH, "test")
+
+
+def test_training_examples_may_be_another_tasks():
+    train = dataclasses.replace(SINGLE, name="train")
+    selection, evaluation = split_task(BOTH, train=train)
+    assert (
+        describe(selection) == describe_training(evaluation, train) == {"task": "train", "split": "all", "examples": 20}
+    )
+    assert labels(evaluation) == list(range(20))
+    assert {int(batch["labels"][0]) for batch in evaluation.sample(99, 1)} == set(range(20))
+    # A task with one split is not divided then.
+    assert describe(split_task(SINGLE, train=BOTH).evaluation)["split"] == "all"
+    assert describe(split_task(SINGLE, "validation", train=BOTH).selection)["examples"] == 20
+    assert describe_training(split_task(SINGLE).evaluation)["split"] == "selection half"
+    assert describe_training(BOTH) == {"task": "table.tsv", "split": "train", "examples": 30}
 
 
 def test_other_samples_of_the_selection_are_drawn_by_seed():
