@@ -6,9 +6,9 @@ import dataclasses
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import TASK
-from headjax.commands.options import CommandOptions, Result, argument, option
-from headjax.core.fields import Count, Size
+from headjax.commands.examples import ReadingOptions
+from headjax.commands.options import Result, argument, option
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -19,15 +19,11 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(ReadingOptions):
     """Options of `headjax compare`."""
 
     first: str = argument("A", "model directory")
     second: str = argument("B", "another one")
-    task: str = option(help=TASK, metavar="TASK")
-    batch_size: Size = option(16, "examples per batch")
-    limit: Count = option(0, "use the first N examples; 0 is all")
-    length: Size | None = option(None, "cut texts to N tokens (default: the model's positions, at most 512)")
     repeats: Size = option(7, "timed forward passes of each model, at least 2")
 
 

@@ -31,16 +31,22 @@ class ConfigOptions(CommandOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskOptions(CommandOptions):
-    """Options of commands that evaluate a model on a task."""
+class ReadingOptions(CommandOptions):
+    """Options of commands that read examples in batches."""
 
-    model: str = argument("MODEL", "model directory")
     task: str = option(help=TASK, metavar="TASK")
     batch_size: Size = option(16, "examples per batch")
     limit: Count = option(0, "use the first N examples; 0 is all")
     length: Size | None = option(
         None, "cut texts to N tokens (default: the model's positions, at most 512; windows of squad 384)"
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions(ReadingOptions):
+    """Options of commands that evaluate a model on a task."""
+
+    model: str = argument("MODEL", "model directory")
     buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
 
 

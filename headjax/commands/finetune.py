@@ -13,6 +13,7 @@ from headjax.commands.train import ending
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.progress import Progress
+from headjax.core.task_names import OwnTask
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
@@ -35,21 +36,16 @@ class Options(OverwriteOptions):
     out: str = argument("OUT", "folder of the fine-tuned model", also=("--out",))
     train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE")
     validation: str = option("", "file to evaluate on (default: some of the training file is held out)", "FILE")
-    task: str | None = option(
-        None,
-        "classification, pairs, regression, similarity, questions, translation or text (default: by the file's "
-        "columns and the model)",
-        "NAME",
-    )
+    task: OwnTask | None = option(None, "what to train for (default: by the file's columns and the model)", "NAME")
     columns: tuple[str, ...] = option(
         (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
     )
     epochs: Positive = option(3.0, "times that every training example is read")
-    steps: Count = option(0, "train for N steps instead of epochs")
+    steps: Size | None = option(None, "train for N steps instead of epochs")
     batch_size: Size = option(16, "examples per step")
     learning_rate: Positive = option(5e-5, "peak learning rate, after a tenth of the steps; then a line down to 0", "R")
-    length: Count = option(
-        0, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
+    length: Size | None = option(
+        None, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
     )
     evaluations: Size = option(5, "points of the learning curve: evaluations at equal distances")
     seed: Count = option(0, "seed of the order of examples and of dropout")
@@ -69,9 +65,9 @@ def run(options: Options, progress: Progress) -> Result:
     files = OwnFiles(
         train=options.train,
         validation=options.validation,
-        task=_task(options.task),
+        task=options.task,
         columns=options.columns,
-        length=options.length,
+        length=options.length or 0,
     )
     lesson = find_lesson(model, files)
     data = lesson.data.load(model.tokenizer)
@@ -108,17 +104,6 @@ def run(options: Options, progress: Progress) -> Result:
     }
     tables = [_summary(found, config.steps), *([_curve_table(curve)] if curve else [])]
     return Result(found, tables, ended.message or f"model: {options.out}", ended.exit_code)
-
-
-def _task(name: str | None) -> Any:
-    from typing import get_args
-
-    from headjax.core.serialize import unknown_name
-    from headjax.training.own_data import OwnTask
-
-    if name is not None and name not in get_args(OwnTask):
-        raise HeadjaxError(f"--task: {unknown_name('task', name, get_args(OwnTask))}")
-    return name
 
 
 def workdir_of(out: str) -> Path:

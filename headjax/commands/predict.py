@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.examples import ReadingOptions
+from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Count, Size
+from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
 
@@ -19,16 +20,13 @@ SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(ReadingOptions):
     """Options of `headjax predict`."""
 
     model: str = argument("MODEL", "model directory")
     task: str = option("", "task name, a table (labels may be missing), or a text with an example a line", "TASK")
     text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
     out: str = option("", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl")
-    limit: Count = option(0, "predict for the first N examples; 0 is all")
-    batch_size: Size = option(16, "examples per batch")
-    length: Size | None = option(None, "cut texts to N tokens (default: the model's positions, at most 512)")
     beams: Size = option(4, "hypotheses of a translation")
 
 

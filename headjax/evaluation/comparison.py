@@ -86,18 +86,27 @@ def _agreement(
         return float(np.abs(a - b).mean()), "mean absolute difference of predictions"
     if not _same_inputs(models):
         return None, "none: the models have different tokenizers"
-    return _divergence(models, tasks, limit, size), "mean KL(A, B) of the predicted tokens, nats"
+    divergence, tokens = _divergence(models, tasks, limit, size)
+    among = f" among the {tokens:,} tokens that both have" if tokens else ""
+    return divergence, f"mean KL(A, B) of the predicted tokens{among}, nats"
 
 
-def _divergence(models: tuple[Model, Model], tasks: tuple[Task, Task], limit: int, batch_size: int) -> float:
-    """Return the mean over positions of sum_v p_A(v) (log p_A(v) - log p_B(v)), in nats."""
+def _divergence(
+    models: tuple[Model, Model], tasks: tuple[Task, Task], limit: int, batch_size: int
+) -> tuple[float, int]:
+    """Return the mean over positions of sum_v p_A(v) (log p_A(v) - log p_B(v)), in nats.
+
+    A vocabulary may be filled up with tokens that the tokenizer does not have: v goes over the tokens that both models
+    have, whose number is returned, too, where the models differ; else 0.
+    """
     fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
-    total, count = 0.0, 0.0
+    total, count, tokens = 0.0, 0.0, 0
     for batch in tasks[0].batches(batch_size, limit=limit):
-        logs = [jax.nn.log_softmax(model(device_batch(model.config, batch)).require_logits()) for model in fitted]
-        if logs[0].shape != logs[1].shape:
-            raise HeadjaxError(f"compare: the models have {logs[0].shape[-1]} and {logs[1].shape[-1]} tokens")
+        logits = [model(device_batch(model.config, batch)).require_logits() for model in fitted]
+        sizes = [array.shape[-1] for array in logits]
+        tokens = min(sizes) if sizes[0] != sizes[1] else 0
+        logs = [jax.nn.log_softmax(array[..., : min(sizes)]) for array in logits]
         present = np.asarray(batch["labels"]) != IGNORED if "labels" in batch else np.ones(logs[0].shape[:2], bool)
         divergence = np.asarray((jnp.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=-1))
         total, count = total + float(divergence[present].sum()), count + float(present.sum())
-    return total / max(count, 1.0)
+    return total / max(count, 1.0), tokens

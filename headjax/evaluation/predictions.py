@@ -134,7 +134,7 @@ def predict(
     config, output = model.config, getattr(model.config, "output", None)
     request = Request("", model, length)
     if isinstance(config, EncoderDecoderModel):
-        found = _translated(model, inputs.texts, beams, batch_size, progress)
+        found = _translated(model, inputs.texts, request, beams, batch_size, progress)
     elif not isinstance(config, EncoderModel):
         raise HeadjaxError("predict: it needs an encoder or an encoder-decoder; headjax generate continues texts")
     elif isinstance(output, Span):
@@ -239,14 +239,14 @@ def _cosine(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _translated(
-    model: Model, texts: Sequence[str], beams: int, batch_size: int, progress: Update | None
+    model: Model, texts: Sequence[str], request: Request, beams: int, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
     found: list[Prediction] = []
     size = min(batch_size, len(texts))
-    end = end_of_text(Request("", model, 0).tokenizer())
+    end = end_of_text(request.tokenizer())
     if end is None:
         raise DataError("tokenizer: it has no eos_token, which beam search needs")
-    whole = prompt_batch(model, texts)
+    whole = prompt_batch(model, texts, max_length=request.length())
     for number, start in enumerate(range(0, len(texts), size), start=1):
         rows = [min(row, len(texts) - 1) for row in range(start, start + size)]
         batch = {name: array[rows] for name, array in whole.items()}

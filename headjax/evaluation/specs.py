@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
 from headjax.data.files import data_folder
-from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import ImageFiles, Mnist
@@ -152,27 +152,18 @@ def _glue(name: str) -> Callable[[Request], Task]:
 def _similarity(asked: Request) -> Task:
     """Read STS-B's folder, or a table with the columns sentence1, sentence2 and score."""
     if asked.path and is_table(asked.path):
-        return _similarity_table(asked)
+        columns = table_columns(asked.path)
+        return _similarity_table(asked, columns, read_labels(asked.path, columns["label"]))
     # An example holds two sentences of this length.
     config = Glue(name="stsb", path=asked.path, max_length=asked.length() // 2, similarity=True)
     return _measured(SIMILARITY, config, asked.tokenizer())
 
 
-def _similarity_table(asked: Request) -> Task:
-    columns = table_columns(asked.path)
+def _similarity_table(asked: Request, columns: Mapping[str, str], labels: Labels) -> Task:
     if "second" not in columns:
         raise DataError(f"{asked.path}: similarities need the columns sentence1, sentence2 and score")
-    labels = table_rows(asked.path, {"label": columns["label"]})
-    largest = max(finite(row.place, row.values["label"]) for row in labels)
-    length, scale = asked.length() // 2, max(largest, 1.0)  # an example holds two sentences
-    config = TextSimilarity(
-        validation=asked.path,
-        text=columns["text"],
-        second=columns["second"],
-        label=columns["label"],
-        max_length=length,
-        scale=scale,
-    )
+    length = asked.length() // 2  # an example holds two sentences
+    config = TextSimilarity(validation=asked.path, max_length=length, scale=max(labels.largest, 1.0), **columns)
     return _measured(asked.path, config, asked.tokenizer())
 
 
@@ -200,12 +191,13 @@ def table_columns(path: str) -> dict[str, str]:
 
 def _table(asked: Request) -> Task:
     path, columns = asked.path, table_columns(asked.path)
+    labels = read_labels(path, columns["label"])
     output = getattr(asked.model.config, "output", None)
     embeds = isinstance(asked.model.config, EncoderModel) and isinstance(output, NoTask | SentenceSimilarity)
-    if embeds and "second" in columns and (columns["label"] == "score" or has_real_labels(path, columns["label"])):
-        return _similarity_table(asked)
+    if embeds and "second" in columns and (columns["label"] == "score" or labels.real):
+        return _similarity_table(asked, columns, labels)
     fields: dict[str, Any] = {"validation": path, "max_length": asked.length(), **columns}
-    if _is_regression(path, columns["label"], asked.model):
+    if _is_regression(labels, asked.model):
         return _measured(path, TextRegression(**fields), asked.tokenizer())
     config = TextClassification(**fields).for_classes(names_or_numbers(asked.model.config))
     return _measured(path, config, asked.tokenizer())
@@ -269,26 +261,43 @@ def _task(name: str, data: TaskData) -> Task:
     return Task(name, data, measure)
 
 
-def _is_regression(path: str, label: str, model: Model) -> bool:
+def _is_regression(labels: Labels, model: Model) -> bool:
     """Return whether a table's labels are numbers to predict: by the model's output, else by decimal points."""
     output = getattr(model.config, "output", None)
     if names_or_numbers(model.config) or isinstance(output, Regression):
         return isinstance(output, Regression)
-    return has_real_labels(path, label)
+    return labels.real
 
 
-def has_real_labels(path: str, label: str) -> bool:
-    """Return whether all labels are numbers and one has a decimal point; integers may be class numbers."""
-    labels = {row.values["label"] for row in table_rows(path, {"label": label})}
-    return all(_is_real(one) for one in labels) and any("." in one for one in labels)
+class Labels(NamedTuple):
+    """The labels of a table.
+
+    Attributes:
+        real: whether all are numbers and one has a decimal point; integers may be class numbers.
+        largest: the largest finite number among them; 0 without any.
+    """
+
+    real: bool
+    largest: float
 
 
-def _is_real(label: str) -> bool:
+def read_labels(path: str, column: str) -> Labels:
+    """Return the labels in a column of a table.
+
+    Raises:
+        DataError: a file that cannot be read, or without that column.
+    """
+    labels = {row.values["label"] for row in table_rows(path, {"label": column})}
+    numbers = [number for label in labels if (number := _number(label)) is not None]
+    real = len(numbers) == len(labels) and any("." in label for label in labels)
+    return Labels(real, max(filter(math.isfinite, numbers), default=0.0))
+
+
+def _number(label: str) -> float | None:
     try:
-        float(label)
+        return float(label)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 NAMED: Mapping[str, Callable[[Request], Task]] = {

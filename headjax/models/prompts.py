@@ -17,7 +17,7 @@ NEW_TOKENS = 64
 """Default greatest number of tokens of a continuation."""
 
 
-def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0) -> dict[str, np.ndarray]:
+def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0, max_length: int = 0) -> dict[str, np.ndarray]:
     """Return texts as a batch to generate from, padded on the right to the longest.
 
     Special tokens are those of the tokenizer's template. Without one, the source of an encoder-decoder ends with the
@@ -28,6 +28,7 @@ def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0) -> dict[s
         model: a decoder or an encoder-decoder with its tokenizer.
         texts: the prompts, or the sources.
         rows: greater number of rows to fill up to by repeating the last text, so that shapes repeat.
+        max_length: greatest number of tokens; longer texts are cut before their last token. 0 cuts nothing.
 
     Returns:
         `input_ids` and `attention_mask` (0 at padding), int32 `[batch, length]`.
@@ -44,6 +45,8 @@ def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0) -> dict[s
     empty = next((number for number, ids in enumerate(encoded) if not ids), None)
     if empty is not None:
         raise DataError(f"prompts[{empty}]: no token, and the tokenizer has no end-of-text token to begin with")
+    if max_length:
+        encoded = [ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]] for ids in encoded]
     encoded += [encoded[-1]] * (rows - len(encoded))
     shape = (len(encoded), max(map(len, encoded)))
     batch = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.zeros(shape, np.int32)}

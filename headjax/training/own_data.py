@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from headjax.core.class_names import find_class, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.files import read_text
+from headjax.core.task_names import OwnTask
 from headjax.data.files import find_files
-from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.task import DataConfig
 from headjax.data.task_spec import HELD_OUT
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
 from headjax.data.text_rows import header, is_table, table_rows
-from headjax.evaluation.specs import SQUAD_LENGTH, Request, has_real_labels, table_columns
+from headjax.evaluation.specs import SQUAD_LENGTH, Request, read_labels, table_columns
 from headjax.models.decoder import DecoderModel
 from headjax.models.encoder import EncoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
@@ -31,9 +31,6 @@ from headjax.models.tasks import (
     TaskOutput,
 )
 from headjax.models.tasks.classification import class_names, names_or_numbers
-
-OwnTask = Literal["classification", "pairs", "regression", "similarity", "questions", "translation", "text"]
-"""Tasks that a model can be fine-tuned for; `pairs` is a classification of pairs of texts."""
 
 TRANSLATION_LENGTH = 128
 """Default number of tokens of each side of a translation."""
@@ -173,7 +170,8 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
             f"{files.train}: an encoder is fine-tuned on a table (.tsv, .csv, .json, .jsonl) or SQuAD's JSON"
         )
     columns = _columns(files)
-    task = files.task or _task(model, files.train, columns)
+    labels = read_labels(files.train, columns["label"])
+    task = files.task or _task(model, labels.real, columns)
     if task in ("pairs", "similarity") and "second" not in columns:
         raise DataError(f"{files.train}: {task} need a column of second texts; name it: --columns TEXT,SECOND,LABEL")
     length = Request("", model, files.length).length()
@@ -190,17 +188,18 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
         kept = isinstance(_output(model), Regression) and _output(model).outputs == 1
         return Lesson(task, TextRegression(**fields), None if kept else Regression(), division)
     if task == "similarity":
-        scale = max(1.0, *(_largest(path, columns["label"]) for path in (files.train, files.validation) if path))
+        others = [read_labels(files.validation, columns["label"])] if files.validation else []
+        scale = max(1.0, *(each.largest for each in (labels, *others)))
         kept = isinstance(_output(model), SentenceSimilarity)
         return Lesson(task, TextSimilarity(**fields, scale=scale), None if kept else SentenceSimilarity(), division)
     data = TextClassification(**fields)
     rows = list(table_rows(files.train, {"label": columns["label"]}))
-    labels = data.labels({"train": rows, "validation": []})
-    known = _has_classes(model, labels)
-    if len(labels) < 2 and not known:
-        raise DataError(f"{files.train}: all labels are {labels[0]!r}; a classification needs two classes")
-    output = None if known else _classification(labels)
-    names = names_or_numbers(model.config) if output is None else output.names or labels
+    classes = data.labels({"train": rows, "validation": []})
+    known = _has_classes(model, classes)
+    if len(classes) < 2 and not known:
+        raise DataError(f"{files.train}: all labels are {classes[0]!r}; a classification needs two classes")
+    output = None if known else _classification(classes)
+    names = names_or_numbers(model.config) if output is None else output.names or classes
     return Lesson("pairs" if "second" in columns else "classification", data.for_classes(names), output, division)
 
 
@@ -214,20 +213,15 @@ def _columns(files: OwnFiles) -> dict[str, str]:
     return {"text": text, **({"second": second[0]} if second else {}), "label": label}
 
 
-def _task(model: Model, path: str, columns: dict[str, str]) -> OwnTask:
-    """Return the task by the labels: numbers with a decimal point, or scores of pairs, are no classes."""
+def _task(model: Model, real: bool, columns: dict[str, str]) -> OwnTask:
+    """Return the task by the labels: numbers with a decimal point (`real`), or scores of pairs, are no classes."""
     output = _output(model)
-    real = has_real_labels(path, columns["label"])
     embeds = isinstance(output, NoTask | SentenceSimilarity)
     if "second" in columns and embeds and (real or columns["label"] == "score"):
         return "similarity"
     if real or isinstance(output, Regression):
         return "regression"
     return "pairs" if "second" in columns else "classification"
-
-
-def _largest(path: str, label: str) -> float:
-    return max(finite(row.place, row.values["label"]) for row in table_rows(path, {"label": label}))
 
 
 def _has_classes(model: Model, labels: tuple[str, ...]) -> bool:

@@ -162,7 +162,7 @@ def test_bad_requests_are_one_line(folder, tmp_path, capsys):
         return error_of(capsys, *words(folder, model, tmp_path / "out", train, *options))
 
     assert "not for translation" in said("encoder", "films.tsv", "--task", "translation")
-    assert said("encoder", "films.tsv", "--task", "clasification").startswith("--task: unknown task 'clasification'")
+    assert said("encoder", "films.tsv", "--task", "clasification").startswith("--task: must be one of classification, ")
     assert "pairs need a column of second texts" in said("encoder", "films.tsv", "--task", "pairs")
     assert "unknown column 'review'" in said("encoder", "films.tsv", "--columns", "review,label")
     assert "a decoder is fine-tuned on plain text" in said("model", "films.tsv")

@@ -8,9 +8,14 @@ import pytest
 import headjax
 from headjax.evaluation.comparison import compare
 from headjax.evaluation.task import evaluate_task
-from headjax.models.tasks import Classification, Regression
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.tasks import Classification, NoTask, Regression, Span
+from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests import tiny
+from tests.closeness import close_to
 from tests.commands.test_every_family import BERT
+from tests.data.test_text_data import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 from tests.hub.directories import model_of
 
@@ -44,3 +49,46 @@ def test_numbers_agree_by_their_difference(bert):
     a, b = (headjax.measure_task(one, tasks[0]).outcomes["prediction"] for one in (first, second))
     assert found.agreement == np.abs(a - b).mean() > 0
     assert found.measure == "mean absolute difference of predictions"
+
+
+def test_similarities_agree_by_their_difference(bert):
+    folder, model = bert
+    rows = (
+        f"{one} film\tgood {other}\t{i}.5" for i, (one, other) in enumerate(zip(WORDS[5:9], WORDS[9:13], strict=True))
+    )
+    path = write_lines(folder / "pairs.tsv", "sentence1\tsentence2\tscore", *rows)
+    models = tuple(headjax.with_task(model, NoTask(), seed=seed) for seed in (0, 1))
+    tasks = tuple(headjax.load_task(str(path), one, split="all") for one in models)
+    found = compare(models, tasks)
+    assert (found.agreement, found.measure) == (0.0, "mean absolute difference of predictions")
+    assert set(found.first.metrics) == {"loss", "spearman", "pearson"}
+
+
+def test_answers_agree_by_their_share(bert):
+    folder, model = bert
+    write_squad(folder / "dev.json", long_paragraph(), SHORT)
+    longer = model.replace(config=model.config)
+    models = tuple(headjax.with_task(longer, Span(), seed=seed) for seed in (0, 1))
+    tasks = tuple(headjax.load_task(f"squad:{folder / 'dev.json'}", one) for one in models)
+    same = compare((models[0], models[0]), (tasks[0], tasks[0]))
+    assert (same.agreement, same.measure) == (1.0, "share of questions with equal answers")
+    found = compare(models, tasks)
+    assert 0.0 <= found.agreement <= 1.0
+    assert found.test
+
+
+def test_tokens_agree_over_those_that_both_models_have(tmp_path):
+    """A vocabulary filled up to a round number has the same text."""
+    (tmp_path / "text.txt").write_text("some words of it " * 20)
+
+    def decoder(tokens):
+        config = tiny.decoder_config(embeddings=Embeddings(vocab_size=tokens, positions=Learned(16)))
+        return tiny.model(config).replace(tokenizer=byte_tokenizer())
+
+    full = decoder(264)
+    table = full.params["embeddings"] | {"token": full.params["embeddings"]["token"][:257]}
+    cut = decoder(257).replace(params=full.params | {"embeddings": table})
+    tasks = tuple(headjax.load_task(str(tmp_path / "text.txt"), one, split="all") for one in (full, cut))
+    found = compare((full, cut), tasks)
+    assert found.agreement == close_to(0.0, sums=tiny.SUMS)
+    assert found.measure == "mean KL(A, B) of the predicted tokens among the 257 tokens that both have, nats"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,14 +11,20 @@ import pytest
 import headjax
 from headjax.core.errors import HeadjaxError
 from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
+from headjax.evaluation.specs import load_task
+from headjax.evaluation.task import measure_task
+from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.tasks import Classification, NoTask, Regression, Span
+from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
 from tests.commands.test_every_family import BERT
 from tests.data.test_image_data import write_mnist
+from tests.data.test_text_data import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
 from tests.hub.directories import model_of
+from tests.models.test_encoder_decoder import translation
 
 TEXTS = [f"{WORDS[5]} {WORDS[6]}", WORDS[7], f"{WORDS[8]} {WORDS[9]} {WORDS[10]}"]
 
@@ -67,6 +75,42 @@ def test_answers_are_spans_of_the_context(bert):
         assert np.isfinite(one["score"])
     with pytest.raises(HeadjaxError, match="question and context"):
         predict(model, Inputs(TEXTS))
+
+
+def test_questions_of_a_file_have_the_answers_that_are_evaluated(bert, tmp_path):
+    write_squad(tmp_path / "dev.json", long_paragraph(), SHORT)
+    model = headjax.with_task(bert, Span())
+    task = load_task(f"squad:{tmp_path / 'dev.json'}", model)
+    evaluated = measure_task(model, task)
+    expected = task.measure.answers(evaluated.outcomes)
+    found = predict_task(model, f"squad:{tmp_path / 'dev.json'}", batch_size=2)
+    questions = task.measure.windows.questions
+    assert [one["text"] for one in found] == [question.text for question in questions]
+    assert [one["answer"] for one in found] == [expected[number] for number in range(len(questions))]
+    assert all(one["given"] for one in found)
+    assert predict_task(model, f"squad:{tmp_path / 'dev.json'}", limit=1)[0]["text"] == questions[0].text
+
+
+def test_similarities_are_those_that_are_evaluated(bert, tmp_path):
+    rows = [(TEXTS[0], TEXTS[1], "1.5"), (TEXTS[1], TEXTS[2], "4.0")]
+    path = write_lines(tmp_path / "pairs.tsv", "sentence1\tsentence2\tscore", *("\t".join(row) for row in rows))
+    model = headjax.with_task(bert, NoTask())
+    found = predict(model, read_inputs(str(path)))
+    outcomes = measure_task(model, load_task(str(path), model)).outcomes
+    assert_close([one["similarity"] for one in found], outcomes["prediction"], sums=tiny.SUMS)
+    assert [one["given"] for one in found] == ["1.5", "4.0"]
+
+
+def test_sources_are_cut_to_the_models_positions():
+    config = translation(vocab_size=257, num_layers=1)
+    short = dataclasses.replace(config, embeddings=Embeddings(vocab_size=257, positions=Learned(8)))
+    model = tiny.model(short).replace(tokenizer=byte_tokenizer())
+    long, cut = predict(model, Inputs(["abcdefghijkl", "abcdefg"]), beams=1)
+    assert long["translation"] == cut["translation"]
+    assert (
+        predict(model, Inputs(["abcdefg"]), length=4, beams=1)[0]["translation"]
+        == (predict(model, Inputs(["abc"]), beams=1)[0]["translation"])
+    )
 
 
 def test_images(tmp_path):

@@ -36,6 +36,11 @@ def test_sources_end_with_the_end_of_text(translator):
     np.testing.assert_array_equal(prompt_batch(translator, ["ab"])["input_ids"], [[97, 98, END]])
 
 
+def test_long_sources_are_cut_before_the_end_of_text(translator):
+    batch = prompt_batch(translator, ["abcdef", "g"], max_length=3)
+    np.testing.assert_array_equal(batch["input_ids"], [[97, 98, END], [103, END, 0]])
+
+
 def test_texts_stop_before_the_end_token(decoder, translator):
     tokens, lengths = np.array([[33, 34, END, 0], [32, 35, 36, 37]]), np.array([3, 4])
     batch = prompt_batch(decoder, ["ab", "c"])

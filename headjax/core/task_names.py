@@ -1,0 +1,8 @@
+"""Names of the tasks that a model can be fine-tuned for on one's own files."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+OwnTask = Literal["classification", "pairs", "regression", "similarity", "questions", "translation", "text"]
+"""Tasks of `headjax finetune`; `pairs` is a classification of pairs of texts."""
