@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.commands.train import ending
@@ -48,6 +48,7 @@ class Options(OverwriteOptions):
         None, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
     )
     evaluations: Size = option(5, "points of the learning curve: evaluations at equal distances")
+    keep: Literal["best", "last"] = option("best", "keep the weights of the best evaluation, or of the last step")
     seed: Count = option(0, "seed of the order of examples and of dropout")
 
 
@@ -96,6 +97,7 @@ def run(options: Options, progress: Progress) -> Result:
         "examples": examples,
         "validation": lesson.division,
         "best": best,
+        "kept_step": result.kept_step,
         "learning_curve": curve,
         "learning_rate": options.learning_rate,
         "tokens_per_second": result.tokens_per_second,
@@ -135,6 +137,7 @@ def run_config(options: Options, lesson: Lesson, examples: int) -> TrainConfig:
         evaluate_every=-(-steps // options.evaluations),
         checkpoint_every=CHECKPOINT_EVERY,
         keep_checkpoints=1,
+        keep=options.keep,
         tensorboard=False,
         seed=options.seed,
     )
@@ -194,6 +197,7 @@ def _summary(found: Mapping[str, Any], steps: int) -> Table:
     rows += [(name, f"{value:,.4g}") for name, value in found["metrics"].items()]
     if best is not None:
         rows.append(("best", f"{best['metric']} {best['value']:,.4g} after step {best['step']:,}"))
+    rows.append(("weights kept", f"after step {found['kept_step']:,}"))
     return Table((Column("Fine-tuning"), Column("")), rows)
 
 

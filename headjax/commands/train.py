@@ -49,6 +49,7 @@ def run(options: Options, progress: Progress) -> Result:
         "extended_from": result.extended_from,
         "diverged": result.diverged is not None,
         "metrics": dict(result.metrics),
+        "kept_step": result.kept_step,
         "tokens_per_second": result.tokens_per_second,
         "model": None if result.path is None else str(result.path),
         "parameters": result.model.num_parameters,
@@ -59,6 +60,8 @@ def run(options: Options, progress: Progress) -> Result:
         rows.append(("classes", ", ".join(f"{number} {name}" for number, name in enumerate(classes[:8]))))
     rows += [(name, f"{value:,.4g}") for name, value in result.metrics.items()]
     rows.append(("tokens per second", f"{result.tokens_per_second:,.0f}"))
+    if result.kept_step != result.steps:
+        rows.append(("weights kept", f"after step {result.kept_step:,}"))
     ended = ending(result)
     notes = [] if result.extended_from is None else [f"extended from {result.extended_from} to {config.steps} steps"]
     table = Table((Column("Training"), Column("")), rows)

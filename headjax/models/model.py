@@ -27,6 +27,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction
+from headjax.models.notebook_view import model_view
 from headjax.models.tasks.classification import remembered_names, with_class_names
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
@@ -87,6 +88,10 @@ class Model:
             f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}" + (f"; history: {made}" if made else ""),
         ]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the foldable view that notebooks show."""
+        return model_view(repr(self), self.config, self.params, self.history)
 
     @property
     def num_parameters(self) -> int:

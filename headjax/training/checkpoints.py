@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,9 +15,9 @@ import jax
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.core.files import check_sizes, first_line, write_file, write_sizes
 from headjax.core.serialize import from_data, to_data
-from headjax.mesh.distributed import is_first, on_first
+from headjax.mesh.distributed import is_first, on_first, wait_for_all
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.model import Model
+from headjax.models.model import Model, load
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig, train_config
 from headjax.training.state import TrainState, abstract_state
 
@@ -124,6 +125,37 @@ class Checkpoints:
         """Wait for the checkpoint that is being written."""
         self._manager.wait_until_finished()
         self.record_complete()
+
+
+class BestModel:
+    """The model of a run's best evaluation so far, a model directory `workdir/best`.
+
+    Attributes:
+        step: step of that evaluation; None before the first one.
+    """
+
+    def __init__(self, workdir: Path, headline: str = "loss", higher_is_better: bool = False) -> None:
+        self._path, self._headline, self._sign = workdir / "best", headline, 1.0 if higher_is_better else -1.0
+        self.step: int | None = None
+        self._value = math.nan
+        if (self._path / "history.json").is_file():
+            made = json.loads((self._path / "history.json").read_text())[-1]
+            self.step, self._value = made["steps"], made["metrics"][headline]
+
+    def offer(self, step: int, metrics: Mapping[str, float], model: Callable[[], Model]) -> None:
+        """Keep the model of an evaluation that is better than those before it. All processes call this together."""
+        value = metrics[self._headline]
+        if not math.isnan(self._value) and not self._sign * value > self._sign * self._value:
+            return
+        made = model()
+        if is_first():
+            made.save(self._path)
+        wait_for_all("best model saved")
+        self.step, self._value = step, value
+
+    def load(self) -> Model:
+        """Return the model that is kept."""
+        return load(self._path)
 
 
 def check_workdir(workdir: Path, config: TrainConfig) -> int:

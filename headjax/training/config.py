@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ml_collections import ConfigDict
 
@@ -65,6 +65,8 @@ class TrainConfig(Checked):
         evaluate_every: steps between evaluations; 0 evaluates only at the end.
         checkpoint_every: steps between checkpoints.
         keep_checkpoints: how many of the latest are kept.
+        keep: weights of the finished model: of the `last` step, or of the evaluation with the `best` headline metric
+            (`evaluate_every`; the end has one, too).
         tensorboard: whether to write TensorBoard files besides JSON lines.
         initialization: how a fresh model starts; None draws what the model's tensors declare.
         diagnose_every: steps between records along depth, see `headjax.training.depth`; 0 takes none.
@@ -87,6 +89,7 @@ class TrainConfig(Checked):
     evaluate_every: Count = 0
     checkpoint_every: Size = 500
     keep_checkpoints: Size = 2
+    keep: Literal["last", "best"] = "last"
     tensorboard: bool = True
     initialization: Initialization | None = None
     diagnose_every: Count = 0

@@ -18,7 +18,9 @@ from headjax.core import history
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.files import local_folder
 from headjax.core.progress import Progress, silent
+from headjax.core.tensors import Params
 from headjax.data.task import TaskData
+from headjax.evaluation.task import measure_of
 from headjax.mesh.distributed import Vote, is_first, on_this_process, wait_for_all
 from headjax.mesh.mesh import check_batch_size
 from headjax.models.config import Batch, ModelConfig
@@ -27,7 +29,7 @@ from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.batches import Feed, Validation, validation
-from headjax.training.checkpoints import Checkpoints, check_workdir, claim_workdir
+from headjax.training.checkpoints import BestModel, Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed
 from headjax.training.recording import MetricWriter, ProfiledSteps, Profiler, Recorder
@@ -73,13 +75,14 @@ class TrainResult(NamedTuple):
         model: the trained model.
         path: its model directory; None when the run was interrupted.
         steps: optimizer steps done.
-        metrics: the last evaluation, by name.
+        metrics: of the model on the validation split, by name; empty before the end.
         tokens_per_second: tokens read a second, padding left out (of both sides in encoder-decoders; patches of
             images): median over log intervals, compilation left out; 0 when too few steps were run to tell.
         finished: False when the run was interrupted or diverged; an interrupted one started again goes on.
         diverged: reason and step for which the run counts as diverged, in a line; None when it did not. The model and
             the steps are then those of the last good checkpoint (with none, the model as it was when the run stopped).
         extended_from: number of steps that the run had before, where this config has more; None where it has not.
+        kept_step: step whose weights the model has, see `TrainConfig.keep`.
     """
 
     model: Model
@@ -90,6 +93,11 @@ class TrainResult(NamedTuple):
     finished: bool
     diverged: str | None = None
     extended_from: int | None = None
+    kept_step: int = 0
+
+
+Evaluate = Callable[[int, Params], Mapping[str, float]]
+"""Evaluates the parameters after a step, and records what it finds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +167,8 @@ def train(
     feed = Feed(config, run.model, run.data, run.mesh)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         state = _first_state(run, start, feed, checkpoints, workdir)
+        past = (*start.history, *read_initialization(workdir))
+        best = _best_model(run, workdir)
         with (
             MetricWriter(workdir, int(state.step), config.tensorboard) as metrics,
             Profiler(profiled, workdir / "tensorboard") as profiler,
@@ -167,18 +177,25 @@ def train(
             step = profiler.around(_step(run, metrics))
             with (progress if is_first() else silent)("training", config.steps, "step") as bar:
                 recorder = Recorder(metrics, bar, int(state.step))
-                keeper = Keeper(run, feed, checkpoints, recorder, stop, first=int(state.step) + 1)
+
+                def evaluate(number: int, params: Params) -> Mapping[str, float]:
+                    found = run.evaluate(params)
+                    if best is not None:
+                        best.offer(number, found, lambda: _trained(run, past, params, number, found))
+                    recorder.evaluated(number, found)
+                    return found
+
+                keeper = Keeper(run, feed, checkpoints, recorder, evaluate, stop, first=int(state.step) + 1)
                 remaining = range(int(state.step) + 1, config.steps + 1)
                 state = run_steps(step, state, recorder.timed(feed), remaining, keeper)
                 diverged = keeper.diverged
             final: Mapping[str, float] = {}
             if diverged is None and int(state.step) >= config.steps:
-                final = run.evaluate(state.params)
-                recorder.evaluated(config.steps, final)
+                final = evaluate(config.steps, state.params)
         if diverged is not None and checkpoints.latest is not None:
             state, _ = run.restore(checkpoints, checkpoints.latest)
-    past = (*start.history, *read_initialization(workdir))
-    return _result(run, workdir, state, past, final, recorder.tokens_per_second, diverged)
+    model = _trained(run, past, state.params, int(state.step), final)
+    return _result(run, workdir, model, best, recorder.tokens_per_second, diverged)
 
 
 def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Start]:
@@ -249,10 +266,12 @@ class Keeper:
         feed: Feed,
         checkpoints: Checkpoints,
         recorder: Recorder,
+        evaluate: Evaluate,
         stop: StopRequest,
         first: int,
     ) -> None:
         self._run, self._feed, self._checkpoints, self._recorder = run, feed, checkpoints, recorder
+        self._evaluate = evaluate
         self._stop, self._stop_wanted, self._first = stop, Vote(run.mesh), first
         self.diverged: str | None = None
 
@@ -277,7 +296,7 @@ class Keeper:
                 self._checkpoints.save(number, state, self._feed.position)
         # The end of a run has an evaluation of its own.
         if not ends and config.evaluate_every > 0 and number % config.evaluate_every == 0:
-            recorder.evaluated(number, self._run.evaluate(state.params))
+            self._evaluate(number, state.params)
         return ends
 
 
@@ -301,25 +320,43 @@ def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str |
     return None
 
 
+def _best_model(run: Training, workdir: Path) -> BestModel | None:
+    """Return the place of the best evaluation's model; None where the config keeps the last one."""
+    if run.config.keep == "last":
+        return None
+    measure = measure_of(run.data)
+    return BestModel(workdir) if measure is None else BestModel(workdir, measure.headline, measure.higher_is_better)
+
+
+def _trained(
+    run: Training, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
+) -> Model:
+    entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
+    return Model(run.model, on_this_process(params, run.mesh), (*past, entry), run.data.tokenizer)
+
+
 def _result(
     run: Training,
     workdir: Path,
-    state: TrainState,
-    past: tuple[Mapping[str, Any], ...],
-    metrics: Mapping[str, float],
+    model: Model,
+    best: BestModel | None,
     tokens_per_second: float,
     diverged: str | None,
 ) -> TrainResult:
-    steps = int(state.step)
+    """Return the end of a run, whose last model is given."""
+    steps = model.history[-1]["steps"]
     finished = steps >= run.config.steps and diverged is None
-    entry = history.entry("train", steps=steps, data=dict(run.data.info), metrics=dict(metrics))
-    model = Model(run.model, on_this_process(state.params, run.mesh), (*past, entry), run.data.tokenizer)
+    if finished and best is not None:
+        model = best.load()
+    made = model.history[-1]
     path = workdir / "model" if finished else None
     if path is not None and is_first():
         model.save(path)
     wait_for_all("model saved")
     extended_from = run.held_steps if run.held_steps < run.config.steps else None
-    return TrainResult(model, path, steps, metrics, tokens_per_second, finished, diverged, extended_from)
+    return TrainResult(
+        model, path, steps, made["metrics"], tokens_per_second, finished, diverged, extended_from, made["steps"]
+    )
 
 
 class StopRequest:

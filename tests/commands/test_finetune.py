@@ -108,8 +108,9 @@ def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(folde
     assert len(found["learning_curve"]) == 5
     assert {"step", "epoch", "train_loss", "accuracy", "loss"} <= found["learning_curve"][0].keys()
     assert found["learning_curve"][-1]["step"] == found["steps"]
-    assert found["learning_curve"][-1]["accuracy"] == found["metrics"]["accuracy"]
     assert found["best"]["value"] == max(point["accuracy"] for point in found["learning_curve"])
+    kept = next(point for point in found["learning_curve"] if point["step"] == found["kept_step"])
+    assert kept["accuracy"] == found["metrics"]["accuracy"] == found["best"]["value"]
     assert "train loss" in printed.err
     assert [path.name for path in out.parent.iterdir()] == ["out"]
     # A file without the class bad is still evaluated, and its one class keeps its number.
@@ -120,6 +121,23 @@ def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(folde
     assert main([*again, "--steps", "1"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["classes"], again["validation"]) == (["bad", "good"], str(folder / "films.tsv"))
+
+
+def test_the_last_weights_are_kept_on_request(folder, tmp_path, capsys):
+    # A learning rate that ruins the model after its first steps.
+    arguments = words(folder, "encoder", tmp_path / "last", "films.tsv", "--steps", "12", "--learning-rate", "3")
+    found = {}
+    for keep in ("last", "best"):
+        arguments[2] = str(tmp_path / keep)
+        assert main([*arguments, "--evaluations", "6", "--keep", keep]) == 0
+        found[keep] = json.loads(capsys.readouterr().out)
+    assert found["last"]["learning_curve"] == found["best"]["learning_curve"]
+    assert found["last"]["kept_step"] == 12
+    assert found["last"]["metrics"]["accuracy"] == found["last"]["learning_curve"][-1]["accuracy"]
+    assert found["best"]["kept_step"] == found["best"]["best"]["step"] < 12
+    assert found["best"]["metrics"]["accuracy"] == found["best"]["best"]["value"]
+    assert main(["evaluate", str(tmp_path / "best"), "--task", str(folder / "films.tsv"), "--json", "-"]) == 0
+    assert load(tmp_path / "best").history[-1]["steps"] == found["best"]["kept_step"]
 
 
 def test_an_existing_folder_is_refused_and_overwritten_on_request(folder, tmp_path, capsys):

@@ -11,8 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from headjax.core.errors import CheckpointError
 from headjax.mesh.mesh import MeshConfig
-from headjax.training.checkpoints import SHARED_FROM, Checkpoints
+from headjax.training.checkpoints import SHARED_FROM, BestModel, Checkpoints
 from headjax.training.state import TrainState
+from tests import tiny
 
 
 @pytest.fixture
@@ -58,3 +59,24 @@ def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         restored, _ = checkpoints.restore(1, state)
     jax.tree.map(np.testing.assert_array_equal, restored, state)
+
+
+def test_the_best_model_is_kept_and_found_again(tmp_path):
+    model = tiny.model(tiny.decoder_config())
+
+    def offer(best, step, accuracy):
+        metrics = {"accuracy": accuracy, "loss": 1.0}
+        entry = {"action": "train", "steps": step, "metrics": metrics}
+        best.offer(step, metrics, lambda: model.replace(history=(entry,)))
+        return best.step
+
+    best = BestModel(tmp_path, "accuracy", True)
+    assert best.step is None
+    steps = [offer(best, step, value) for step, value in enumerate((np.nan, 0.5, 0.4, np.nan, 0.5, 0.7), start=1)]
+    assert steps == [1, 2, 2, 2, 2, 6]
+    # A run that goes on knows the value that later evaluations have to beat.
+    again = BestModel(tmp_path, "accuracy", True)
+    assert (again.step, offer(again, 7, 0.6), offer(again, 8, 0.8)) == (6, 6, 8)
+    assert again.load().history[-1]["steps"] == 8
+    lower = BestModel(tmp_path / "loss")
+    assert [offer(lower, 1, 0.5), lower.load().history[-1]["steps"]] == [1, 1]

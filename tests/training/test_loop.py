@@ -191,6 +191,27 @@ def test_a_finished_run_started_again_changes_nothing(uninterrupted, data, tmp_p
     assert again.metrics == whole.metrics
 
 
+def test_the_best_weights_are_kept(data, tmp_path):
+    """Also by a run that is interrupted after its best evaluation; here the learning rate grows until it ruins all."""
+    ruinous = {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 2.0, "warmup_steps": STEPS}}
+    given = {"optimizer": ruinous, "evaluate_every": 1, "keep": "best"}
+    with one_device():
+        whole = train(config(**given), tmp_path / "whole", data=data)
+        stopped = train(config(**given), tmp_path / "run", data=data, progress=interrupt_at(4))
+        continued = train(config(**given), tmp_path / "run", data=data)
+    losses = {
+        record["step"]: record["validation/loss"]
+        for record in read_metrics(tmp_path / "whole" / "metrics.jsonl")
+        if "validation/loss" in record
+    }
+    best = min(losses, key=losses.get)
+    assert best < stopped.steps < STEPS == whole.steps
+    assert whole.kept_step == continued.kept_step == best
+    assert whole.metrics["loss"] == continued.metrics["loss"] == losses[best]
+    assert whole.model.history[-1]["steps"] == best
+    assert_equal(load(whole.path).params, continued.model.params)
+
+
 def test_a_run_is_extended(data, tmp_path):
     """A finished or interrupted run with more steps goes on to what it would have reached with so many at once."""
     constant = {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": 0.01, "warmup_steps": 2}}
