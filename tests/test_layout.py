@@ -62,6 +62,7 @@ WHOLE_PROGRAM = {
     "heads/test_processes.py": "scores and ablations by several processes",
     "commands/test_bad_requests.py": "refusals of every command",
     "commands/test_every_family.py": "commands on imported models",
+    "commands/test_new_user.py": "six commands from tables to an exported classifier",
     "data/test_adding_a_task.py": "a task from outside, from rows to metrics",
     "data/test_golden.py": "the arrays and fingerprints of every kind of data",
     "conversion/test_every_family.py": "conversions of imported models",

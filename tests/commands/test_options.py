@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from headjax.cli import Parser
-from headjax.commands.options import CommandOptions, argument, option, parse_options
+from headjax.commands.options import CommandOptions, argument, option, option_name, parse_options
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
 
@@ -34,6 +34,7 @@ class Options(CommandOptions):
     check: bool = option(False, "look at it again")
     remove: str | None = option(None, "some heads", "HEADS", one_of="goal")
     keep: Size | None = option(None, "some heads", one_of="goal")
+    count: Count = option(2, "how often", name="--times", also=("--count",))
     overrides: tuple[str, ...] = ()
 
 
@@ -109,6 +110,14 @@ def test_errors_name_the_option_as_typed(words, message):
     assert str(error.value) == message
 
 
+def test_an_option_may_have_another_name_than_its_field():
+    options = parsed("a", "b", "--times", "4")
+    assert options.count == parsed("a", "b", "--count", "4").count == 4
+    assert [option_name(options, field) for field in ("count", "warm_up", "out")] == ["--times", "--warm-up", "OUT"]
+    with pytest.raises(HeadjaxError, match=r"^--times: must not be negative, got -4$"):
+        parsed("a", "b", "--times", "-4")
+
+
 def test_one_option_of_a_group_is_needed():
     with pytest.raises(HeadjaxError, match=r"^one of the arguments --remove --keep is required$"):
         parsed("a", "b", goal=())
@@ -122,7 +131,8 @@ def test_the_help_shows_defaults_and_no_old_spelling(capsys):
     assert "headjax try" in shown
     for text in (
         "OUT where it goes, or --out OUT", "steps at first (default 3)", "(default 0.25)", "{one,two}",
-        "10% of them", "its memory (default 2k)", "look at it again --remove", "write the result as JSON",
+        "--times N how often (default 2)", "10% of them", "its memory (default 2k)", "look at it again --remove", "write the result as JSON",
     ):  # fmt: skip
         assert text in shown
     assert "--begin" not in shown
+    assert "--count" not in shown
