@@ -150,13 +150,13 @@ def test_calibration_counts_examples(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("score", "model", "--task", "one.txt", "--train", "none.txt"), "--train: task: unknown task or file"),
+        (("score", "model", "--task", "one.txt", "--train", "none.txt"), "--train: none.txt: no such file or folder"),
         (
             ("convert", "model", "never", "--to", "gated", "--task", "one.txt", "--calibration", "none.txt"),
-            "--calibration: task: unknown task or file",
+            "--calibration: none.txt: no such file or folder",
         ),
         (("convert", "model", "never", "--to", "gated", "--calibration", "one.txt"), "--calibration: needs a task"),
-        (("prune", "model", "never", "--remove", "1", "--train", "one.txt"), "--train: needs a task"),
+        (("prune", "model", "never", "--remove", "decoder/0/0", "--train", "one.txt"), "--train: needs a task"),
     ],
 )
 def test_examples_that_cannot_be_used_are_named(folder, words, message, monkeypatch, capsys):
