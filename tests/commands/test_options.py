@@ -131,7 +131,8 @@ def test_the_help_shows_defaults_and_no_old_spelling(capsys):
     assert "headjax try" in shown
     for text in (
         "OUT where it goes, or --out OUT", "steps at first (default 3)", "(default 0.25)", "{one,two}",
-        "--times N how often (default 2)", "10% of them", "its memory (default 2k)", "look at it again --remove", "write the result as JSON",
+        "--times N how often (default 2)",
+        "10% of them", "its memory (default 2k)", "look at it again --remove", "write the result as JSON",
     ):  # fmt: skip
         assert text in shown
     assert "--begin" not in shown
