@@ -70,9 +70,9 @@ def split_task(task: Task, select: str | Task = "train", *, train: Task | None =
     """
     chosen = selection_of(select) if isinstance(select, Task) else None
     if train is not None:
-        own = selection_of(train)
-        task = dataclasses.replace(task, data=task.data._replace(train=own.data.train), part=task.split)
-        chosen = own if select == "train" else chosen
+        given = selection_of(train)
+        task = dataclasses.replace(task, data=task.data._replace(train=given.data.train), part=task.split)
+        chosen = given if select == "train" else chosen
     if chosen is not None:
         return Parts(chosen, task)
     if select not in SPLITS:

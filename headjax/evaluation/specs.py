@@ -162,8 +162,8 @@ def _similarity(asked: Request) -> Task:
 def _similarity_table(asked: Request, columns: Mapping[str, str], labels: Labels) -> Task:
     if "second" not in columns:
         raise DataError(f"{asked.path}: similarities need the columns sentence1, sentence2 and score")
-    length = asked.length() // 2  # an example holds two sentences
-    config = TextSimilarity(validation=asked.path, max_length=length, scale=max(labels.largest, 1.0), **columns)
+    fields: dict[str, Any] = {"validation": asked.path, "scale": max(labels.largest, 1.0), **columns}
+    config = TextSimilarity(**fields, max_length=asked.length() // 2)  # an example holds two sentences
     return _measured(asked.path, config, asked.tokenizer())
 
 
