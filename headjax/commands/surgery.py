@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headjax.commands.examples import Examples, ExamplesOptions
 from headjax.commands.options import option
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Count, NotNegative, Positive
+from headjax.core.fields import Count, NotNegative, Positive, Ramp, number_or_ramp
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -26,9 +26,21 @@ class FineTuningOptions(ExamplesOptions):
 
     fine_tune: Count = option(0, "fine-tune for N steps afterwards")
     learning_rate: Positive = option(5e-5, "peak learning rate of fine-tuning", "R")
-    labels: NotNegative = option(1.0, "fine-tuning: weight of the task's own loss", "W")
-    distill: NotNegative = option(1.0, "fine-tuning: weight of the original model's logits", "W")
-    distill_hidden: NotNegative = option(0.0, "fine-tuning: weight of the original model's hidden states", "W")
+    labels: NotNegative | Ramp = option(
+        1.0, "fine-tuning: weight of the task's own loss; 0.1:0.5 rises", "W", read=number_or_ramp
+    )
+    distill: NotNegative | Ramp = option(
+        1.0, "fine-tuning: weight of the original model's logits", "W", read=number_or_ramp
+    )
+    distill_hidden: NotNegative | Ramp = option(
+        0.0, "fine-tuning: weight of the original model's last hidden states", "W", read=number_or_ramp
+    )
+    distill_attention: NotNegative | Ramp = option(
+        0.0, "fine-tuning: weight of the cosines to the original model's attention outputs", "W", read=number_or_ramp
+    )
+    temperature: Positive | Ramp = option(
+        2.0, "fine-tuning: temperature of the logits; 2:1 falls along the steps", "T", read=number_or_ramp
+    )
     seed: int = option(0, "seed of random choices")
 
 
@@ -94,6 +106,8 @@ def fine_tuning_of(options: FineTuningOptions) -> Distillation | None:
         task=options.labels,
         logits=options.distill,
         hidden=options.distill_hidden,
+        attention=options.distill_attention,
+        temperature=options.temperature,
         seed=options.seed,
     )
 

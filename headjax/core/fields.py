@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
-from headjax.core.errors import require
+from headjax.core.errors import ConfigError, require
 
 
 class Bound(NamedTuple):
@@ -70,6 +70,38 @@ class Checked:
         check_fields(self)
 
 
+@dataclasses.dataclass(frozen=True)
+class Ramp(Checked):
+    """A number that changes evenly from the first step of training to the last. Its text is `start:end`.
+
+    Attributes:
+        start, end: the number at both ends.
+    """
+
+    start: NotNegative
+    end: NotNegative
+
+    def __str__(self) -> str:
+        return f"{self.start:g}:{self.end:g}"
+
+
+def number_or_ramp(text: str) -> float | Ramp:
+    """Return the number that `0.5` means, or the ramp that `0.9:0.5` means.
+
+    Raises:
+        ValueError: the text is neither, or a number of the ramp is negative.
+    """
+    try:
+        found = [float(part) for part in text.split(":")]
+        if len(found) == 1:
+            return found[0]
+        return Ramp(*found)
+    except (ValueError, TypeError, ConfigError):
+        raise ValueError(
+            f"expected a number such as 0.5, or two from the first step to the last, 0.9:0.5, got {text!r}"
+        ) from None
+
+
 def check_fields(owner: Any) -> None:
     """Compare every field of a dataclass instance with its declared type and bounds.
 
@@ -110,8 +142,13 @@ def _check_of(expected: Any) -> _Check | None:
         return functools.partial(_check_bounds, _check_of(arguments[0]), bounds)
     if origin in (types.UnionType, typing.Union):
         options = [each for each in arguments if each is not type(None)]
-        inner = _check_of(options[0]) if len(options) == 1 else None
-        return None if inner is None else functools.partial(_check_optional, inner)
+        whole = tuple(each for each in options if dataclasses.is_dataclass(each))
+        others = [each for each in options if each not in whole]
+        if len(options) > 1 and (not whole or len(others) != 1):
+            return None
+        inner = _check_of(others[0] if others else options[0])
+        accepted = (*(whole if others else ()), *((type(None),) if len(options) < len(arguments) else ()))
+        return None if inner is None else functools.partial(_check_other, accepted, inner)
     if origin is typing.Literal:
         return functools.partial(_check_choice, arguments)
     if origin is tuple:
@@ -133,8 +170,9 @@ def _check_bounds(inner: _Check | None, bounds: list[Bound], field: str, value: 
         require(bound.holds(value), field, f"{bound.text}, got {value!r}")
 
 
-def _check_optional(inner: _Check, field: str, value: Any) -> None:
-    if value is not None:
+def _check_other(accepted: tuple[type, ...], inner: _Check, field: str, value: Any) -> None:
+    """Check the values of a union that are of none of the accepted types: None, or a dataclass that checks itself."""
+    if not isinstance(value, accepted):
         inner(field, value)
 
 

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.fields import Checked, Count, NotNegative, Positive, Size
+from headjax.core.fields import Checked, Count, NotNegative, Positive, Ramp, Size
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
+from headjax.heads.statistics import counted_queries
 from headjax.mesh.distributed import on_this_process, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
@@ -26,6 +28,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.inputs import check_batch
+from headjax.models.layer import Probe
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
@@ -33,7 +36,10 @@ from headjax.models.tasks.text import cosines
 from headjax.training.loop import run_steps
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.state import TrainState, initial_state
-from headjax.training.step import Objective, StepMetrics, train_step
+from headjax.training.step import Factor, Objective, StepMetrics, factor_at, train_step
+
+Term = Callable[[Output, Batch, Loss, jax.Array], Loss]
+"""From a model's output, its batch, its own loss and the number of steps done to one term of an objective."""
 
 TEACHER = "teacher"
 """Name of the teacher's `Answers` in a student's batch."""
@@ -44,32 +50,54 @@ class Distillation(Checked):
     """Sources that a student learns from, and their weights.
 
         task * L + logits * T^2 KL(softmax(z' / T) || softmax(z / T)) + hidden * mean((h - h')^2)
+            + attention * mean(1 - cos(a, a'))
 
-    L is the task's own loss; z and h are the student's logits and last hidden states, z' and h' the teacher's (Hinton
-    et al. 2015; hidden states as in TinyBERT, Jiao et al. 2020). The divergence is a mean over predictions: examples of
-    a classifier, both ends of a span, tokens that are not padding elsewhere. Where a model predicts numbers
-    (regression, similarity of sentences), their squared difference takes its place.
+    L is the task's own loss; z and h are the student's logits and last hidden states, a the outputs of its attention
+    layers, z', h' and a' the teacher's (Hinton et al. 2015; hidden states as in TinyBERT, Jiao et al. 2020). The
+    divergence is a mean over predictions: examples of a classifier, both ends of a span, tokens that are not padding
+    elsewhere. Where a model predicts numbers (regression, similarity of sentences), their squared difference takes its
+    place. The cosine is a mean over tokens and attention layers, cross-attention included.
+
+    Every weight and the temperature may change along training. MaxText's guide to pruned models recommends
+    `task=Ramp(0.1, 0.5)`, `logits=Ramp(0.9, 0.5)`, `temperature=Ramp(2.0, 1.0)` and `attention=Ramp(1.0, 0.1)`.
 
     Attributes:
         steps: optimizer steps.
         optimizer: optimizer and learning-rate schedule.
-        task, logits, hidden: weights of the three parts.
+        task, logits, hidden, attention: weights of the four parts.
         temperature: T.
         seed: of dropout.
     """
 
     steps: Size
     optimizer: Optimizer = AdamW(schedule=LinearDecay(peak=5e-5))
-    task: NotNegative = 1.0
-    logits: NotNegative = 1.0
-    hidden: NotNegative = 0.0
-    temperature: Positive = 2.0
+    task: NotNegative | Ramp = 1.0
+    logits: NotNegative | Ramp = 1.0
+    hidden: NotNegative | Ramp = 0.0
+    attention: NotNegative | Ramp = 0.0
+    temperature: Positive | Ramp = 2.0
     seed: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.optimizer.check(self.steps)
-        require(self.task + self.logits + self.hidden > 0.0, "task", "all weights are 0, there is nothing to learn")
+        weights = (self.task, self.logits, self.hidden, self.attention)
+        require(any(map(_used, weights)), "task", "all weights are 0, there is nothing to learn")
+        if isinstance(self.temperature, Ramp):
+            coldest = min(self.temperature.start, self.temperature.end)
+            require(coldest > 0.0, "temperature", f"must be positive, got {self.temperature}")
+
+
+def _used(weight: float | Ramp) -> bool:
+    """Return whether a weight is other than 0 at any step."""
+    return max(weight.start, weight.end) > 0.0 if isinstance(weight, Ramp) else weight > 0.0
+
+
+def _along(number: float | Ramp, steps: int) -> Factor:
+    """Return a number, or the function from steps done to it."""
+    if isinstance(number, Ramp):
+        return optax.linear_schedule(number.start, number.end, max(steps - 1, 1))
+    return number
 
 
 class Answers(NamedTuple):
@@ -78,10 +106,12 @@ class Answers(NamedTuple):
     Attributes:
         predictions: logits whose last axis counts the choices, or predicted numbers: one array, of a span two.
         hidden: last hidden states `[batch, length, width]`; None where they are not compared.
+        attention: `[batch, query, width]` outputs of every attention layer, by head stack; None likewise.
     """
 
     predictions: tuple[jax.Array, ...]
     hidden: jax.Array | None
+    attention: dict[str, list[jax.Array]] | None = None
 
 
 class Distilled(NamedTuple):
@@ -127,7 +157,8 @@ def distill(
         HeadjaxError: the teacher's outputs have other shapes than the student's, or the loss is not finite.
     """
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
-    settings = settings if teacher is not None else dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
+    if teacher is None:
+        settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0, attention=0.0)
     iterator = iter(batches)
     first = next(iterator, None)
     if first is None:
@@ -151,8 +182,9 @@ def distill(
     state = initial_state(config, optimizer, mesh, settings.seed, student.params)
     step = _step(config, settings, mesh, compute)
     state = run_steps(lambda _, state, batch: step(state, batch), state, feed, range(1, settings.steps + 1), after)
-    weights = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
-    entry = history.entry("distill", steps=settings.steps, **weights)
+    numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "attention", "temperature")}
+    plain = {name: str(number) if isinstance(number, Ramp) else number for name, number in numbers.items()}
+    entry = history.entry("distill", steps=settings.steps, **plain)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
 
@@ -166,18 +198,30 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
         student: the student's architecture.
         settings: the weights and the temperature.
     """
-    terms: tuple[tuple[float, Callable[[Output, Batch, Loss], Loss]], ...] = (
-        (settings.task, lambda given, batch, own: own),
-        (settings.logits, functools.partial(_divergence, student, settings.temperature)),
-        (settings.hidden, functools.partial(_hidden_difference, student)),
+    temperature = _along(settings.temperature, settings.steps)
+    terms: tuple[tuple[float | Ramp, Term], ...] = (
+        (settings.task, lambda given, batch, own, step: own),
+        (
+            settings.logits,
+            lambda given, batch, own, step: _divergence(student, factor_at(temperature, step), given, batch, own),
+        ),
+        (settings.hidden, lambda given, batch, own, step: _hidden_difference(student, given, batch, own)),
+        (settings.attention, lambda given, batch, own, step: _attention_difference(student, given, batch, own)),
     )
-    kept = [(weight, term) for weight, term in terms if weight]
+    kept = [(weight, term) for weight, term in terms if _used(weight)]
 
-    def losses_of(given: Output, batch: Batch) -> tuple[Loss, ...]:
+    def losses_of(given: Output, batch: Batch, step: jax.Array) -> tuple[Loss, ...]:
         own = student.loss(given, batch)
-        return tuple(term(given, batch, own) for _, term in kept)
+        return tuple(term(given, batch, own, step) for _, term in kept)
 
-    return Objective(losses_of, tuple(weight for weight, _ in kept))
+    weights = tuple(_along(weight, settings.steps) for weight, _ in kept)
+    return Objective(losses_of, weights, attention_output if _used(settings.attention) else None)
+
+
+def attention_output(probe: Probe) -> jax.Array:
+    """Probe: the output of the attention layer, `[batch, query, width]`, 0 at padding."""
+    output = jnp.broadcast_to(probe.attention.combine(probe.params, probe.attended.context), probe.inputs.shape)
+    return output * counted_queries(probe)[..., None].astype(output.dtype)
 
 
 def answers_of(task: Any, output: Output, batch: Batch, settings: Distillation) -> Answers:
@@ -189,8 +233,11 @@ def answers_of(task: Any, output: Output, batch: Batch, settings: Distillation) 
         batch: the batch.
         settings: the weights.
     """
-    predictions = _predictions(task, output, batch) if settings.logits else ()
-    return Answers(predictions, output.hidden if settings.hidden else None)
+    return Answers(
+        _predictions(task, output, batch) if _used(settings.logits) else (),
+        output.hidden if _used(settings.hidden) else None,
+        output.require_probes() if _used(settings.attention) else None,
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -226,12 +273,13 @@ def _answer(
     batch: Batch,
 ) -> Answers:
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        output = teacher.apply(params, batch, Options(compute=compute))
+        probe = attention_output if _used(settings.attention) else None
+        output = teacher.apply(params, batch, Options(probe=probe, compute=compute))
         answers = answers_of(task, output, batch, settings)
     return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
 
 
-def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
+def _divergence(student: ModelConfig, temperature: float | jax.Array, given: Output, batch: Batch, own: Loss) -> Loss:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
     task = getattr(student, "output", None)
     pairs = list(zip(_predictions(task, given, batch), batch[TEACHER].predictions, strict=True))
@@ -249,6 +297,27 @@ def _hidden_difference(student: ModelConfig, given: Output, batch: Batch, own: L
     """Return the mean squared difference of every token's last hidden state from the teacher's."""
     squares = jnp.square(given.hidden - batch[TEACHER].hidden).astype(jnp.float32).mean(axis=-1)
     return _over_counted(student, squares, batch, own)
+
+
+def _attention_difference(student: ModelConfig, given: Output, batch: Batch, own: Loss) -> Loss:
+    """Return 1 - cos of every token's attention output and the teacher's, as a mean over attention layers.
+
+    A token whose two outputs are both 0, padding above all, has no direction to learn and adds nothing.
+    """
+    mine, theirs = given.require_probes(), batch[TEACHER].attention
+    layers = [pair for stack in mine for pair in zip(mine[stack], theirs[stack], strict=True)]
+    totals, weights = zip(*[_turned(*pair) for pair in layers], strict=True)
+    counted = (own.weight > 0).astype(jnp.float32)
+    return Loss(functools.reduce(jnp.add, totals) * counted, functools.reduce(jnp.add, weights) * counted)
+
+
+def _turned(mine: jax.Array, theirs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the sum of 1 - cos over an example's tokens, and the number of tokens that have an output, `[batch]`."""
+    mine, theirs = mine.astype(jnp.float32), theirs.astype(jnp.float32)
+    sizes = jnp.square(mine).sum(axis=-1) * jnp.square(theirs).sum(axis=-1)
+    counted = jnp.square(theirs).sum(axis=-1) > 0.0
+    cosine = (mine * theirs).sum(axis=-1) * jax.lax.rsqrt(jnp.maximum(sizes, 1e-20))
+    return jnp.where(counted, 1.0 - cosine, 0.0).sum(axis=-1), counted.astype(jnp.float32).sum(axis=-1)
 
 
 def _predictions(task: Any, output: Output, batch: Batch) -> tuple[jax.Array, ...]:
@@ -275,15 +344,28 @@ def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Lo
 
 def _check_outputs(student: Model, teacher: Model, batch: Batch, settings: Distillation) -> None:
     """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
+    probe = attention_output if _used(settings.attention) else None
 
     def shapes(model: Model) -> Output:
-        return jax.eval_shape(lambda params, batch: model.config.apply(params, batch, Options()), model.params, batch)
+        options = Options(probe=probe)
+        return jax.eval_shape(lambda params, batch: model.config.apply(params, batch, options), model.params, batch)
 
     own, other = shapes(student), shapes(teacher)
-    compared = [("logits", settings.logits, own.logits, other.logits)]
-    compared.append(("hidden", settings.hidden, own.hidden, other.hidden))
+    compared: list[tuple[str, float | Ramp, Any, Any]] = [
+        ("logits", settings.logits, own.logits, other.logits),
+        ("hidden", settings.hidden, own.hidden, other.hidden),
+    ]
+    if probe is not None:
+        pairs = (own.require_probes(), other.require_probes())
+        described = [{stack: len(layers) for stack, layers in found.items()} for found in pairs]
+        if described[0] != described[1]:
+            raise HeadjaxError(
+                f"teacher: it has {described[1]} attention layers, the student {described[0]}; "
+                "attention outputs are compared layer by layer"
+            )
+        compared.append(("attention outputs", settings.attention, *(next(iter(found.values()))[0] for found in pairs)))
     for name, weight, mine, theirs in compared:
-        if weight and (mine is None) != (theirs is None):
+        if _used(weight) and (mine is None) != (theirs is None):
             raise HeadjaxError(f"teacher: {name}: one of teacher and student computes none")
-        if weight and mine is not None and theirs is not None and mine.shape != theirs.shape:
+        if _used(weight) and mine is not None and theirs is not None and mine.shape != theirs.shape:
             raise HeadjaxError(f"teacher: its {name} are {list(theirs.shape)}, the student's {list(mine.shape)}")

@@ -61,6 +61,7 @@ def test_prepare(prepared, capsys):
     assert prepared["vocab_size"] == 280
 
 
+@pytest.mark.whole
 def test_training_on_it_imports_no_tensorflow(prepared, folder):
     """In a process of its own: prepared shards, Grain, training, evaluation and the model directory."""
     words = ["train", "--config", f"{folder}/config.py:{prepared['folder']}", "--workdir", f"{folder}/run"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from headjax.cli import main
 from tests import tiny
 from tests.closeness import assert_numbers_close, close_to
@@ -25,6 +27,7 @@ def get_config(arg=""):
 """
 
 
+@pytest.mark.whole
 def test_the_report_holds_what_the_commands_say(run, folder, capsys):
     """On a trained model, with another task and the run's checkpoints; the page needs nothing from elsewhere."""
     (folder / "train.py").write_text(CONFIG.replace("FOLDER", str(folder)))

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headjax.models.model import load
+
+pytestmark = pytest.mark.whole
 
 
 def test_fine_tuning_between_steps(run, folder):
-    tuning = ("--fine-tune", "4", "--steps", "2", "--learning-rate", "1e-3", "--distill-hidden", "0.1")
+    tuning = (
+        "--fine-tune",
+        "4",
+        "--steps",
+        "2",
+        "--learning-rate",
+        "1e-3",
+        "--distill-hidden",
+        "0.1",
+        "--distill",
+        "0.9:0.5",
+        "--temperature",
+        "2:1",
+        "--distill-attention",
+        "1:0.1",
+    )
     data = run("prune", "--remove", "2", *tuning, out="tuned")
     assert len(data["removed"]) == 2
     model = load(folder / "tuned")

@@ -23,6 +23,7 @@ def sweep(folder, *words) -> list[str]:
     return ["sweep", str(folder / "model"), str(folder / "out"), "--task", str(folder / "text.txt"), *words]
 
 
+@pytest.mark.whole
 def test_every_size_is_tried_once_and_kept(folder, capsys):
     words = ("--to", "grouped:kv_heads=2/1", "--limit", "8", "--calibrate", "2", "--fine-tune", "1")
     assert main([*sweep(folder, *words), "--json", "-"]) == 0

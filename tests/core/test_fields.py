@@ -10,7 +10,18 @@ from typing import Any, Literal
 import pytest
 
 from headjax.core.errors import ConfigError
-from headjax.core.fields import Checked, Count, NotNegative, Positive, Rate, Share, Size, shown
+from headjax.core.fields import (
+    Checked,
+    Count,
+    NotNegative,
+    Positive,
+    Ramp,
+    Rate,
+    Share,
+    Size,
+    number_or_ramp,
+    shown,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,12 +53,15 @@ class Whole(Checked):
     pair: tuple[float, float] = (0.0, 1.0)
     anything: Any = None
     function: Callable[[int], int] = abs
+    changing: NotNegative | Ramp = 0.0
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         {},
+        {"changing": 0.5},
+        {"changing": Ramp(0.9, 0.5)},
         {"maybe": 3, "positive": 2, "rate": 0, "share": 0, "number": -1},
         {"parts": (Part(), Part(size=4)), "sizes": (1, 2), "anything": object(), "choice": "right"},
     ],
@@ -64,6 +78,9 @@ def test_values_within_their_bounds(fields):
         ({"size": 2.0}, "size: expected int, got 2.0"),
         ({"size": True}, "size: expected int, got True"),
         ({"size": None}, "size: expected int, got None"),
+        ({"changing": -1.0}, "changing: must not be negative, got -1.0"),
+        ({"changing": None}, "changing: expected float, got None"),
+        ({"changing": Part()}, "changing: expected float, got a Part"),
         ({"maybe": 0}, "maybe: must be an integer of at least 1, got 0"),
         ({"count": -1}, "count: must not be negative, got -1"),
         ({"positive": 0.0}, "positive: must be positive, got 0.0"),
@@ -94,3 +111,15 @@ def test_a_value_is_shown_in_a_few_words():
     values = {"None": None, "3": 3, "'word'": "word", "a list": [1], "an object": object()}
     assert [shown(value) for value in values.values()] == list(values)
     assert shown("x" * 100) == "a str"
+
+
+def test_a_number_or_two_that_training_goes_between():
+    assert number_or_ramp("0.5") == 0.5
+    assert number_or_ramp("2:1") == Ramp(2.0, 1.0)
+    assert str(Ramp(2.0, 1.0)) == "2:1"
+
+
+@pytest.mark.parametrize("text", ["", "a", "1:", "1:2:3", "-1:1", "nan:1"])
+def test_other_text_is_neither_a_number_nor_two(text):
+    with pytest.raises(ValueError, match="expected a number such as"):
+        number_or_ramp(text)

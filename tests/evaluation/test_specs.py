@@ -146,13 +146,13 @@ def test_f1_is_that_of_the_positive_class(tmp_path):
     assert evaluate_task(exchanged, load_task(f"mrpc:{path}", exchanged)) == close_to(expected, sums=tiny.SUMS)
 
 
-def run_config(folder, model, train_file, held):
+def run_config(folder, model, train_file, held, steps=60):
     data = TextClassification(
         path=str(folder / train_file), validation=str(folder / held), max_length=16,
         vocabulary=str(write_vocabulary(folder)),
     )  # fmt: skip
     return TrainConfig(
-        model=model, data=data, batch_size=16, steps=60, tensorboard=False,
+        model=model, data=data, batch_size=16, steps=steps, tensorboard=False,
         optimizer=AdamW(schedule=ConstantRate(peak=0.01)),
     )  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_a_second_task_is_matched_with_the_first(trained, tmp_path):
         train(run_config(folder, recipe, "wet.tsv", "wet.tsv"), tmp_path / "wet")
     fresh = Directory(path=str(folder / "run" / "model"), task=Classification(classes=2))
     assert not (tmp_path / "wet").exists()
-    config = run_config(folder, fresh, "wet.tsv", "wet.tsv")
+    config = run_config(folder, fresh, "wet.tsv", "wet.tsv", steps=1)
     assert train(config, tmp_path / "fresh").model.config.output.names == ("rainy", "sunny")
 
 

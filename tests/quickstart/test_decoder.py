@@ -14,6 +14,8 @@ from headjax.quickstart.settings import training
 from headjax.quickstart.subject import Text, batches
 from headjax.training.config import train_config
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def model():

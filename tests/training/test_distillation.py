@@ -8,13 +8,21 @@ import pytest
 from scipy.special import log_softmax
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.fields import Ramp
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Output
 from headjax.models.encoder import Bert
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, Span
-from headjax.training.distillation import TEACHER, Distillation, answers_of, distill, distillation_objective
+from headjax.training.distillation import (
+    TEACHER,
+    Distillation,
+    answers_of,
+    attention_output,
+    distill,
+    distillation_objective,
+)
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
 from tests.closeness import assert_close, close_to
@@ -81,6 +89,67 @@ def test_without_a_teacher_it_is_fine_tuning(student, batches):
     assert alone.losses[0] == close_to(float(loss), sums=tiny.SUMS)
 
 
+STILL = AdamW(schedule=ConstantRate(peak=1e-12), weight_decay=0.0)
+
+
+def test_weights_and_temperature_change_along_training(student, teacher, batches):
+    """The same batch at every step of a student that stands still: only the numbers of the objective change."""
+
+    def losses(**numbers):
+        settings = Distillation(steps=3, optimizer=STILL, **{"task": 0.0, "logits": 0.0, "temperature": 1.0} | numbers)
+        return distill(student, teacher, [batches[0]] * 3, settings).losses
+
+    own, soft, warm = losses(task=1.0)[0], losses(logits=1.0)[0], losses(logits=1.0, temperature=3.0)[0]
+    assert abs(soft / warm - 1.0) > 0.01, "the temperature matters here"
+    mixed = losses(task=Ramp(0.0, 1.0), logits=Ramp(1.0, 0.5))
+    assert_close(mixed, [soft, 0.5 * own + 0.75 * soft, own + 0.5 * soft], sums=2 * tiny.SUMS)
+    cooled = losses(logits=1.0, temperature=Ramp(3.0, 1.0))
+    assert_close(cooled[[0, 2]], [warm, soft], sums=2 * tiny.SUMS)
+
+
+def test_ramps_follow_the_step_on_a_mesh(student, teacher, batches):
+    settings = Distillation(steps=3, optimizer=FAST, task=Ramp(0.1, 0.5), logits=Ramp(0.9, 0.5), attention=Ramp(1, 0.1))
+    one = distill(student, teacher, batches, settings).losses
+    assert_close(distill(student, teacher, batches, settings, mesh=MeshConfig(data=8).build()).losses, one, sums=99)
+
+
+def test_attention_outputs_learn_the_teacher_s_directions(student, teacher, batches):
+    """By hand: the mean over layers and tokens of 1 - cos; a pruned student comes closer to its teacher."""
+    settings = Distillation(steps=30, optimizer=FAST, task=0.0, logits=0.0, attention=1.0)
+    found = distill(student, teacher, itertools.cycle(batches), settings)
+
+    def outputs(model):
+        probed = model(batches[0], probe=attention_output).require_probes()["decoder"]
+        return np.stack([np.asarray(layer, np.float64) for layer in probed])
+
+    mine, theirs = outputs(student), outputs(teacher)
+    cosines = (mine * theirs).sum(-1) / np.linalg.norm(mine, axis=-1) / np.linalg.norm(theirs, axis=-1)
+    assert found.losses[0] == close_to(1.0 - cosines.mean(), sums=10 * tiny.SUMS)
+    assert found.losses[-4:].mean() < 0.7 * found.losses[:4].mean()
+    assert found.model.history[-1]["attention"] == 1.0
+
+
+def test_padding_has_no_attention_output_to_learn():
+    generator = np.random.default_rng(2)
+    mine, theirs = generator.standard_normal((2, 1, 3, 4)).astype(np.float32)
+    theirs[:, 2] = mine[:, 2] = 0.0
+    config, given = encoder(Classification(classes=3)), outputs(generator, np.zeros((1, 3), np.float32))
+    batch = {"labels": np.array([1]), "attention_mask": np.array([[1, 1, 0]])}
+    given, taught = (given._replace(probes={"encoder": [jnp.asarray(each)]}) for each in (mine, theirs))
+    settings = Distillation(steps=1, task=0.0, logits=0.0, attention=2.0)
+    _, total = terms(config, given, taught, batch, settings)
+    norms = np.linalg.norm(mine, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    expected = 2.0 * (1.0 - ((mine * theirs).sum(-1) / np.maximum(norms, 1e-9))[0, :2]).mean()
+    assert float(total) == close_to(expected, sums=32)
+
+
+def test_a_teacher_of_other_depth_has_no_attention_outputs_to_compare(student, batches):
+    deeper = tiny.model(tiny.decoder_config(*(tiny.layer(),) * 3))
+    settings = Distillation(steps=1, optimizer=FAST, attention=1.0)
+    with pytest.raises(HeadjaxError, match="attention outputs are compared layer by layer"):
+        distill(student, deeper, batches, settings)
+
+
 def encoder(task):
     return Bert(
         attention=tiny.multi_head(), feed_forward=Dense(8), vocab_size=9, max_length=8, width=8, num_layers=1, task=task
@@ -95,7 +164,8 @@ def outputs(generator, logits, **extra):
 def terms(config, given, taught, batch, settings):
     """The terms of the objective and its value."""
     objective = distillation_objective(config, settings)
-    losses = objective.losses(given, batch | {TEACHER: answers_of(config.output, taught, batch, settings)})
+    answers = answers_of(config.output, taught, batch, settings)
+    losses = objective.losses(given, batch | {TEACHER: answers}, jnp.zeros((), int))
     return losses, sum(w * each.mean() for w, each in zip(objective.weights, losses, strict=True))
 
 
@@ -143,6 +213,8 @@ def test_spans_compare_both_ends_and_numbers_their_difference():
         ({"hidden": -1.0}, "hidden: must not be negative"),
         ({"task": 0.0, "logits": 0.0}, "task: all weights are 0"),
         ({"temperature": 0.0}, "temperature: must be positive"),
+        ({"temperature": Ramp(1.0, 0.0)}, "temperature: must be positive, got 1:0"),
+        ({"logits": "1:0"}, "logits: expected float"),
     ],
 )
 def test_bad_settings_are_errors(fields, message):

@@ -20,6 +20,8 @@ from tests.closeness import close_to
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.tiny import multi_head
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
