@@ -1,7 +1,8 @@
 """headjax's attention and models as `flax.nnx` modules: the one file that talks to Flax.
 
 There is one module class for each formulation, made from its config: `MultiHeadAttention`, `GroupedAttention`,
-`CollaborativeAttention`, `LatentAttention`, `TuckerAttention`, `TalkingAttention`, `GatedAttention`. A formulation that
+`CollaborativeAttention`, `LatentAttention`, `TuckerAttention`, `TalkingAttention`, `GatedAttention`,
+`CompressedAttention`. A formulation that
 is registered with `headjax.core.serialize.kind` gets its class without a line here.
 
     import headjax.flax

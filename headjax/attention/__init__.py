@@ -2,6 +2,7 @@
 
 from headjax.attention.attend import Call, attend
 from headjax.attention.collaborative import Collaborative, Concatenate, Tucker
+from headjax.attention.compressed import Compressed
 from headjax.attention.explain import explain
 from headjax.attention.formulation import Attention, KeyValues, NoHeads
 from headjax.attention.gated import Gated
@@ -16,6 +17,7 @@ __all__ = [
     "Attention",
     "Call",
     "Collaborative",
+    "Compressed",
     "Concatenate",
     "Dropout",
     "Gated",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Latent
-from headjax.conversion.calibration import covariance_root
+from headjax.attention import Attention, Compressed, Grouped, Latent, MultiHead
+from headjax.conversion.calibration import Moments, Root, covariance_root
 from headjax.conversion.products import gram
 from headjax.conversion.target import (
     Converted,
@@ -20,11 +20,13 @@ from headjax.conversion.target import (
     Target,
     bias_or_zeros,
     multi_head_of,
-    require_no_rotary,
     require_rank,
 )
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
+
+DISTANCES = 256
+"""Number of distances between query and key, from 0 on, that turned keys are weighed for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,12 @@ class ToLatent(Target):
 
     A singular value decomposition gives the best W_C. In it each key counts by its logits, W_K^h W_Q^hT, each value by
     its outputs, W_V^h W_O^h, and keys and values together count alike. A calibrated conversion weights inputs by their
-    covariance; their mean goes exactly into the value bias and, for keys, vanishes in the softmax. The conversion is
-    exact when the rank reaches that of all keys and values together. The logits keep their scale.
+    covariance; their mean goes exactly into the biases of values and keys. The conversion is exact when the rank
+    reaches that of all keys and values together. The logits keep their scale.
+
+    Where keys turn with their positions or are normalised, the layer becomes `Compressed`: keys are rebuilt from c,
+    then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its logits over
+    the distances 0, 1, ..., 255 between query and key.
 
     Attributes:
         rank: Size of the latent.
@@ -47,13 +53,17 @@ class ToLatent(Target):
     rank: Size
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        source = multi_head_of(attention)
-        require_no_rotary(source, "latent")
-        size = source.num_heads * (source.head_dim + source.values)
-        require_rank("rank", self.rank, min(memory_width, size), "min(width, num_heads * (head_dim + value_dim))")
+        source = attention if must_rebuild(attention) else multi_head_of(attention)
+        heads = source.kv_heads if isinstance(source, Grouped) else source.num_heads
+        size = heads * (source.head_dim + source.values)
+        which = "kv_heads" if isinstance(source, Grouped) else "num_heads"
+        require_rank("rank", self.rank, min(memory_width, size), f"min(width, {which} * (head_dim + value_dim))")
+
+    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        return (attention, params) if must_rebuild(attention) else super().prepare(attention, params)
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
-        return [self._layer(site) for site in sites]
+        return [_rebuilt(site, self.rank) if must_rebuild(site.attention) else self._layer(site) for site in sites]
 
     def _layer(self, site: Site) -> Converted:
         source = site.multi_head
@@ -72,24 +82,104 @@ class ToLatent(Target):
         kept = {name: site.params[name] for name in ("query", "output", "output_bias") if name in site.params}
         params: Params = kept | {"latent": down, "key": up_key, "value": up_value}
         if biased:
-            value_bias = bias_or_zeros(site, "value")
-            if site.moments is not None:
-                mean = jnp.asarray(site.moments.key_mean, jnp.float32)
-                lost = site.params["value"] - jnp.einsum("mr,rhv->mhv", down, up_value)
-                value_bias = value_bias + jnp.einsum("m,mhv->hv", mean, lost)
+            value_bias = bias_or_zeros(site, "value") + _lost_mean(site, "value", down, up_value)
             params |= {"query_bias": bias_or_zeros(site, "query"), "value_bias": value_bias}
         return Converted(config, params)
 
 
+def must_rebuild(attention: Attention) -> TypeGuard[MultiHead | Grouped]:
+    """Return whether keys turn or are normalised, so that they have to be rebuilt before they meet a query."""
+    if isinstance(attention, Grouped):
+        return attention.rotary is not None or attention.query_norm is not None or attention.key_norm is not None
+    return isinstance(attention, MultiHead) and attention.rotary is not None
+
+
+def _rebuilt(site: Site, rank: int) -> Converted:
+    """Return the layer as `Compressed`, with the formulation that it has inside."""
+    source, params = site.attention, site.params
+    if not must_rebuild(source):
+        raise TypeError(f"expected keys that turn or are normalised, got {source}")
+    groups = source.groups if isinstance(source, Grouped) else tuple(range(source.num_heads))
+    made = params["key"].shape[1]
+    per_key = [jnp.asarray([head for head, group in enumerate(groups) if group == key]) for key in range(made)]
+    asked, written = _turned_grams(source, site), jnp.einsum("hvw,huw->hvu", params["output"], params["output"])
+    weights = [jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in (asked, written)]
+    down, up_key, up_value = _factors(site, rank, *weights)
+    inner = dict(params) | {"key": up_key, "value": up_value}
+    biased = source.projection_bias or site.moments is not None
+    if biased:
+        inner["query_bias"] = bias_or_zeros(site, "query")
+        for name, rebuilt in (("key", up_key), ("value", up_value)):
+            inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
+    config = Compressed(inner=dataclasses.replace(source, projection_bias=biased), rank=rank)
+    return Converted(config, {"latent": down, "inner": inner})
+
+
+def _turned_grams(source: MultiHead | Grouped, site: Site) -> jax.Array:
+    """Return G_h `[heads, dim, dim]`: an error e of a key costs e^T G_h e in logits, as a mean over distances.
+
+    G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T with the rotation R(t) by t positions, and q_h normalised where
+    queries are. An error before the normalisation of keys is divided by their root mean square.
+    """
+    query = _read(site)
+    if isinstance(source, Grouped) and source.query_norm is not None:
+        query = query / _root_mean_square(query) * site.params["query_norm"]["scale"][None, None]
+    if isinstance(source, Grouped) and source.key_norm is not None:
+        key = site.params["key"]
+        key = key if site.moments is None else jnp.tensordot(_key_root(site.moments).root, key, 1)
+        size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)
+        factor = site.params["key_norm"]["scale"][None, None] / size
+    else:
+        factor = jnp.ones((1, 1, 1))
+    grams = gram(jnp.swapaxes(query, 0, 1))
+    if source.rotary is not None:
+        heads, dim = grams.shape[:2]
+        values, vectors = jnp.linalg.eigh(grams)
+        rows = jnp.swapaxes(vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None], 1, 2).reshape(1, 1, heads * dim, dim)
+        distances = jnp.arange(DISTANCES)[None]
+        turned = source.rotary(jnp.broadcast_to(rows, (1, DISTANCES, heads * dim, dim)), distances)
+        turned = turned.reshape(DISTANCES, heads, dim, dim)
+        grams = jnp.einsum("thri,thrj->hij", turned, turned) / DISTANCES
+    factor = jnp.broadcast_to(factor[0], (grams.shape[0], grams.shape[1]))
+    return factor[:, :, None] * grams * factor[:, None, :]
+
+
+def _root_mean_square(weight: jax.Array) -> jax.Array:
+    """Return the root mean square of each head's vectors for inputs of identity covariance, `[1, heads, 1]`."""
+    return jnp.sqrt(jnp.maximum(jnp.square(weight).sum(axis=0).mean(axis=-1), 1e-30))[None, :, None]
+
+
+def _lost_mean(site: Site, name: str, down: jax.Array, rebuilt: jax.Array) -> jax.Array:
+    """Return the part of the mean key or value that the latent loses, `[heads, dim]`; 0 without calibration."""
+    if site.moments is None:
+        return jnp.zeros(rebuilt.shape[1:])
+    lost = site.params[name] - jnp.einsum("mr,rhd->mhd", down, rebuilt)
+    return jnp.einsum("m,mhd->hd", jnp.asarray(site.moments.key_mean, jnp.float32), lost)
+
+
 def _joint(site: Site, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
+    written = jnp.moveaxis(site.params["output"], 2, 0)
+    return _factors(site, rank, *(gram(jnp.swapaxes(used, 0, 1)) for used in (_read(site), written)))
+
+
+def _read(site: Site) -> jax.Array:
+    """Return W_Q, `[width, heads, head_dim]`; of a calibrated site for inputs of identity second moment."""
+    if site.moments is None:
+        return site.params["query"]
+    second = site.moments.query_covariance + np.outer(site.moments.query_mean, site.moments.query_mean)
+    return jnp.einsum("de,ehi->dhi", covariance_root(second).root, site.params["query"])
+
+
+def _key_root(moments: Moments) -> Root:
+    return covariance_root(moments.key_covariance)
+
+
+def _factors(site: Site, rank: int, of_keys: jax.Array, of_values: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return W_C, W_UK and W_UV, given the cost of an error of each key and value, `[heads, dim, dim]`."""
     key, value = site.params["key"], site.params["value"]
-    read, written = site.params["query"], jnp.moveaxis(site.params["output"], 2, 0)
-    root = None if site.moments is None else covariance_root(site.moments.key_covariance)
-    if site.moments is not None:
-        moments = site.moments.query_covariance + np.outer(site.moments.query_mean, site.moments.query_mean)
-        read = jnp.einsum("de,ehi->dhi", covariance_root(moments).root, read)
-    parts = [_counted(key, read), _counted(value, written)]
+    root = None if site.moments is None else _key_root(site.moments)
+    parts = [_counted(key, of_keys), _counted(value, of_values)]
     if root is not None:
         parts = [root.root @ part for part in parts]
     # Keys and values enter with equal weight, whatever their units.
@@ -99,9 +189,9 @@ def _joint(site: Site, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     return down, jnp.einsum("mr,mhd->rhd", seen, key), jnp.einsum("mr,mhv->rhv", seen, value)
 
 
-def _counted(made: jax.Array, used: jax.Array) -> jax.Array:
-    """Return W_h (U_h^T U_h)^(1/2) of all heads side by side, so that errors of W_h count after U_h."""
-    values, vectors = jnp.linalg.eigh(gram(jnp.swapaxes(used, 0, 1)))
+def _counted(made: jax.Array, grams: jax.Array) -> jax.Array:
+    """Return W_h G_h^(1/2) of all heads side by side, so that an error e of W_h costs e^T G_h e."""
+    values, vectors = jnp.linalg.eigh(grams)
     root = jnp.einsum("hij,hj,hkj->hik", vectors, jnp.sqrt(jnp.maximum(values, 0.0)), vectors)
     return jnp.einsum("mhi,hij->mhj", made, root).reshape(made.shape[0], -1)
 

@@ -27,7 +27,6 @@ from headjax.conversion.target import (
     Restructuring,
     Site,
     Target,
-    as_multi_head,
     find_layers,
     inside_gates,
     layer_params,
@@ -138,7 +137,7 @@ def convert_layer(
     floats = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)
     prepared = (attention, floats)
     if target.of_multi_head:
-        prepared = as_multi_head(*inside_gates(attention, floats))
+        prepared = target.prepare(*inside_gates(attention, floats))
     with one_blas_thread():
         (converted,) = target.convert([Site(*prepared, None)], seed)
     return _put_back(attention, params, converted)
@@ -199,7 +198,8 @@ def _prepare(
     """Return the layers in the form that their targets start from."""
     sites: dict[HeadLayer, Site] = {}
     for place, found in layer_params(model, targets).items():
-        prepared = as_multi_head(*inside_gates(*found)) if targets[place].of_multi_head else found
+        target = targets[place]
+        prepared = target.prepare(*inside_gates(*found)) if target.of_multi_head else found
         sites[place] = Site(*prepared, moments.get(place))
     return sites
 

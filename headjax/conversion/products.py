@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from threadpoolctl import threadpool_limits
 
-from headjax.attention import Attention, Collaborative, Gated, Grouped, Latent, MultiHead, Tucker
+from headjax.attention import Attention, Collaborative, Compressed, Gated, Grouped, Latent, MultiHead, Tucker
 from headjax.attention.collaborative import SharedKey
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import kind_of
@@ -140,6 +140,9 @@ def value_output(attention: Attention, params: Params) -> Products:
         inner = value_output(attention.inner, params["inner"])
         gate = jax.nn.sigmoid(params["gate_bias"])
         return inner._replace(left=inner.left * gate[None, :, None])
+    if isinstance(attention, Compressed):
+        inner = value_output(attention.inner, params["inner"])
+        return inner._replace(left=jnp.einsum("mr,rhv->mhv", params["latent"], inner.left))
     output = jnp.moveaxis(params["output"], 2, 0)
     if isinstance(attention, Grouped):
         return Products(params["value"][:, jnp.asarray(attention.groups)], output)
@@ -181,6 +184,12 @@ def _(attention: Collaborative, params: Params) -> Products:
 @_query_key.register
 def _(attention: Tucker, params: Params) -> Products:
     return _shared(attention, jnp.einsum("dr,hrk->dhk", params["query"], params["mixing"]), params["key"])
+
+
+@_query_key.register
+def _(attention: Compressed, params: Params) -> Products:
+    inner = _query_key(attention.inner, params["inner"])
+    return inner._replace(right=jnp.einsum("mr,rhd->mhd", params["latent"], inner.right))
 
 
 @_query_key.register

@@ -86,6 +86,10 @@ class Target(Checked, abc.ABC):
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         """Raise a `ConfigError` that names the field when a layer cannot be converted."""
 
+    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        """Return the layer in the form that the conversion starts from, where that is multi-head attention."""
+        return as_multi_head(attention, params)
+
     @abc.abstractmethod
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
         """Return the layers' new formulations and float32 parameters, in order."""

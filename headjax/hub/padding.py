@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention.collaborative import Collaborative, SharedKey, Tucker
+from headjax.attention.compressed import Compressed
 from headjax.attention.formulation import Attention, NoHeads
 from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
@@ -166,6 +167,15 @@ def _(attention: Latent, params: Params) -> PlainHeads:
         },
         _biases(params, "query", "value", "output"),
     )
+
+
+@plain_heads.register
+def _(attention: Compressed, params: Params) -> PlainHeads:
+    """Return the heads inside with W_C W_K^g and W_C W_V^g for keys and values."""
+    inner = plain_heads(attention.inner, params["inner"])
+    latent = np.asarray(params["latent"])
+    rebuilt = {name: _product(latent, inner.weights[name]) for name in ("key", "value")}
+    return dataclasses.replace(inner, weights=inner.weights | rebuilt)
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.attention import Attention, Collaborative, Gated, Grouped, Latent, MultiHead, Talking, Tucker
+from headjax.attention import Attention, Collaborative, Compressed, Gated, Grouped, Latent, MultiHead, Talking, Tucker
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal, Params, initialize
@@ -49,6 +49,17 @@ FORMULATIONS: dict[str, Attention] = {
         rotary=RotaryInterleaved(),
         latent_norm=RMSNorm(),
         query_norm=RMSNorm(),
+    ),
+    "compressed": Compressed(
+        inner=Grouped(
+            num_heads=4,
+            kv_heads=2,
+            head_dim=4,
+            rotary=RotaryHalves(base=100.0),
+            query_norm=RMSNorm(),
+            key_norm=RMSNorm(),
+        ),
+        rank=7,
     ),
     "talking": Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_dim=3),
     "gated": Gated(inner=MultiHead(num_heads=3, head_dim=4)),

@@ -77,7 +77,7 @@ def test_rotary_families_keep_their_function_or_say_why_not() -> None:
     converted = convert(source, {("decoder", 0): ToGrouped(kv_heads=4), ("decoder", 1): ToFixed(head_dim=7)}).model
     assert [type(a).__name__ for a in converted.config.attentions()["decoder"]] == ["Grouped", "MultiHead"]
     assert_close(hidden(converted, "llama"), expected, sums=tiny.SUMS)
-    for target in ("collaborative:shared_dim=4", "latent:rank=4", "tucker:rank=4"):
+    for target in ("collaborative:shared_dim=4", "tucker:rank=4"):
         with pytest.raises(ConfigError, match=r"decoder/0: rotary: turns queries and keys"):
             convert(source, target)
     normalised = model_of(CONFIGS["qwen3"])

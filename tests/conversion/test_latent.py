@@ -1,13 +1,131 @@
-"""The low-rank factorisation behind latent attention."""
+"""Latent attention from trained layers: the best factorisation, and keys that are rebuilt before they turn."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from headjax.conversion.latent import low_rank
+from headjax.attention import Call, Compressed, Grouped, Mask, MultiHead
+from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
+from headjax.conversion import convert
+from headjax.conversion.latent import DISTANCES, ToLatent, _turned_grams, low_rank
+from headjax.conversion.model import convert_layer
+from headjax.conversion.target import Site
+from headjax.core.errors import ConfigError
+from headjax.core.norms import RMSNorm
+from headjax.heads.pruning import prune
+from headjax.models.generation import Greedy, generate
 from tests import tiny
+from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
+from tests.hub.directories import CONFIGS, LLAMA, model_of
+
+TURNING = {
+    "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
+    "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
+    "qwen3": Grouped(
+        num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), query_norm=RMSNorm(), key_norm=RMSNorm()
+    ),
+    "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryHalves()),
+    "part": MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4)),
+}
+
+
+def output(attention, params, inputs):
+    attended = attention.attend(
+        params, inputs, attention.key_values(params, inputs, None), Call(mask=Mask(causal=True))
+    )
+    return attention.combine(params, attended.context)
+
+
+@pytest.mark.parametrize("name", list(TURNING))
+def test_at_full_rank_turned_and_normalised_keys_come_back(name) -> None:
+    source, inputs = TURNING[name], jnp.asarray(random_inputs())
+    params = random_params(source)
+    found, weights = convert_layer(source, params, ToLatent(rank=WIDTH), width=WIDTH)
+    assert isinstance(found, Compressed)
+    assert found.inner == source
+    assert_close(output(found, weights, inputs), output(source, params, inputs), sums=4 * tiny.SUMS)
+
+
+def test_a_key_s_error_costs_its_logits_over_all_distances() -> None:
+    """Of queries drawn from the site's distribution, turned one position at a time."""
+    source = TURNING["llama"]
+    params = random_params(source)
+    grams = np.asarray(_turned_grams(source, Site(source, params, None)), np.float64)
+    error = np.random.default_rng(3).standard_normal(4)
+    for head in range(source.num_heads):
+        total = 0.0
+        for distance in range(DISTANCES):
+            moved = jnp.asarray(params["query"][:, head][None, None], jnp.float32)
+            turned = np.asarray(source.rotary(moved, jnp.asarray([[distance]])), np.float64)[0, 0]
+            total += np.square(turned @ error).sum()
+        assert_close(error @ grams[head] @ error, total / DISTANCES, sums=8 * tiny.SUMS)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(name) -> None:
+    """The logits between all pairs of 64 tokens, with both sides turned; plain is an SVD of keys and values."""
+    source = TURNING[name]
+    params = random_params(source)
+    params["query"] = params["query"] * jnp.asarray([4.0, 0.1, 4.0, 0.1])[None, None]
+    inputs = jnp.asarray(random_inputs(batch=1, length=64))
+
+    def logits(attention, weights):
+        grouped = attention.inner if isinstance(attention, Compressed) else attention
+        kept = attention.key_values(weights, inputs, None)
+        if isinstance(attention, Compressed):
+            kept = grouped.key_values(weights["inner"], kept["latent"], kept["position"])
+        query = jnp.einsum("bqw,whd->bqhd", inputs, params["query"])
+        if grouped.query_norm is not None:
+            query = grouped.query_norm(params["query_norm"], query)
+        query = grouped.rotary(query, jnp.arange(64)[None])
+        return jnp.einsum("bqhd,bkhd->bhqk", query, jnp.take(kept["key"], jnp.asarray(grouped.groups), axis=2))
+
+    def error(attention, weights):
+        return float(jnp.square(logits(attention, weights) - logits(source, params)).sum())
+
+    errors = [error(*convert_layer(source, params, ToLatent(rank=rank), width=WIDTH)) for rank in (4, 8, 12)]
+    assert errors == sorted(errors, reverse=True)
+    both = jnp.concatenate([params["key"].reshape(WIDTH, -1), params["value"].reshape(WIDTH, -1)], axis=1)
+    left, right = low_rank(both, 8)
+    key, value = (half.reshape(8, 2, 4) for half in jnp.split(right, 2, axis=1))
+    plain = {"latent": left, "inner": params | {"key": key, "value": value}}
+    assert errors[1] < 0.9 * error(Compressed(inner=source, rank=8), plain)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_decoder_generates_the_same_from_its_latents(name) -> None:
+    """At full rank, by a cache that holds latents alone, with padding on the left, pruned before or after."""
+    model = model_of(LLAMA if name == "llama" else CONFIGS["qwen3"])
+    full = model.config.width
+    converted = convert(model, f"latent:rank={full}").model
+    layer = converted.config.attentions()["decoder"][0]
+    assert layer.cache_size(full, full) == full + 1
+    prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
+    expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
+    np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)
+    heads = ["decoder/0/1", "decoder/1/0"]
+    batch = {"input_ids": np.array([[1, 2, 3, 4, 5]])}
+    assert_close(prune(converted, heads)(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
+
+
+def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> None:
+    model = model_of(LLAMA)
+    batches = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} for seed in range(4)]
+    unseen = {"input_ids": np.random.default_rng(9).integers(1, 20, (4, 8))}
+
+    def difference(converted):
+        return float(jnp.square(converted.model(unseen).hidden - model(unseen).hidden).mean())
+
+    target = "latent:rank=5"
+    assert difference(convert(model, target, batches=batches)) < 0.8 * difference(convert(model, target))
+
+
+def test_a_rank_beyond_the_keys_and_values_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"rank: must be from 1 to min\(width, kv_heads \* .* = 16, got 17"):
+        ToLatent(rank=17).check(TURNING["llama"], WIDTH, WIDTH)
 
 
 def test_low_rank_is_the_best_of_its_rank() -> None:

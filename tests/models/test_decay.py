@@ -36,6 +36,10 @@ BY_FORMULATION = {
         "latent query_latent query rotary_key key value output",
         "latent_norm/scale query_norm/scale",
     ),
+    "compressed": (
+        "latent inner/query inner/key inner/value inner/output",
+        "inner/query_norm/scale inner/key_norm/scale",
+    ),
     "talking": ("query key value logit_mixing weight_mixing output", PROJECTIONS),
     "gated": (
         "inner/query inner/key inner/value inner/output gate",

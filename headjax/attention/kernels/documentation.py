@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from headjax.attention.collaborative import Collaborative, Tucker
+from headjax.attention.compressed import Compressed
 from headjax.attention.explain import explain
 from headjax.attention.formulation import Attention
 from headjax.attention.gated import Gated
@@ -28,6 +29,9 @@ EXAMPLES: dict[str, Attention] = {
     ),
     "`Tucker`": Tucker(num_heads=12, query_rank=64, key_rank=64, value_dim=64, head_dim=64),
     "`Latent`": Latent(num_heads=12, rank=128, head_dim=64, rotary_dim=32, rotary=RotaryHalves()),
+    "`Compressed`, `Grouped` inside": Compressed(
+        inner=Grouped(num_heads=12, kv_heads=4, head_dim=64, rotary=RotaryHalves()), rank=128
+    ),
     "`Talking`": Talking(num_heads=12, logit_heads=12, softmax_heads=12, head_dim=64),
     "`Gated`, `MultiHead` inside": Gated(inner=MultiHead(num_heads=12, head_dim=64)),
 }

@@ -1,0 +1,96 @@
+"""Any formulation over a short latent of the attended sequence, from which its keys and values are rebuilt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.operands import Attended
+from headjax.attention.projections import into_heads
+from headjax.attention.rotary import positions_or_count
+from headjax.core.errors import require
+from headjax.core.fields import Size, check_fields
+from headjax.core.serialize import kind
+from headjax.core.tensors import Params, Tensor, Tensors
+
+
+@kind("compressed")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compressed(Attention):
+    """Any formulation whose keys and values are computed from a latent of the attended sequence.
+
+        c = y W_C [rank],   output = inner(x, c)
+
+    The formulation inside reads c in place of y: its key and value weights map from `rank`. With grouped attention
+    inside,
+
+        k_g = turn(norm(c W_K^g + b_K^g)),   v_g = c W_V^g + b_V^g
+
+    so keys are rebuilt first, then normalised, then turned. With rank = kv_heads * (head_dim + value_dim) any grouped
+    layer can be written so exactly, rotary embeddings and normalised keys included.
+
+    A decoding cache holds c and the positions. The price is that each step rebuilds the keys and values of all tokens;
+    `Latent` attends to c itself where keys do not turn.
+
+    Attributes:
+        inner: the formulation; num_heads and head_ids are its own.
+        rank: size of the latent c.
+    """
+
+    num_heads: int = dataclasses.field(init=False)
+    head_ids: tuple[int, ...] | None = dataclasses.field(init=False)
+    inner: Attention
+    rank: Size
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "num_heads", self.inner.num_heads)
+        object.__setattr__(self, "head_ids", self.inner.head_ids)
+        super().__post_init__()
+
+    def validate(self) -> None:
+        require(not isinstance(self.inner, Compressed), "inner", "is compressed already")
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        return {
+            "latent": Tensor((memory_width, self.rank), ("embed", "latent")),
+            "inner": self.inner.tensors(width, self.rank),
+        }
+
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        counted = positions_or_count(positions, inputs.shape[1])
+        latent = into_heads(inputs, params["latent"])
+        return {"latent": latent, "position": jnp.broadcast_to(counted, latent.shape[:2]).astype(jnp.int32)}
+
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        rebuilt = self.inner.key_values(params["inner"], key_values["latent"], key_values["position"])
+        return self.inner.attend(params["inner"], inputs, rebuilt, call)
+
+    def combine(self, params: Params, context: jax.Array) -> jax.Array:
+        return self.inner.combine(params["inner"], context)
+
+    def output_matrices(self, params: Params) -> jax.Array:
+        return self.inner.output_matrices(params["inner"])
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        compressed = 2 * key_length * memory_width * self.rank
+        return compressed + self.inner.flops(width, self.rank, query_length, key_length)
+
+    def keep_heads(
+        self, params: Params, heads: Sequence[int], width: int, memory_width: int
+    ) -> tuple[Attention, Params]:
+        inner, kept = self.inner.keep_heads(params["inner"], heads, width, self.rank)
+        if not heads:
+            return inner, kept
+        return dataclasses.replace(self, inner=inner), {**params, "inner": kept}
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        return dataclasses.replace(self, inner=self.inner.with_heads(heads))
+
+    def structure(self) -> Attention:
+        return dataclasses.replace(self, inner=self.inner.structure())

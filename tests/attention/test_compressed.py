@@ -1,0 +1,59 @@
+"""Compressed attention: the formulation inside over a latent, and a cache that holds the latent and positions."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Call, Compressed, Mask, MultiHead, NoHeads
+from headjax.core.errors import ConfigError
+from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
+
+
+def test_it_is_the_formulation_inside_with_products_of_weights():
+    compressed = FORMULATIONS["compressed"]
+    params, x = random_params(compressed), jnp.asarray(random_inputs())
+    call = Call(mask=Mask(causal=True), positions=jnp.asarray([[0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]]))
+    actual = compressed.attend(params, x, compressed.key_values(params, x, call.positions), call).context
+    inner = compressed.inner
+    joined = {name: jnp.einsum("mr,rhd->mhd", params["latent"], params["inner"][name]) for name in ("key", "value")}
+    plain = params["inner"] | joined
+    expected = inner.attend(plain, x, inner.key_values(plain, x, call.positions), call).context
+    assert_close(actual, expected, sums=4 * SUMS)
+
+
+def test_the_cache_holds_the_latent_and_whole_positions_in_any_type():
+    """bfloat16 counts to 256 alone."""
+    compressed = FORMULATIONS["compressed"]
+    params = jax.tree.map(lambda array: array.astype(jnp.bfloat16), random_params(compressed))
+    inputs = jnp.asarray(random_inputs(), jnp.bfloat16)
+    kept = compressed.key_values(params, inputs, jnp.arange(1000, 1006)[None])
+    assert {name: array.shape for name, array in kept.items()} == {"latent": (2, 6, 7), "position": (2, 6)}
+    np.testing.assert_array_equal(kept["position"], [range(1000, 1006)] * 2)
+    assert compressed.cache_size(WIDTH, WIDTH) == 7 + 1
+
+
+def test_heads_are_those_of_the_formulation_inside():
+    compressed = FORMULATIONS["compressed"]
+    params = random_params(compressed)
+    pruned, kept = compressed.keep_heads(params, [3], WIDTH, WIDTH)
+    assert (pruned.num_heads, pruned.ids, pruned.inner.kv_heads, pruned.rank) == (1, (3,), 1, 7)
+    assert kept["inner"]["key"].shape == (7, 1, 4)
+    np.testing.assert_array_equal(kept["inner"]["key"][:, 0], params["inner"]["key"][:, 1])
+    none, left = compressed.keep_heads(params, [], WIDTH, WIDTH)
+    assert none == NoHeads(output_bias=False)
+    assert left == {}
+
+
+def test_the_latent_counts_in_the_operations():
+    inner = MultiHead(num_heads=4, head_dim=4)
+    compressed = Compressed(inner=inner, rank=6)
+    assert compressed.flops(16, 16, 5, 9) == 2 * 9 * 16 * 6 + inner.flops(16, 6, 5, 9)
+
+
+def test_a_latent_of_a_latent_is_refused():
+    with pytest.raises(ConfigError, match="inner: is compressed already"):
+        Compressed(inner=FORMULATIONS["compressed"], rank=3)
