@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +60,7 @@ class Compressed(Attention):
     def tensors(self, width: int, memory_width: int) -> Tensors:
         return {
             "latent": Tensor((memory_width, self.rank), ("embed", "latent")),
-            "inner": self.inner.tensors(width, self.rank),
+            "inner": {name: _of_latent(name, tensor) for name, tensor in self.inner.tensors(width, self.rank).items()},
         }
 
     def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
@@ -94,3 +95,14 @@ class Compressed(Attention):
 
     def structure(self) -> Attention:
         return dataclasses.replace(self, inner=self.inner.structure())
+
+
+READING = ("key", "value", "content_bias", "latent", "rotary_key")
+"""Weights of the formulations that read the attended sequence."""
+
+
+def _of_latent(name: str, tensor: Any) -> Any:
+    """Return a tensor whose inputs are the latent's dimensions, where it reads the attended sequence."""
+    if name not in READING:
+        return tensor
+    return dataclasses.replace(tensor, axes=("latent", *tensor.axes[1:]))

@@ -9,6 +9,7 @@ import pytest
 
 from headjax.attention import Call, Compressed, Mask, MultiHead, NoHeads
 from headjax.core.errors import ConfigError
+from headjax.core.tensors import flatten
 from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -52,6 +53,15 @@ def test_the_latent_counts_in_the_operations():
     inner = MultiHead(num_heads=4, head_dim=4)
     compressed = Compressed(inner=inner, rank=6)
     assert compressed.flops(16, 16, 5, 9) == 2 * 9 * 16 * 6 + inner.flops(16, 6, 5, 9)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMULATIONS if not name.startswith(("gated", "compressed"))])
+def test_every_weight_that_reads_the_latent_is_declared_so(name):
+    """Those are the ones that grow with the rank."""
+    small, large = (flatten(Compressed(inner=FORMULATIONS[name], rank=rank).tensors(WIDTH, WIDTH)) for rank in (11, 13))
+    grown = {path for path in small if small[path].shape != large[path].shape}
+    sizes = {path: zip(tensor.axes, tensor.shape, strict=True) for path, tensor in small.items()}
+    assert grown == {path for path, pairs in sizes.items() if ("latent", 11) in pairs}
 
 
 def test_a_latent_of_a_latent_is_refused():
