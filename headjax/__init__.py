@@ -46,6 +46,7 @@ _LAZY = {
     "measure_task": "headjax.evaluation.task",
     "prune": "headjax.heads.pruning",
     "read_tokenizer": "headjax.tokenizers.files",
+    "reconstruct": "headjax.heads.reconstruction",
     "save": "headjax.models.model",
     "score_heads": "headjax.heads.scores",
     "split_task": "headjax.evaluation.selection",

@@ -17,6 +17,7 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import percent_steps
+from headjax.heads.reconstruction import reconstruct
 from headjax.heads.rescaling import rescale
 from headjax.models.config import Batch
 from headjax.models.model import Model
@@ -32,30 +33,35 @@ class CurveConfig(Checked):
     Attributes:
         order: the order.
         rescale: whether the gates of kept heads are set by least squares (`headjax.heads.rescaling`).
+        reconstruct: whether the output projections of kept heads are solved anew (`headjax.heads.reconstruction`).
     """
 
     order: OrderConfig
     rescale: bool = False
+    reconstruct: bool = False
 
     @classmethod
     def parse(cls, text: str) -> CurveConfig:
-        """`importance`, `importance+normalize`, `fisher_blocks+rescale`, ...
+        """`importance`, `importance+normalize`, `fisher_blocks+rescale`, `reconstruction+reconstruct`, ...
 
         Raises:
             HeadjaxError: an unknown order or addition.
         """
         name, *additions = text.split("+")
         for addition in additions:
-            if addition not in ("normalize", "rescale"):
-                raise HeadjaxError(f"orders: {text!r}: {addition!r} is neither normalize nor rescale")
+            if addition not in ("normalize", "rescale", "reconstruct"):
+                raise HeadjaxError(f"orders: {text!r}: {addition!r} is neither normalize nor rescale nor reconstruct")
+        if {"rescale", "reconstruct"} <= set(additions):
+            raise HeadjaxError(f"orders: {text!r}: one of rescale and reconstruct repairs the kept heads, not both")
         if name not in ORDERS:
             raise HeadjaxError(f"orders: {unknown_name('order', name, ORDERS)}")
-        return cls(OrderConfig(by=name, normalize="normalize" in additions), "rescale" in additions)
+        order = OrderConfig(by=name, normalize="normalize" in additions)
+        return cls(order, "rescale" in additions, "reconstruct" in additions)
 
     @property
     def name(self) -> str:
         """As `parse` reads it."""
-        additions = {"normalize": self.order.normalize, "rescale": self.rescale}
+        additions = {"normalize": self.order.normalize, "rescale": self.rescale, "reconstruct": self.reconstruct}
         return "+".join([self.order.by, *(name for name, wanted in additions.items() if wanted)])
 
 
@@ -115,8 +121,11 @@ def curve(
     for seed, batches in samples.items():
         order = order_heads(fitted, batches, dataclasses.replace(config.order, seed=seed))
         for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
-            gates = _gates(fitted, order(count)[:count], batches[:RESCALED] if config.rescale else ())
-            value = judge(model, gates)
+            removed = order(count)[:count]
+            if config.reconstruct and count < total:
+                value = judge(reconstruct(fitted, batches, removed).repaired, head_gates.without(model.config, removed))
+            else:
+                value = judge(model, _gates(fitted, removed, batches[:RESCALED] if config.rescale else ()))
             points.append(CurvePoint(percentage / 100.0, count, seed, value))
             progress()
     return points

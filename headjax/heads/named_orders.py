@@ -15,6 +15,7 @@ from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, in_stacks, random_order
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES, normalize_layers, score_heads
 from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
@@ -22,6 +23,7 @@ from headjax.models.model import Model
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
     "fisher_blocks": "greedy by Fisher information with the interactions inside a layer: Kwon et al. 2022",
+    "reconstruction": "error left once the kept heads are solved anew, by its effect on the output: no labels; ZipLM",
     "hard_concrete": "learned gates under an L0 penalty: Voita et al. 2019",
     "subset": "learned gates that keep exactly the number asked for: Li et al. 2021",
     "random": "no order at all",
@@ -77,7 +79,7 @@ def order_heads(
 
     Args:
         model: Model with the output that the batches need.
-        batches: Examples with labels; `random` needs none.
+        batches: Examples with labels; `reconstruction` reads no labels, `random` needs no examples.
         config: Order and its options.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         progress: Called after every batch, or every step of learning.
@@ -115,6 +117,8 @@ def _fixed_order(
     if config.by == "ablation":
         heads = all_heads(model.config, config.stacks or None)
         return by_ablation(ablate(model, batches, heads=heads, gates=gates, progress=progress))
+    if config.by == "reconstruction":
+        return reconstruction_order(model, batches, gates=gates, stacks=config.stacks or None, progress=progress)
     scores = score_heads(model, batches, gates=gates, progress=progress)
     return by_scores(scores, config.by, normalize_layers if config.normalize else dict)
 

@@ -48,6 +48,12 @@ def attention_layers(model: Model) -> Iterator[AttentionLayer]:
                     yield AttentionLayer(head_stack, i, attention, weights[i][slot])
 
 
+def output_params(params: Params) -> Params:
+    """Return the parameters of a formulation with its output projection, those inside of one that wraps another."""
+    inner: Params = params.get("inner", params)
+    return inner
+
+
 def map_attention(
     model: Model, function: Change, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
 ) -> Model:

@@ -172,6 +172,23 @@ class LayerGroup:
             reports.append(report)
         return x, reports
 
+    def one(
+        self, weights: Params, x: jax.Array, call: StackCall, number: jax.Array | int
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the output and the report of a single layer.
+
+        Args:
+            weights: the layer's own parameters, an entry of `unstack`.
+            x: `[batch, length, width]`, the layer's input.
+            call: options, with the gates of all layers of the stack.
+            number: number of the layer in the stack; it may be traced, so that one program computes every layer.
+        """
+        values = self._varying({}, call)._replace(weights={})
+        own: Varying = jax.tree.map(
+            lambda array: jax.lax.dynamic_index_in_dim(array, number - self.start, keepdims=False), values
+        )
+        return self._body(weights, call)(x, own._replace(weights=weights))
+
     def decode(self, params: Params, x: jax.Array, call: StackCall, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
         """Return the last layer's output for new tokens, and the cache with them in it."""
         varying = self._varying(params, call)._replace(cache=cache)

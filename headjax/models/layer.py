@@ -40,6 +40,10 @@ class Residual(Checked, abc.ABC):
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         """Joins x and f, `[batch, length, width]` each."""
 
+    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
+        """Return (a, b) of the sum a x + b f that the stream becomes, before any norm: numbers or vectors `[width]`."""
+        return 1.0, 1.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Normalised(Residual):
@@ -79,6 +83,9 @@ class ScaledPostNorm(Normalised):
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return self.norm(params["norm"], _row(params["shortcut"]) * x + f(x))
 
+    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
+        return params["shortcut"], 1.0
+
 
 @kind("constant_post_norm")
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +100,9 @@ class ConstantPostNorm(Normalised):
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return self.norm(params["norm"], self.alpha * x + f(x))
+
+    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
+        return self.alpha, 1.0
 
 
 @kind("pre_norm")
@@ -120,6 +130,9 @@ class ScaledPreNorm(PreNorm):
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return x + _row(params["scale"]) * f(self.norm(params["norm"], x))
+
+    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
+        return 1.0, params["scale"]
 
 
 @kind("no_norm")
@@ -151,6 +164,9 @@ class ScaledNoNorm(NoNorm):
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return x + params["scale"] * f(x)
+
+    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
+        return 1.0, params["scale"]
 
 
 def _row(vector: jax.Array) -> jax.Array:

@@ -126,8 +126,13 @@ class _Stream(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Watched(Residual):
-    """The residual connections of one layer during its trace."""
+class Watched(Residual):
+    """Residual connections of a layer during one trace, with another function in their place.
+
+    Attributes:
+        inner: the residual connection itself.
+        join: called as `join(inner, params, x, f)` instead of it.
+    """
 
     inner: Residual
     join: Callable[[Residual, Params, jax.Array, SubLayer], jax.Array]
@@ -154,7 +159,7 @@ def _observing(base: Stack, name: str, observer: Observer, state: Any, observed:
                 records.append(record)
                 return x
 
-            watched = dataclasses.replace(layer, residual=_Watched(layer.residual, join))
+            watched = dataclasses.replace(layer, residual=Watched(layer.residual, join))
             hidden, reports = watched(params, stream.hidden, call)
             return _Stream(hidden, state), reports | {_OBSERVED: records}
 

@@ -86,16 +86,21 @@ class Stack(Checked):
 
     def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the output `[batch, length, width]`, and the probe's results by layer."""
-        call = call._replace(depth=len(self.layers))
-        if self.position_bias is not None:
-            positions = call.attention.positions
-            positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
-            call = self._biased(self.position_bias(params["position_bias"], positions, positions), call)
+        call = self.prepared(params, x, call)
         reports: list[dict[str, Any]] = []
         for group in self.groups:
             x, of_layers = group(params[group.name], x, call)
             reports.extend(of_layers)
         return self.end(params, x), reports
+
+    def prepared(self, params: Params, x: jax.Array, call: StackCall) -> StackCall:
+        """Return the call as the layers receive it: with the stack's depth and the position bias of its tokens."""
+        call = call._replace(depth=len(self.layers))
+        if self.position_bias is not None:
+            positions = call.attention.positions
+            positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
+            call = self._biased(self.position_bias(params["position_bias"], positions, positions), call)
+        return call
 
     def decode(self, params: Params, x: jax.Array, call: StackCall, cache: Cache) -> tuple[jax.Array, Cache]:
         """Return the output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them.

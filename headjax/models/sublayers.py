@@ -55,8 +55,13 @@ class FeedForward(Checked, abc.ABC):
         """The declared parameters."""
 
     @abc.abstractmethod
+    def inner(self, params: Params, inputs: jax.Array) -> jax.Array:
+        """Return the inner activations `[batch, length, hidden]` of inputs `[batch, length, width]`."""
+
     def __call__(self, params: Params, inputs: jax.Array, dropout: Dropout) -> jax.Array:
-        """`[batch, length, width]` to the same shape; dropout acts on the inner activations."""
+        """Return inner W_2 + b_2, `[batch, length, width]`; dropout acts on the inner activations."""
+        inner = dropout(self.inner(params, inputs), split=2)
+        return into_heads(inner, params["down"], params.get("down_bias"))
 
     @abc.abstractmethod
     def flops(self, width: int, length: int) -> int:
@@ -78,9 +83,8 @@ class Dense(FeedForward):
             tensors["down_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
         return tensors
 
-    def __call__(self, params: Params, inputs: jax.Array, dropout: Dropout) -> jax.Array:
-        inner = ACTIVATIONS[self.activation](into_heads(inputs, params["up"], params.get("up_bias")))
-        return into_heads(dropout(inner, split=2), params["down"], params.get("down_bias"))
+    def inner(self, params: Params, inputs: jax.Array) -> jax.Array:
+        return ACTIVATIONS[self.activation](into_heads(inputs, params["up"], params.get("up_bias")))
 
     def flops(self, width: int, length: int) -> int:
         return 4 * length * width * self.hidden
@@ -103,10 +107,9 @@ class GatedDense(FeedForward):
             }
         return tensors
 
-    def __call__(self, params: Params, inputs: jax.Array, dropout: Dropout) -> jax.Array:
+    def inner(self, params: Params, inputs: jax.Array) -> jax.Array:
         gate = ACTIVATIONS[self.activation](into_heads(inputs, params["gate"], params.get("gate_bias")))
-        inner = gate * into_heads(inputs, params["up"], params.get("up_bias"))
-        return into_heads(dropout(inner, split=2), params["down"], params.get("down_bias"))
+        return gate * into_heads(inputs, params["up"], params.get("up_bias"))
 
     def flops(self, width: int, length: int) -> int:
         return 6 * length * width * self.hidden

@@ -46,6 +46,8 @@ def right(name: str, annotation: str) -> Any:
         "str | Path": Path("nowhere"),
         "Tokenizer": byte_tokenizer(),
         "Sequence[str]": ["a"],
+        "Sequence[Batch]": [tiny.tokens()],
+        "Sequence[float]": (0.1,),
         "int": 3,
         "Source": [],
         "TaskOutput": Classification(classes=2),

@@ -8,7 +8,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.head_report.curves import CurveConfig, CurvePoint, removable
 
 
-@pytest.mark.parametrize("text", ["importance", "importance+normalize", "fisher_blocks+rescale"])
+@pytest.mark.parametrize(
+    "text", ["importance", "importance+normalize", "fisher_blocks+rescale", "reconstruction+reconstruct"]
+)
 def test_a_curve_has_the_name_that_it_is_read_from(text):
     assert CurveConfig.parse(text).name == text
 
@@ -16,8 +18,12 @@ def test_a_curve_has_the_name_that_it_is_read_from(text):
 def test_a_curve_has_known_additions():
     assert CurveConfig.parse("fisher_blocks+rescale").rescale
     assert CurveConfig.parse("importance+normalize").order.normalize
-    with pytest.raises(HeadjaxError, match=r"^orders: 'random\+mean': 'mean' is neither normalize nor rescale$"):
+    with pytest.raises(
+        HeadjaxError, match=r"^orders: 'random\+mean': 'mean' is neither normalize nor rescale nor reconstruct$"
+    ):
         CurveConfig.parse("random+mean")
+    with pytest.raises(HeadjaxError, match="one of rescale and reconstruct"):
+        CurveConfig.parse("random+rescale+reconstruct")
 
 
 def points(values):

@@ -1,0 +1,164 @@
+"""Agreement of two models on examples without labels: Kullback-Leibler divergence, or cosine of embeddings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from headjax.core.tensors import Params
+from headjax.heads.statistics import sum_over
+from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
+from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.inputs import device_batch
+from headjax.models.model import Model
+from headjax.models.outputs import IGNORED
+from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
+from headjax.models.tasks.text import sentence_embeddings
+
+Kind = Literal["kl", "cosine", "squared_difference"]
+"""Measures of agreement: KL(first || second) of predictions in nats, cosine of embeddings, difference of numbers."""
+
+
+class Agreement(NamedTuple):
+    """Agreement of two models.
+
+    Attributes:
+        kind: `kl`, `cosine` or `squared_difference`.
+        value: mean over predictions.
+    """
+
+    kind: Kind
+    value: float
+
+    @property
+    def apart(self) -> float:
+        """Distance of the models: 0 if they agree."""
+        return 1.0 - self.value if self.kind == "cosine" else self.value
+
+
+class Predictions(NamedTuple):
+    """Predictions of one batch.
+
+    Attributes:
+        values: `[..., n]`, log-probabilities, embeddings or numbers.
+        weight: `[...]`, 1.0 at predictions, 0.0 at padding.
+    """
+
+    values: jax.Array
+    weight: jax.Array
+
+
+def agreement_kind(config: ModelConfig) -> Kind:
+    """Return the measure of agreement for a model: cosines of embeddings where it has no task but to embed."""
+    task = getattr(config, "output", None)
+    if isinstance(task, NoTask | SentenceSimilarity):
+        return "cosine"
+    return "squared_difference" if isinstance(task, Regression) else "kl"
+
+
+def agreement(
+    first: Model, second: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
+) -> Agreement:
+    """Return how far two models of one task agree, as a mean over the predictions on these examples.
+
+    Models with logits are compared by KL(first || second) of every prediction, in nats; regressions by the squared
+    difference; and models that embed sentences or texts by the cosine between both models' embeddings.
+
+    Args:
+        first, second: Models of one task; `second` may have fewer heads.
+        batches: Examples; labels are not needed.
+        gates: `[layers, max_heads]` by head stack of the second model; None is all ones.
+        compute: Precision and kernels.
+
+    Raises:
+        DataError: There are no batches.
+    """
+    kind = agreement_kind(first.config)
+    parts = []
+    for batch in batches:
+        arrays = device_batch(first.config, batch)
+        wanted = predict(first.config, first.params, arrays, None, compute)
+        parts.append(compare(kind, wanted, predict(second.config, second.params, arrays, gates, compute)))
+    return mean_agreement(kind, parts)
+
+
+def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:
+    """Return the mean of sums that `compare` has returned."""
+    total, weight = sum_over(parts)
+    return Agreement(kind, float(total / max(weight, 1.0)))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "compute"))
+def predict(
+    config: ModelConfig, params: Params, batch: Any, gates: Gates | None, compute: Compute = Compute()
+) -> Predictions:
+    """Return a model's predictions for a batch."""
+    output = config.apply(params, batch, Options(gates=gates, compute=compute))
+    task = getattr(config, "output", None)
+    if isinstance(task, SentenceSimilarity):
+        segments = batch["segment_ids"]
+        return Predictions(
+            sentence_embeddings(output, batch), jnp.stack([(segments == s).any(axis=1) for s in (1, 2)], axis=1) * 1.0
+        )
+    if isinstance(task, NoTask):
+        counted = _counted(config, batch, output.hidden.shape[:2])
+        return Predictions(jnp.einsum("bt,btd->bd", counted, output.hidden), counted.max(axis=1))
+    logits = output.require_logits().astype(jnp.float32)
+    if isinstance(task, Regression):
+        return Predictions(logits, _examples(batch, output))
+    if isinstance(task, Span):
+        counted = _counted(config, batch, logits.shape[:2])
+        logits = jnp.where(counted[:, :, None] > 0, logits, -1e9)
+        return Predictions(
+            jax.nn.log_softmax(jnp.swapaxes(logits, 1, 2)), jnp.stack([_examples(batch, output)] * 2, axis=1)
+        )
+    weight = _examples(batch, output) if logits.ndim == 2 else _counted(config, batch, logits.shape[:2])
+    return Predictions(jax.nn.log_softmax(logits), weight)
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def compare(kind: Kind, first: Predictions, second: Predictions) -> tuple[jax.Array, jax.Array]:
+    """Return the sum of the measure over the predictions of one batch, and their number."""
+    one, other = first.values, second.values
+    if kind == "cosine":
+        lengths = jnp.linalg.norm(one, axis=-1) * jnp.linalg.norm(other, axis=-1)
+        each = (one * other).sum(axis=-1) / jnp.maximum(lengths, 1e-12)
+    elif kind == "squared_difference":
+        each = jnp.square(one - other).mean(axis=-1)
+    else:
+        each = (jnp.exp(one) * (one - other)).sum(axis=-1)
+    return jnp.where(first.weight > 0, each, 0.0).sum(), first.weight.sum()
+
+
+def counted_tokens(batch: Batch, mask: jax.Array | None, shape: tuple[int, ...], *, target: bool = False) -> jax.Array:
+    """Return `[batch, length]`, 1.0 at tokens and 0.0 at padding.
+
+    Args:
+        batch: Arrays by Hugging Face's names.
+        mask: `[batch, length]` bool of the tokens, None without one.
+        shape: (batch, length).
+        target: Whether the tokens are the target's of an encoder-decoder, which without a mask are those with a label.
+    """
+    if "pixel_values" in batch:  # a last batch is filled up with images of zeros
+        mask = jnp.any(batch["pixel_values"] != 0, axis=(1, 2, 3))[:, None]
+    elif mask is None and target and "labels" in batch:
+        mask = batch["labels"] != IGNORED
+    return jnp.ones(shape) if mask is None else jnp.broadcast_to(mask, shape).astype(jnp.float32)
+
+
+def _counted(config: ModelConfig, batch: Batch, shape: tuple[int, ...]) -> jax.Array:
+    target = isinstance(config, EncoderDecoderModel)
+    mask = batch.get("decoder_attention_mask" if target else "attention_mask")
+    return counted_tokens(batch, None if mask is None else mask.astype(bool), shape, target=target)
+
+
+def _examples(batch: Batch, output: Output) -> jax.Array:
+    """Return `[batch]`, 1.0 for examples and 0.0 for rows that fill up a batch."""
+    mask = batch.get("attention_mask")
+    shape = (output.hidden.shape[0], 1 if mask is None else mask.shape[1])
+    return counted_tokens(batch, None if mask is None else mask.astype(bool), shape).max(axis=1)

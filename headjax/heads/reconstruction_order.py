@@ -1,0 +1,267 @@
+"""Order heads by the error that is left once the other heads have been solved anew: optimal brain surgery."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Update
+from headjax.core.tensors import Params
+from headjax.heads import gates as head_gates
+from headjax.heads.agreement import Predictions, agreement_kind, compare, counted_tokens, mean_agreement, predict
+from headjax.heads.head_id import HeadId, require_stack
+from headjax.heads.ordering import Order
+from headjax.heads.statistics import sum_over
+from headjax.heads.surgery import AttentionLayer, attention_layers, map_attention, output_params
+from headjax.models.compute import Compute
+from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
+from headjax.models.inputs import device_batch
+from headjax.models.layer import Probe
+from headjax.models.model import Model
+
+DAMPING = 1e-4
+"""Share of the mean square of a feature that is added to the second moments, so that they have an inverse."""
+
+MEASURED = 64
+"""Number of examples on which the effect of a layer's error on the model's output is measured."""
+
+POINTS = 4
+"""Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
+
+
+class Removals(NamedTuple):
+    """Removal of a layer's heads one after another.
+
+    Attributes:
+        order: Positions of the heads.
+        errors: `[heads + 1]`, mean squared error of the layer's output after 0, 1, ... removals.
+        outputs: `[heads + 1, heads, value_dim, width]`, W_O after these removals, solved anew.
+    """
+
+    order: tuple[int, ...]
+    errors: np.ndarray
+    outputs: list[np.ndarray]
+
+
+def group_costs(inverse: np.ndarray, output: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Return the cost of removing each of these heads: tr(W_S^T ((H^-1)_SS)^-1 W_S) (ZipLM, arXiv 2302.04089).
+
+    It is the mean squared error of the layer's output once the other heads have been solved anew.
+
+    Args:
+        inverse: H^-1, `[heads * value_dim, heads * value_dim]`, inverse of the second moments of the contexts.
+        output: W_O, `[heads, value_dim, width]`.
+        heads: Positions of the heads.
+    """
+    size = output.shape[1]
+    rows = np.asarray(heads)[:, None] * size + np.arange(size)[None, :]
+    blocks = inverse[rows[:, :, None], rows[:, None, :]]
+    own = output[np.asarray(heads)]
+    return np.asarray((own * np.linalg.solve(blocks, own)).sum(axis=(1, 2)))
+
+
+def remove_group(inverse: np.ndarray, output: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return H^-1 and W_O after a head's removal, the other heads solved anew; the head's rows and columns become 0.
+
+    W <- W - H^-1_:S ((H^-1)_SS)^-1 W_S, and H^-1 likewise, which is the inverse of H without S (Schur complement).
+    """
+    size = output.shape[1]
+    rows = slice(head * size, (head + 1) * size)
+    flat = output.reshape(-1, output.shape[2])
+    solved = np.linalg.solve(inverse[rows, rows], np.concatenate([flat[rows], inverse[rows]], axis=1))
+    change = inverse[:, rows] @ solved
+    flat, inverse = flat - change[:, : flat.shape[1]], inverse - change[:, flat.shape[1] :]
+    flat[rows], inverse[rows], inverse[:, rows] = 0.0, 0.0, 0.0
+    return inverse, flat.reshape(output.shape)
+
+
+def layer_removals(moments: np.ndarray, output: np.ndarray) -> Removals:
+    """Return the greedy removal of all heads of a layer, each time the head of least cost.
+
+    Args:
+        moments: H, second moments of the contexts (about their mean where a bias takes it up).
+        output: W_O, `[heads, value_dim, width]`.
+    """
+    damping = max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12)
+    inverse = np.linalg.inv(moments + damping * np.eye(len(moments)))
+    left, order, errors, outputs = list(range(len(output))), [], [0.0], [output]
+    while left:
+        costs = group_costs(inverse, outputs[-1], left)
+        head = left.pop(int(np.argmin(costs)))
+        inverse, solved = remove_group(inverse, outputs[-1], head)
+        order.append(head)
+        errors.append(errors[-1] + max(float(costs.min()), 0.0))
+        outputs.append(solved)
+    return Removals(tuple(order), np.asarray(errors), outputs)
+
+
+def reconstruction_order(
+    model: Model,
+    batches: Sequence[Batch],
+    *,
+    gates: Gates | None = None,
+    stacks: Iterable[str] | None = None,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Order:
+    """Return heads in the order in which their removal costs least once the kept heads have been solved anew.
+
+    Within a layer the order is greedy by `group_costs`. Layers are compared by the effect on the model's own output
+    (`headjax.heads.agreement`): with a quarter, half, three quarters and all heads of one layer removed and the others
+    solved anew, the change of the output is measured on a few examples, and other numbers of heads are placed between
+    them by their error. Each step takes the layer in which the next removals raise that change least. No labels are
+    read.
+
+    Args:
+        model: Model to order the heads of.
+        batches: Examples; labels are not needed.
+        gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
+        stacks: Head stacks to order; None is all.
+        compute: Precision and kernels.
+        progress: Called after every batch and every measured layer.
+
+    Raises:
+        HeadjaxError: Second moments are not finite, or the model has no such head stack.
+        DataError: There are no batches.
+    """
+    chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
+    for stack in chosen:
+        require_stack(model.config, stack)
+    at = head_gates.ones(model.config) if gates is None else dict(gates)
+    layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.attention.num_heads]
+    moments = _collect(model, batches, at, compute, progress)
+    measure = _Measure(model, batches, at, compute)
+    effects: list[np.ndarray] = []
+    removals: list[Removals] = []
+    for done, layer in enumerate(layers):
+        found, mean = _removals(model, layer, moments)
+        removals.append(found)
+        effects.append(_effects(layer, found, mean, measure))
+        if progress is not None:
+            progress(len(batches), {"layers": done + 1.0})
+    return _merged(model.config, layers, removals, effects)
+
+
+def _removals(
+    model: Model, layer: AttentionLayer, moments: Mapping[str, Sequence[np.ndarray]]
+) -> tuple[Removals, np.ndarray]:
+    """Return the removals of a layer, and the mean of its contexts that its bias takes up (0 without a bias)."""
+    tied = model.config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
+    sums = np.sum([moments[layer.stack][i] for i in tied], axis=0)
+    if not np.isfinite(sums).all():
+        raise HeadjaxError(f"reconstruction: {layer.stack}/{layer.layer}: second moments of contexts are not finite")
+    tokens = max(float(sums[-1, -1]), 1.0)
+    mean = sums[-1, :-1] / tokens * ("output_bias" in output_params(layer.params))
+    second = sums[:-1, :-1] / tokens - np.outer(mean, mean)
+    return layer_removals(second, np.asarray(layer.attention.output_matrices(layer.params), np.float64)), mean
+
+
+def _effects(layer: AttentionLayer, found: Removals, mean: np.ndarray, measure: _Measure) -> np.ndarray:
+    """Return the change of the model's output after 0, 1, ... removals, measured at a few and set between by error."""
+    heads = len(found.order)
+    counts = sorted({0} | {max(round(heads * point / POINTS), 1) for point in range(1, POINTS + 1)})
+    values = [0.0] + [measure(layer, found, mean, count) for count in counts[1:]]
+    return np.interp(found.errors, found.errors[counts], np.maximum.accumulate(values))
+
+
+def _merged(
+    config: ModelConfig, layers: Sequence[AttentionLayer], removals: Sequence[Removals], effects: Sequence[np.ndarray]
+) -> Order:
+    """Return the heads of all layers, next always that of the layer whose effect rises least per head."""
+    done = [0] * len(layers)
+    order: list[HeadId] = []
+
+    def slope(i: int) -> float:
+        ahead = effects[i][done[i] + 1 :] - effects[i][done[i]]
+        return float((ahead / np.arange(1, len(ahead) + 1)).min()) if len(ahead) else float("inf")
+
+    for _ in range(sum(len(found.order) for found in removals)):
+        i = min(range(len(layers)), key=slope)
+        layer = layers[i]
+        head = layer.attention.ids[removals[i].order[done[i]]]
+        done[i] += 1
+        tied = config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
+        order.extend(HeadId(layer.stack, depth, head) for depth in tied)
+    return tuple(order)
+
+
+class _Measure:
+    """Change of the model's output when one layer loses heads."""
+
+    def __init__(self, model: Model, batches: Sequence[Batch], gates: Gates, compute: Compute) -> None:
+        self.model, self.gates, self.compute = model, gates, compute
+        self.kind = agreement_kind(model.config)
+        self.batches: list[Any] = []
+        self.wanted: list[Predictions] = []
+        examples = 0
+        for batch in batches:
+            if examples >= MEASURED:
+                break
+            arrays = device_batch(model.config, batch)
+            examples += next(iter(arrays.values())).shape[0]
+            self.batches.append(arrays)
+            self.wanted.append(predict(model.config, model.params, arrays, dict(gates), compute))
+
+    def __call__(self, layer: AttentionLayer, found: Removals, mean: np.ndarray, count: int) -> float:
+        """Return the change after `count` removals of a layer, its W_O and bias solved anew."""
+        output = found.outputs[count]
+        lost = (found.outputs[0] - output).reshape(len(mean), -1)
+
+        def change(stack: str, number: int, attention: Any, params: Params) -> tuple[Any, Params]:
+            own = dict(output_params(params))
+            own["output"] = jnp.asarray(output, own["output"].dtype)
+            if "output_bias" in own:
+                own["output_bias"] = jnp.asarray(np.asarray(own["output_bias"]) + mean @ lost, own["output"].dtype)
+            return attention, params | {"inner": own} if "inner" in params else own
+
+        changed = map_attention(self.model, change, stacks=[layer.stack], layers=[layer.layer])
+        gates = {name: np.array(array) for name, array in self.gates.items()}
+        tied = self.model.config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
+        gates[layer.stack][np.ix_(list(tied), found.order[:count])] = 0.0
+        at = {name: jnp.asarray(array) for name, array in gates.items()}
+        parts = (
+            compare(self.kind, wanted, predict(self.model.config, changed.params, batch, at, self.compute))
+            for batch, wanted in zip(self.batches, self.wanted, strict=True)
+        )
+        return max(mean_agreement(self.kind, parts).apart, 0.0)
+
+
+def _collect(
+    model: Model, batches: Sequence[Batch], gates: Gates, compute: Compute, progress: Update | None
+) -> dict[str, list[np.ndarray]]:
+    """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""
+
+    def check(number: int, fetched: Any) -> None:
+        if progress is not None:
+            progress(number + 1, {})
+
+    arrays = (device_batch(model.config, batch) for batch in batches)
+    config, params = model.config, model.params
+    found: dict[str, list[np.ndarray]] = sum_over(
+        (_moments(config, params, one, gates, compute) for one in arrays), check
+    )
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("config", "compute"))
+def _moments(
+    config: ModelConfig, params: Params, batch: Any, gates: Gates, compute: Compute
+) -> dict[str, list[jax.Array]]:
+    crossed = "decoder" in config.stacks() and "encoder" in config.stacks()
+
+    def second(probe: Probe) -> jax.Array:
+        context = probe.attended.context
+        flat = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3]).astype(jnp.float32)
+        target = crossed and (probe.slot == "cross_attention" or (probe.mask is not None and probe.mask.causal))
+        counted = counted_tokens(batch, probe.query_mask, context.shape[:2], target=target)[:, :, None]
+        x = jnp.where(counted > 0, jnp.concatenate([flat, jnp.ones((*flat.shape[:2], 1))], axis=2), 0.0)
+        tokens = x.reshape(-1, x.shape[2])
+        return jnp.matmul(tokens.T, tokens, precision="highest")
+
+    return config.apply(params, batch, Options(gates=gates, probe=second, compute=compute)).require_probes()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from headjax.core.tensors import Normal
+from headjax.heads import gates
+from headjax.heads.agreement import agreement
+from headjax.heads.head_id import HeadId
+from headjax.heads.pruning import prune
+from headjax.models.encoder import Bert
+from headjax.models.outputs import Pooler
+from headjax.models.sublayers import Dense
+from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
+from tests import tiny
+
+REMOVED = [HeadId("encoder", 0, 1)]
+MASK = np.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8])
+BATCH = tiny.tokens(3, 8) | {"attention_mask": MASK, "segment_ids": MASK * np.array([[1] * 4 + [2] * 4])}
+
+
+def encoder(task):
+    recipe = Bert(
+        attention=tiny.multi_head(2), feed_forward=Dense(24), vocab_size=tiny.VOCABULARY, max_length=12,
+        width=tiny.WIDTH, num_layers=1, segments=0, pooler=Pooler(), task=task,
+    )  # fmt: skip
+    return tiny.model(dataclasses.replace(recipe.build(), initializer=Normal(0.3)))
+
+
+def softmax(logits):
+    exponents = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponents / exponents.sum(axis=-1, keepdims=True)
+
+
+def cosine(one, other):
+    return (one * other).sum(axis=-1) / np.linalg.norm(one, axis=-1) / np.linalg.norm(other, axis=-1)
+
+
+def test_predictions_are_compared_by_their_divergence():
+    model = encoder(Classification(classes=3))
+    pruned = prune(model, REMOVED)
+    one, other = (softmax(np.asarray(m(BATCH).logits, np.float64)) for m in (model, pruned))
+    found = agreement(model, pruned, [BATCH])
+    assert found.kind == "kl"
+    assert found.value == pytest.approx((one * np.log(one / other)).sum(axis=1)[:2].mean(), rel=1e-3, abs=1e-6)
+    assert found.apart == found.value
+    assert agreement(model, model, [BATCH]).value == pytest.approx(0.0, abs=1e-6)
+    masked = agreement(model, model, [BATCH], gates=gates.without(model.config, REMOVED))
+    assert masked.value == pytest.approx(found.value, rel=1e-3)
+
+
+def test_tokens_of_a_language_model_are_compared_without_padding():
+    model = tiny.model(tiny.decoder_config(tiny.layer()))
+    pruned = prune(model, ["decoder/0/1"])
+    one, other = (softmax(np.asarray(m(BATCH).logits, np.float64)) for m in (model, pruned))
+    each = (one * np.log(one / other)).sum(axis=2)
+    assert agreement(model, pruned, [BATCH]).value == pytest.approx(each[MASK == 1].mean(), rel=1e-3)
+
+
+def test_embeddings_are_compared_by_their_cosine():
+    model = encoder(NoTask())
+    pruned = prune(model, REMOVED)
+    one, other = (np.einsum("bt,btd->bd", MASK, np.asarray(m(BATCH).hidden, np.float64))[:2] for m in (model, pruned))
+    found = agreement(model, pruned, [BATCH])
+    assert found.kind == "cosine"
+    assert found.value == pytest.approx(cosine(one, other).mean(), rel=1e-4)
+    assert found.apart == 1.0 - found.value
+
+
+def test_sentences_of_a_pair_are_compared_one_by_one():
+    model = encoder(SentenceSimilarity())
+    pruned = prune(model, REMOVED)
+    cosines = []
+    hidden = [np.asarray(m(BATCH).hidden, np.float64) for m in (model, pruned)]
+    for row in (0, 1):
+        for sentence in (1, 2):
+            members = BATCH["segment_ids"][row] == sentence
+            cosines.append(cosine(*(array[row, members].mean(axis=0) for array in hidden)))
+    assert agreement(model, pruned, [BATCH]).value == pytest.approx(np.mean(cosines), rel=1e-4)
+
+
+def test_numbers_are_compared_by_their_squared_difference():
+    model = encoder(Regression())
+    pruned = prune(model, REMOVED)
+    difference = np.asarray(model(BATCH).logits - pruned(BATCH).logits, np.float64)
+    found = agreement(model, pruned, [BATCH])
+    assert found.kind == "squared_difference"
+    assert found.value == pytest.approx(np.square(difference[:2]).mean(), rel=1e-3)
+
+
+def test_a_batch_more_of_the_same_changes_nothing():
+    model = encoder(Classification(classes=3))
+    pruned = prune(model, REMOVED)
+    once, twice = (agreement(model, pruned, [BATCH] * count) for count in (1, 2))
+    assert once.value == pytest.approx(twice.value)

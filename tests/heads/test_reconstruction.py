@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Gated, Grouped
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.tensors import Normal
+from headjax.heads import reconstruction
+from headjax.heads.head_id import HeadId
+from headjax.heads.pruning import prune
+from headjax.heads.reconstruction import reconstruct
+from headjax.heads.surgery import map_attention
+from headjax.models import Model
+from headjax.models.compute import Compute
+from headjax.models.encoder import Albert
+from headjax.models.encoder_decoder import T5
+from headjax.models.layer import ConstantPostNorm, PostNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
+from headjax.models.layerwise import Place, layer_output, slots, stack_end, stack_input
+from headjax.models.sublayers import Dense
+from tests import tiny
+from tests.closeness import assert_close
+
+MASK = np.array([[1] * 12, [1] * 9 + [0] * 3] * 8)
+BATCHES = [tiny.tokens(16, 12, seed) | {"attention_mask": MASK} for seed in range(2)]
+REMOVED = [HeadId("decoder", 0, 3), HeadId("decoder", 1, 0), HeadId("decoder", 1, 2)]
+COMPUTE = Compute()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer()))
+
+
+def twinned(model):
+    """Head 3 of layer 0 reads as head 1 does, and writes something else."""
+
+    def twin(stack, number, attention, params):
+        axes = {name: tensor.head_axis for name, tensor in attention.tensors(16, 16).items()}
+        index = np.array([0, 1, 2, 1])
+        own = {name: array for name, array in params.items() if not name.startswith("output")}
+        return attention, params | {name: jnp.take(array, index, axis=axes[name]) for name, array in own.items()}
+
+    return map_attention(model, twin, layers=[0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_the_kept_heads_can_write_is_restored(model):
+    whole = twinned(model)
+    found = reconstruct(whole, BATCHES, ["decoder/0/3"], ridges=(1e-7,))
+    assert found.layers[0].kept
+    assert found.layers[0].held_out < 1e-4
+    np.testing.assert_allclose(found.model(BATCHES[0]).logits, whole(BATCHES[0]).logits, atol=2e-2)
+    broken = np.abs(prune(whole, ["decoder/0/3"])(BATCHES[0]).logits - whole(BATCHES[0]).logits)
+    assert broken.max() > 0.5
+    assert [entry["action"] for entry in found.model.history] == ["reconstruct", "prune"]
+    assert (found.examples, found.tokens) == (32, int(MASK.sum()) * 2)
+
+
+def test_the_first_layer_is_numpys_least_squares(model):
+    """On contexts and outputs collected by a probe."""
+
+    def seen(probe):
+        return probe.attended.context, probe.attention.combine(probe.params, probe.attended.context)
+
+    present = MASK.astype(bool)
+    contexts, targets = [], []
+    for batch in BATCHES:
+        context, output = model(batch, probe=seen).probes["decoder"][0]
+        contexts.append(np.asarray(context, np.float64)[present].reshape(-1, 16))
+        targets.append(np.asarray(output, np.float64)[present])
+    x = np.concatenate([np.concatenate(contexts)[:, :12], np.ones((int(present.sum()) * 2, 1))], axis=1)
+    expected = np.linalg.lstsq(x, np.concatenate(targets), rcond=None)[0]
+    found = reconstruct(model, BATCHES, REMOVED, ridges=(1e-9,))
+    (weights, *_) = found.model.config.decoder.unstack(found.model.params["decoder"])
+    np.testing.assert_allclose(weights["attention"]["output"].reshape(12, 16), expected[:12], atol=2e-3)
+    np.testing.assert_allclose(weights["attention"]["output_bias"], expected[12], atol=2e-3)
+
+
+def t5():
+    config = T5(
+        attention=tiny.multi_head(3, scale=1.0, projection_bias=False, output_bias=False), buckets=8, max_distance=12,
+        vocab_size=tiny.VOCABULARY, width=tiny.WIDTH, num_layers=2, feed_forward=Dense(24, bias=False),
+    ).build()  # fmt: skip
+    labels = np.random.default_rng(0).integers(1, tiny.VOCABULARY, (16, 10))
+    labels[1::2, 6:] = -100
+    batches = [batch | {"labels": labels} for batch in BATCHES]
+    removed = ["encoder/0/1", "decoder/0/0", "cross/0/2", "cross/1/1"]
+    return tiny.model(dataclasses.replace(config, initializer=Normal(0.3))), batches, removed
+
+
+def language_model(**fields):
+    def build():
+        return tiny.model(tiny.decoder_config(*[tiny.layer(**fields)] * 2)), BATCHES, REMOVED
+
+    return build
+
+
+CASES = {
+    "pre_norm": language_model(),
+    "post_norm": language_model(residual=PostNorm()),
+    "scaled_post_norm": language_model(residual=ScaledPostNorm()),
+    "constant_post_norm": language_model(residual=ConstantPostNorm(alpha=1.7)),
+    "scaled_pre_norm": language_model(residual=ScaledPreNorm(initial=0.5)),
+    "scaled_no_norm": language_model(residual=ScaledNoNorm()),
+    "grouped": language_model(attention=Grouped(num_heads=4, kv_heads=2, head_dim=4)),
+    "gated": language_model(attention=Gated(inner=tiny.multi_head(4))),
+    "collaborative": language_model(attention=tiny.collaborative(4)),
+    "t5": t5,
+}
+
+
+class Joined:
+    """Every sub-layer of a model at a batch, by its name: what it reads, and the stream that it makes."""
+
+    def __init__(self, model: Model, batch: dict) -> None:
+        self.sums, self.features, self.masks = {}, {}, {}
+        memory = None
+        for name, stack in model.config.stacks().items():
+            stream = stack_input(model.config, model.params, batch, name, memory, COMPUTE)
+            weights = stack.unstack(model.params[name])
+            for i, group in enumerate(stack.groups):
+                for number in range(group.start, group.stop):
+                    before = stream
+                    for slot in slots(group.layer):
+                        stream, seen = layer_output(
+                            model.config, model.params, batch, Place(name, i), number, weights[number], before,
+                            watched=slot,
+                        )  # fmt: skip
+                        shortcut, branch, before_it, output = map(np.asarray, (seen.shortcut, seen.branch, *seen[:2]))
+                        self.sums[name, number, slot] = shortcut.astype(np.float64) * before_it + branch * output
+                        self.features[name, number, slot] = np.asarray(seen.features, np.float64)
+                        self.masks[name] = seen.mask
+            memory = stack_end(model.config, model.params, name, stream, COMPUTE)
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_every_repaired_map_is_at_its_least_squares(case):
+    """What the stream lacks after a repaired layer, errors of earlier layers included, is orthogonal to its features.
+
+    So it is for cross-attention and every residual connection, and nothing gets a bias that has none.
+    """
+    whole, batches, removed = CASES[case]()
+    found = reconstruct(whole, batches, removed, ridges=(1e-7,))
+    repairs = [repair for repair in found.layers if repair.kept]
+    assert len(repairs) >= 2, found.layers
+    lacking, features = {}, {}
+    for batch in batches:
+        wanted, got = Joined(whole, batch), Joined(found.model, batch)
+        for key, joined in got.sums.items():
+            mask = got.masks[key[0]]
+            mask = batch["labels"] != -100 if mask is None else np.asarray(mask)
+            lacking.setdefault(key, []).append((wanted.sums[key] - joined)[mask])
+            features.setdefault(key, []).append(got.features[key][mask])
+    slots_of = {"encoder": ("encoder", "attention"), "decoder": ("decoder", "attention")}
+    slots_of["cross"] = ("decoder", "cross_attention")
+    biased = case not in ("t5", "grouped")
+    for repair in repairs:
+        stack, number = repair.name.split("/")
+        key = (slots_of[stack][0], int(number), slots_of[stack][1])
+        x, r = np.concatenate(features[key]), np.concatenate(lacking[key])
+        x = np.concatenate([x, np.ones((len(x), int(biased)))], axis=1)
+        sizes = np.linalg.norm(x, axis=0)[:, None] * np.linalg.norm(r, axis=0)[None, :]
+        assert np.abs(x.T @ r / np.maximum(sizes, 1e-3)).max() < 5e-3, repair.name
+        assert repair.unknowns == x.shape[1]
+
+
+def test_layers_that_share_parameters_are_solved_once():
+    config = Albert(
+        attention=tiny.multi_head(3), max_length=12, embedding_size=8, vocab_size=tiny.VOCABULARY, width=tiny.WIDTH,
+        num_layers=2, feed_forward=Dense(24),
+    ).build()  # fmt: skip
+    whole = tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+    found = reconstruct(whole, BATCHES, ["encoder/0/1"])
+    (repair,) = found.layers
+    assert repair.tokens == 2 * found.tokens or repair.tokens == found.tokens
+    assert repair.kept
+    masked = prune(whole, ["encoder/0/1"])
+    errors = [
+        np.square(np.asarray(m(BATCHES[0]).hidden - whole(BATCHES[0]).hidden)).mean() for m in (found.model, masked)
+    ]
+    assert errors[0] < errors[1]
+
+
+def test_padding_is_ignored(model):
+    """Other tokens at padding, more of it, and rows of nothing change no sum."""
+    padded = []
+    for batch in BATCHES:
+        ids = np.where(MASK == 1, batch["input_ids"], 7)
+        padded.append(
+            {"input_ids": np.concatenate([ids, ids[:2]]), "attention_mask": np.concatenate([MASK, 0 * MASK[:2]])}
+        )
+    got, expected = (reconstruct(model, batches, REMOVED, ridges=(1e-3,)) for batches in (padded, BATCHES))
+    assert (got.examples, got.tokens) == (expected.examples, expected.tokens)
+    assert_close(got.model(BATCHES[0]).logits, expected.model(BATCHES[0]).logits, sums=100 * tiny.SUMS)
+
+
+def test_one_program_computes_the_sums_of_all_layers(model):
+    jax.clear_caches()
+    reconstruct(model, BATCHES, REMOVED)
+    assert reconstruction._sums._cache_size() == 1
+    assert reconstruction._advance._cache_size() == 1
+
+
+def test_the_feed_forward_is_solved_too_where_asked_for(model):
+    alone, both = (reconstruct(model, BATCHES, REMOVED, feed_forward=asked) for asked in (False, True))
+    assert [repair.name for repair in alone.layers] == ["decoder/0", "decoder/1", "decoder/2"]
+    assert [repair.name for repair in both.layers][:3] == ["decoder/0", "decoder/0/feed_forward", "decoder/1"]
+    assert both.layers[1].unknowns == 33
+    hidden = model(BATCHES[0]).hidden
+    errors = [float(jnp.square(found.model(BATCHES[0]).hidden - hidden).mean()) for found in (alone, both)]
+    assert errors[1] < errors[0]
+
+
+def test_a_repair_that_does_not_help_on_other_examples_is_left_out(model):
+    """Few tokens and no ridge: the map fits its examples alone."""
+    few = [{"input_ids": BATCHES[0]["input_ids"][:2, :8]}]
+    with pytest.warns(UserWarning, match=r"calibration: 16 tokens for 17 unknowns \(decoder/2\)"):
+        found = reconstruct(model, few, REMOVED, ridges=(1e-9,))
+    assert not any(repair.kept for repair in found.layers)
+    pruned = prune(model, REMOVED)
+    assert_close(found.model(BATCHES[0]).logits, pruned(BATCHES[0]).logits, sums=tiny.SUMS)
+
+
+def test_nothing_removed_is_nothing_to_repair(model):
+    found = reconstruct(model, BATCHES, [])
+    assert found.layers == ()
+    assert found.model.config == model.config
+
+
+def test_bad_calibration_is_an_error(model):
+    with pytest.raises(DataError, match="no example to calibrate on"):
+        reconstruct(model, [], REMOVED)
+    with pytest.raises(DataError, match="all of them is padding"):
+        reconstruct(model, [BATCHES[0] | {"attention_mask": 0 * MASK}], REMOVED)
+    with pytest.raises(DataError, match="one example is too few"):
+        reconstruct(model, [{"input_ids": BATCHES[0]["input_ids"][:1]}], REMOVED)
+    with pytest.raises(HeadjaxError, match="all heads of the decoder are removed"):
+        reconstruct(model, BATCHES, [HeadId("decoder", layer, head) for layer in range(3) for head in range(4)])
+    with pytest.raises(HeadjaxError, match="head decoder/0/7"):
+        reconstruct(model, BATCHES, ["decoder/0/7"])
+    broken = model.replace(
+        params=model.params | {"embeddings": {k: v * np.nan for k, v in model.params["embeddings"].items()}}
+    )
+    with pytest.raises(HeadjaxError, match="decoder/0: sums over the calibration tokens are not finite"):
+        reconstruct(broken, BATCHES, REMOVED)

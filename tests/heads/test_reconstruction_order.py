@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.heads import gates
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.reconstruction_order import group_costs, layer_removals, reconstruction_order, remove_group
+from headjax.heads.surgery import map_attention
+from tests import tiny
+
+GENERATOR = np.random.default_rng(0)
+HEADS, SIZE, WIDTH = 4, 3, 5
+FEATURES = HEADS * SIZE
+BATCHES = [
+    tiny.tokens(4, 8, seed) | {"attention_mask": np.array([[1] * 8, [1] * 5 + [0] * 3] * 2)} for seed in range(2)
+]
+
+
+def layer():
+    """Contexts, their second moments, and W_O."""
+    contexts = GENERATOR.standard_normal((200, FEATURES)) @ GENERATOR.standard_normal((FEATURES, FEATURES))
+    return contexts, contexts.T @ contexts / 200, GENERATOR.standard_normal((HEADS, SIZE, WIDTH))
+
+
+def refit_error(contexts, output, removed):
+    """The mean squared error of the best map of the other heads, and that map, by numpy's least squares."""
+    kept = [i for i in range(FEATURES) if i // SIZE not in removed]
+    target = contexts @ output.reshape(FEATURES, WIDTH)
+    solved, *_ = np.linalg.lstsq(contexts[:, kept], target, rcond=None)
+    return float(np.square(target - contexts[:, kept] @ solved).sum() / len(contexts)), kept, solved
+
+
+def test_a_cost_is_the_error_that_the_best_map_of_the_others_leaves():
+    contexts, moments, output = layer()
+    costs = group_costs(np.linalg.inv(moments), output, range(HEADS))
+    np.testing.assert_allclose(costs, [refit_error(contexts, output, {h})[0] for h in range(HEADS)], rtol=1e-8)
+
+
+def test_downdating_is_the_inverse_and_the_solution_without_the_heads():
+    contexts, moments, output = layer()
+    inverse, solved = np.linalg.inv(moments), output
+    removed = set()
+    for head in (2, 0):
+        inverse, solved = remove_group(inverse, solved, head)
+        removed.add(head)
+        _, kept, expected = refit_error(contexts, output, removed)
+        np.testing.assert_allclose(inverse[np.ix_(kept, kept)], np.linalg.inv(moments[np.ix_(kept, kept)]), rtol=1e-7)
+        np.testing.assert_allclose(solved.reshape(FEATURES, WIDTH)[kept], expected, rtol=1e-7)
+    gone = [i for i in range(FEATURES) if i // SIZE in removed]
+    assert not inverse[gone].any()
+    assert not solved.reshape(FEATURES, WIDTH)[gone].any()
+
+
+def test_errors_add_up_to_the_error_of_the_heads_removed_together(monkeypatch):
+    monkeypatch.setattr("headjax.heads.reconstruction_order.DAMPING", 1e-12)
+    contexts, moments, output = layer()
+    found = layer_removals(moments, output)
+    for count in range(HEADS):
+        expected = refit_error(contexts, output, set(found.order[:count]))[0]
+        assert found.errors[count] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert found.errors[-1] == pytest.approx(np.square(contexts @ output.reshape(FEATURES, WIDTH)).sum() / 200)
+    first = [refit_error(contexts, output, {h})[0] for h in range(HEADS)]
+    assert found.order[0] == int(np.argmin(first))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(tiny.layer(), tiny.layer()))
+
+
+def test_a_twin_goes_first_without_labels(model):
+    """Head 2 of layer 1 reads as head 0 does, so the other can write for both, whatever it writes."""
+
+    def twin(stack, number, attention, params):
+        names = [name for name in params if not name.startswith("output")]
+        axes = {name: attention.tensors(16, 16)[name].head_axis for name in names}
+        index = np.array([0, 1, 0, 3])
+        return attention, params | {name: jnp.take(params[name], index, axis=axes[name]) for name in names}
+
+    order = reconstruction_order(map_attention(model, twin, layers=[1]), BATCHES)
+    assert order[0] in {HeadId("decoder", 1, 0), HeadId("decoder", 1, 2)}
+    assert sorted(order) == sorted(all_heads(model.config))
+
+
+def test_a_layer_that_the_output_hardly_depends_on_goes_first(model):
+    """Errors of layer 0 are the larger ones, but the feed-forward and the stream drown them."""
+
+    def loud(stack, number, attention, params):
+        return attention, params | {"output": params["output"] * (1e-3 if number else 1.0)}
+
+    order = reconstruction_order(map_attention(model, loud), BATCHES)
+    assert [head.layer for head in order[:4]] == [1] * 4
+
+
+def test_heads_that_are_gone_already_come_first(model):
+    at = gates.without(model.config, [HeadId("decoder", 0, 3), HeadId("decoder", 1, 1)])
+    order = reconstruction_order(model, BATCHES, gates=at)
+    assert set(order[:2]) == {HeadId("decoder", 0, 3), HeadId("decoder", 1, 1)}
+
+
+def test_bad_requests_are_errors(model):
+    with pytest.raises(DataError, match="no example"):
+        reconstruction_order(model, [])
+    with pytest.raises(HeadjaxError, match="no head stack 'cross'"):
+        reconstruction_order(model, BATCHES, stacks=["cross"])
+    broken = dataclasses.replace(model, params=model.params | {"embeddings": {
+        name: array * np.nan for name, array in model.params["embeddings"].items()
+    }})  # fmt: skip
+    with pytest.raises(HeadjaxError, match="decoder/0: second moments of contexts are not finite"):
+        reconstruction_order(broken, BATCHES)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headjax.heads.refit import RefitSums, refit
+
+GENERATOR = np.random.default_rng(0)
+FEATURES, WIDTH = 6, 3
+
+
+def sums(features, lacking):
+    """The sums over two halves of tokens: even and odd rows."""
+    x = np.concatenate([features, np.ones((len(features), 1))], axis=1)
+    halves = [(x[i::2], lacking[i::2]) for i in (0, 1)]
+    return RefitSums(
+        np.stack([a.T @ a for a, _ in halves]),
+        np.stack([a.T @ b for a, b in halves]),
+        np.stack([(b**2).sum(axis=0) for _, b in halves]),
+    )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_change_is_that_of_numpys_least_squares(bias):
+    features = GENERATOR.standard_normal((80, FEATURES)) + 1.0
+    lacking = GENERATOR.standard_normal((80, WIDTH)) + features @ GENERATOR.standard_normal((FEATURES, WIDTH))
+    kept = np.array([True, True, False, True, False, True])
+    x = np.concatenate([features[:, kept], np.ones((80, int(bias)))], axis=1)
+    expected = np.linalg.lstsq(x, lacking, rcond=None)[0]
+    found = refit(sums(features, lacking), kept, bias=bias, scale=np.ones(WIDTH), ridges=(1e-12,))
+    np.testing.assert_allclose(found.change.weight[kept], expected[:4], rtol=1e-8)
+    np.testing.assert_array_equal(found.change.weight[~kept], 0.0)
+    np.testing.assert_allclose(found.change.bias, expected[4] if bias else np.zeros(WIDTH), rtol=1e-8)
+    assert found.unknowns == 4 + bias
+
+
+def test_the_ridge_is_a_penalty_on_the_change():
+    """Rows sqrt(penalty) I with a target of 0, in numpy's least squares."""
+    features, lacking = GENERATOR.standard_normal((40, FEATURES)), GENERATOR.standard_normal((40, WIDTH))
+    found = refit(sums(features, lacking), np.ones(FEATURES, bool), bias=False, scale=np.ones(WIDTH), ridges=(0.5,))
+    penalty = 0.25 * np.square(features).sum() / FEATURES
+    rows = np.concatenate([features, np.sqrt(penalty) * np.eye(FEATURES)])
+    targets = np.concatenate([lacking, np.zeros((FEATURES, WIDTH))])
+    np.testing.assert_allclose(found.change.weight, np.linalg.lstsq(rows, targets, rcond=None)[0], rtol=1e-8)
+
+
+def test_the_held_out_error_is_measured_on_the_other_half_and_chooses_the_ridge():
+    features = GENERATOR.standard_normal((24, FEATURES))
+    lacking = 0.3 * features @ GENERATOR.standard_normal((FEATURES, WIDTH)) + GENERATOR.standard_normal((24, WIDTH))
+    scale = np.array([1.0, 0.0, 2.0])
+    collected, kept = sums(features, lacking), np.ones(FEATURES, bool)
+    ratios = {}
+    for ridge in (1e-9, 1.0, 100.0):
+        error = 0.0
+        for solved, judged in ((0, 1), (1, 0)):
+            x, y = features[solved::2], lacking[solved::2]
+            penalty = ridge * np.square(x).sum() / FEATURES
+            weight = np.linalg.solve(x.T @ x + penalty * np.eye(FEATURES), x.T @ y)
+            error += float((np.square(lacking[judged::2] - features[judged::2] @ weight) @ scale**2).sum())
+        ratios[ridge] = error / float((np.square(lacking) @ scale**2).sum())
+        alone = refit(collected, kept, bias=False, scale=scale, ridges=(ridge,))
+        assert alone.held_out == pytest.approx(ratios[ridge])
+        assert alone.helps is (ratios[ridge] < 1.0)
+    chosen = refit(collected, kept, bias=False, scale=scale, ridges=tuple(ratios))
+    assert chosen.ridge == min(ratios, key=ratios.get)
+
+
+def test_without_features_the_bias_alone_is_solved():
+    lacking = GENERATOR.standard_normal((10, WIDTH)) + 3.0
+    found = refit(sums(np.zeros((10, 0)), lacking), np.zeros(0, bool), bias=True, scale=np.ones(WIDTH))
+    np.testing.assert_allclose(found.change.bias, lacking.mean(axis=0))
+    assert found.change.weight.shape == (0, WIDTH)
+
+
+def test_more_unknowns_than_tokens_are_carried_by_the_ridge():
+    features, lacking = GENERATOR.standard_normal((4, FEATURES)), GENERATOR.standard_normal((4, WIDTH))
+    found = refit(sums(features, lacking), np.ones(FEATURES, bool), bias=True, scale=np.ones(WIDTH))
+    assert np.isfinite(found.change.weight).all()

@@ -1,0 +1,99 @@
+"""Layer by layer is the whole forward, in every kind of stack; a watched sub-layer is what joins the stream."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.core.norms import LayerNorm
+from headjax.core.tensors import Normal
+from headjax.models.compute import Compute
+from headjax.models.encoder import Albert
+from headjax.models.encoder_decoder import T5
+from headjax.models.layer import ConstantPostNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
+from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output, slots, stack_end, stack_input
+from headjax.models.sublayers import Dense, GatedDense
+from tests import tiny
+from tests.closeness import assert_close
+
+COMPUTE = Compute()
+MASK = np.array([[1] * 8, [1] * 5 + [0] * 3])
+
+
+def decoder():
+    """Two groups of layers."""
+    config = tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative(2)))
+    return tiny.model(config), tiny.tokens(2, 8) | {"attention_mask": MASK}
+
+
+def t5():
+    """Position biases on both sides, and cross-attention."""
+    sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": GatedDense(24)}
+    config = T5(attention=tiny.multi_head(3, scale=1.0), buckets=8, max_distance=12, **sizes).build()
+    labels = np.random.default_rng(0).integers(1, tiny.VOCABULARY, (2, 6))
+    model = tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+    return model, tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": labels}
+
+
+def albert():
+    """One layer used twice."""
+    sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": Dense(24)}
+    config = Albert(attention=tiny.multi_head(3), max_length=12, embedding_size=8, **sizes).build()
+    return tiny.model(config), tiny.tokens(2, 8) | {"attention_mask": MASK}
+
+
+def hidden(model, batch):
+    """The last stack's output, layer by layer."""
+    memory = None
+    for name, stack in model.config.stacks().items():
+        stream = stack_input(model.config, model.params, batch, name, memory, COMPUTE)
+        weights = stack.unstack(model.params[name])
+        for i, group in enumerate(stack.groups):
+            for number in range(group.start, group.stop):
+                place = Place(name, i)
+                stream, _ = layer_output(
+                    model.config, model.params, batch, place, jnp.asarray(number), weights[number], stream
+                )
+        memory = stack_end(model.config, model.params, name, stream, COMPUTE)
+    return memory
+
+
+@pytest.mark.parametrize("case", [decoder, t5, albert])
+def test_layer_by_layer_is_the_whole_forward(case):
+    model, batch = case()
+    assert_close(hidden(model, batch), model(batch).hidden, sums=tiny.SUMS)
+
+
+RESIDUALS = [PostNorm(), ScaledPostNorm(), ConstantPostNorm(alpha=1.7), PreNorm(), ScaledPreNorm(), ScaledNoNorm()]
+
+
+@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda residual: type(residual).__name__)
+def test_a_watched_sub_layer_is_what_joins_the_stream(residual):
+    """shortcut * stream + branch * output is the stream after it, up to a norm; the output is linear in features."""
+    layer = tiny.layer(residual=residual)
+    model = tiny.model(tiny.decoder_config(layer))
+    batch = tiny.tokens(2, 8) | {"attention_mask": MASK}
+    (weights,) = model.config.decoder.unstack(model.params["decoder"])
+    stream = Stream(jnp.asarray(np.random.default_rng(0).standard_normal((2, 8, tiny.WIDTH)), jnp.float32))
+    seen, attended = {}, stream.hidden
+    for slot in slots(layer):
+        after, seen[slot] = layer_output(
+            model.config, model.params, batch, Place("decoder", 0), 0, weights, stream, watched=slot
+        )
+        shortcut, branch = (factor[None, None, :] for factor in (seen[slot].shortcut, seen[slot].branch))
+        joined = shortcut * seen[slot].stream + branch * seen[slot].output
+        if isinstance(residual, PostNorm | ScaledPostNorm | ConstantPostNorm):
+            joined = LayerNorm()(weights[f"{slot}_residual"]["norm"], joined)
+        expected = stream.hidden if slot == "attention" else attended
+        assert_close(seen[slot].stream, expected, sums=tiny.SUMS)
+        attended = joined
+        np.testing.assert_array_equal(seen[slot].mask, MASK.astype(bool))
+    assert_close(attended, after.hidden, sums=tiny.SUMS)
+    own, dense = weights["attention"], weights[FEED_FORWARD]
+    contexts = seen["attention"].features @ own["output"].reshape(16, 16) + own["output_bias"][None, None, :]
+    assert_close(seen["attention"].output, contexts, sums=tiny.SUMS)
+    inner = seen[FEED_FORWARD].features @ dense["down"] + dense["down_bias"][None, None, :]
+    assert_close(seen[FEED_FORWARD].output, inner, sums=tiny.SUMS)
