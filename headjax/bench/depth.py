@@ -133,7 +133,7 @@ def compile_step(model: ModelConfig, *, batch_size: int, length: int) -> tuple[C
     tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
     step = train_step(model, transformation, mesh, compute=Compute(remat="full"), seed=0)
     start = time.perf_counter()
-    lowered = step.lower(state, {"input_ids": tokens, "labels": tokens})  # type: ignore[attr-defined]
+    lowered = step.lower(state, {"input_ids": tokens, "labels": tokens})
     traced = time.perf_counter()
     compiled = lowered.compile()
     done = time.perf_counter()
@@ -141,7 +141,7 @@ def compile_step(model: ModelConfig, *, batch_size: int, length: int) -> tuple[C
     total = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     parameters = declared.count(model.tensors())
     costs = Compiled(traced - start, done - traced, memory.temp_size_in_bytes, total, parameters)
-    return costs, Step(model, compiled)
+    return costs, Step(model, lambda state, batch: compiled(state, batch, step.seed))
 
 
 def time_steps(steps: Mapping[str, Step], progress: Progress = silent) -> dict[str, Timing]:

@@ -20,7 +20,7 @@ the kind of device.
 """
 
 
-def step_key(seed: int, step: jax.Array | int, prng: Prng) -> jax.Array:
+def step_key(seed: int | jax.Array, step: jax.Array | int, prng: Prng) -> jax.Array:
     """The key of a step's dropout, from the seed and the step alone."""
     return jax.random.fold_in(jax.random.key(seed, impl=prng), step)
 

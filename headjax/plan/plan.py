@@ -174,7 +174,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
     forward = model.flops(config.length) * config.batch_size / where.num_devices
     start = time.perf_counter()
     with target("tpu", where.num_devices, int(where.chip.name[1])):
-        lowered = step.lower(abstract_state(model, optimizer, mesh, config.sharding), batch)  # type: ignore[attr-defined]
+        lowered = step.lower(abstract_state(model, optimizer, mesh, config.sharding), batch)
     result = Plan(
         topology=where.name,
         devices=where.num_devices,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import signal
 import threading
@@ -32,6 +33,7 @@ from headjax.training.batches import Feed, Validation, validation
 from headjax.training.checkpoints import BestModel, Checkpoints, check_workdir, claim_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed
+from headjax.training.optimizer import Optimizer
 from headjax.training.recording import MetricWriter, ProfiledSteps, Profiler, Recorder
 from headjax.training.state import TrainState, abstract_state, read_initialization, starting_state
 from headjax.training.step import NumberedStep, StepMetrics, train_step
@@ -211,9 +213,15 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     start = start._replace(config=model)
     check_vocabulary(model, data)
     claim_workdir(workdir, config)
-    optimizer = config.optimizer.build(model.tensors(), config.steps)
+    optimizer = _optimizer(config.optimizer, model, config.steps)
     evaluate = validation(config, model, mesh, data)
     return Training(config, model, mesh, data, optimizer, evaluate, held_steps), start
+
+
+@functools.lru_cache(maxsize=2)
+def _optimizer(config: Optimizer, model: ModelConfig, steps: int) -> optax.GradientTransformation:
+    """Return the same transformation for equal configs, so that runs which differ in the seed share compilations."""
+    return config.build(model.tensors(), steps)
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:

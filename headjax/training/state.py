@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,17 +84,25 @@ def initial_state(
         params: start from these instead of fresh ones (fine-tuning).
         sharding: placement of the state on the mesh.
     """
+    if params is None:
+        return _fresh(model, optimizer, mesh, sharding)(jax.random.key(seed))
     places = state_shardings(model, optimizer, mesh, sharding)
+    # A copy, since training steps donate their state and must not take the caller's model along.
+    placed = place_copies(params, places.params)
+    return jax.jit(functools.partial(_first, optimizer), out_shardings=places)(placed)
 
-    def create(params: Params) -> TrainState:
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
-    if params is not None:
-        # A copy, since training steps donate their state and must not take the caller's model along.
-        placed = place_copies(params, places.params)
-        return jax.jit(create, out_shardings=places)(placed)
-    fresh = jax.jit(lambda key: create(model.initialize(key)), out_shardings=places)
-    return fresh(jax.random.key(seed))
+def _first(optimizer: optax.GradientTransformation, params: Params) -> TrainState:
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+@functools.lru_cache(maxsize=2)
+def _fresh(
+    model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh, sharding: ShardingConfig
+) -> Callable[[jax.Array], TrainState]:
+    """Return the function of a key that draws fresh parameters; runs that differ in the seed share its compilation."""
+    places = state_shardings(model, optimizer, mesh, sharding)
+    return jax.jit(lambda key: _first(optimizer, model.initialize(key)), out_shardings=places)
 
 
 def abstract_state(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
@@ -83,6 +84,27 @@ class StepMetrics(NamedTuple):
     tokens: jax.Array
 
 
+class TrainStep(NamedTuple):
+    """A jitted training step, which donates the state it is given and draws dropout from (seed, step) alone.
+
+    Attributes:
+        program: from a state, a batch and a seed; steps that differ in the seed alone share it, and its compilation.
+        seed: of dropout.
+    """
+
+    program: Any
+    seed: np.uint32
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        """Return the state after the step, and its measurements."""
+        after: tuple[TrainState, StepMetrics] = self.program(state, batch, self.seed)
+        return after
+
+    def lower(self, state: Any, batch: Any) -> Any:
+        """Return the step lowered for arrays of these shapes; compiled, it takes the seed after state and batch."""
+        return self.program.lower(state, batch, self.seed)
+
+
 NumberedStep = Callable[[int, TrainState, Batch], tuple[TrainState, StepMetrics]]
 """A step that is told its number, counted from 1, so that some can be watched more closely."""
 
@@ -98,8 +120,8 @@ def train_step(
     accumulate: int = 1,
     sharding: ShardingConfig = ShardingConfig(),
     prng: Prng = "threefry2x32",
-) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
-    """Return the jitted step. It donates the state it is given, and draws dropout from (seed, step) alone.
+) -> TrainStep:
+    """Return the jitted step.
 
     Args:
         model: the architecture.
@@ -112,11 +134,26 @@ def train_step(
         sharding: placement of the state on the mesh.
         prng: source of dropout's random bits.
     """
+    program = _program(model, optimizer, mesh, compute, objective, accumulate, sharding, prng)
+    return TrainStep(program, np.uint32(seed % 2**32))
+
+
+@functools.lru_cache(maxsize=2)
+def _program(
+    model: ModelConfig,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    compute: Compute,
+    objective: Objective | None,
+    accumulate: int,
+    sharding: ShardingConfig,
+    prng: Prng,
+) -> Any:
     aim = task_objective(model) if objective is None else objective
     places = state_shardings(model, optimizer, mesh, sharding)
     moments = moment_shardings(model.tensors(), mesh, sharding)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+    def step(state: TrainState, batch: Batch, seed: jax.Array) -> tuple[TrainState, StepMetrics]:
         # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             key = step_key(seed, state.step, prng)
@@ -138,7 +175,7 @@ def train_step(
 
     return jax.jit(
         step,
-        in_shardings=(places, batch_sharding(mesh)),
+        in_shardings=(places, batch_sharding(mesh), replicated(mesh)),
         out_shardings=(places, replicated(mesh)),
         donate_argnums=0,
     )

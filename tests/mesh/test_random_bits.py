@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, MeshConfig, batch_sharding
-from headjax.mesh.random_bits import kept
+from headjax.mesh.random_bits import kept, step_key
 from headjax.plan.collectives import collectives
 from tests.closeness import assert_close
 
@@ -122,3 +122,11 @@ def test_a_forward_and_its_repetition_in_the_backward_pass_drop_the_same(prng, m
     x = jax.device_put(x, batch_sharding(mesh))
     slope = jax.jit(jax.grad(lambda x: jax.checkpoint(masked)(x).sum()))(x)
     assert_close(slope, jnp.where(masked(x) > 0, 2 * x, 0.0), sums=1)
+
+
+@pytest.mark.parametrize("prng", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("seed", [0, 7, 2**31 + 3, 2**33 + 5])
+def test_a_seed_given_to_the_program_draws_what_one_written_into_it_does(seed, prng):
+    written = jax.random.key_data(step_key(seed, 2, prng))
+    given = jax.jit(lambda seed: jax.random.key_data(step_key(seed, 2, prng)))(np.uint32(seed % 2**32))
+    np.testing.assert_array_equal(given, written)

@@ -19,6 +19,7 @@ from headjax.training.checkpoints import check_workdir
 from headjax.training.config import train_config
 from headjax.training.loop import train
 from headjax.training.recording import ProfiledSteps, read_metrics
+from headjax.training.step import train_step
 from tests import tiny
 from tests.closeness import assert_trees_close, close_to
 
@@ -304,6 +305,22 @@ def test_tensorboard_and_json_lines_hold_the_same_steps(data, tmp_path):
         parts = [record[f"train/{part}_seconds"] for part in ("compute", "input_wait", "checkpoint_wait")]
         assert min(parts) >= 0.0
         assert sum(parts) == pytest.approx(record["train/step_seconds"])
+
+
+def test_runs_that_differ_in_the_seed_share_a_program(data, tmp_path, monkeypatch):
+    programs = []
+
+    def recorded(*arguments, **options):
+        step = train_step(*arguments, **options)
+        programs.append(step.program)
+        return step
+
+    monkeypatch.setattr("headjax.training.loop.train_step", recorded)
+    with one_device():
+        losses = [train(config(steps=2, seed=seed), tmp_path / str(seed), data=data).metrics["loss"] for seed in (0, 1)]
+    assert programs[0] is programs[1]
+    assert programs[0]._cache_size() == 1
+    assert losses[0] != losses[1]
 
 
 def test_some_steps_are_traced(data, tmp_path):

@@ -148,6 +148,16 @@ def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
     assert losses["rbg"] == pytest.approx(losses["threefry2x32"], rel=0.1)
 
 
+def test_steps_that_differ_in_the_seed_share_a_program_and_drop_differently(batch):
+    config = tiny.decoder_config(tiny.layer(dropout=0.5), output=Untied())
+    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    steps = [train_step(config, OPTIMIZER, mesh, compute=Compute(), seed=seed) for seed in (3, 4, 3)]
+    losses = [float(step(initial_state(config, OPTIMIZER, mesh, 0), put_batch(batch, mesh))[1].loss) for step in steps]
+    assert losses[0] == losses[2] != losses[1]
+    assert len({id(step.program) for step in steps}) == 1
+    assert steps[0].program._cache_size() == 1
+
+
 def dropping_step(layer, mesh, prng, remat):
     """Return a step and a state to start from."""
     config = tiny.decoder_config(layer, output=Untied())
