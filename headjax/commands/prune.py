@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from headjax.commands.examples import NOTHING_READ, TASK, Examples, open_model_and_examples_if_any
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
-from headjax.commands.surgery import FineTuningOptions, comparison_table, evaluate_pair, fine_tune, fine_tuning_of
+from headjax.commands.repair import Repaired, RepairOptions, calibration_batches, check_repair, reconstructed
+from headjax.commands.surgery import comparison_table, evaluate_pair, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Bound, Count, Size
 from headjax.core.progress import Progress
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from headjax.heads.ordering import Order
     from headjax.models.config import Batch
     from headjax.models.model import Model
-    from headjax.report.tables import Table
 
 
 FISHER_SHARE = 0.5
@@ -27,12 +27,6 @@ FISHER_SHARE = 0.5
 
 RESCALED = 4
 """Batches that kept heads are scaled by."""
-
-AGREED = 512
-"""Greatest number of evaluation examples on which the models' agreement is measured."""
-
-LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256)
-"""Lengths to which calibration examples are padded where `--buckets` names none."""
 
 
 class Drop(NamedTuple):
@@ -58,7 +52,7 @@ def drop_of(text: str) -> Drop:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(FineTuningOptions, OverwriteOptions):
+class Options(RepairOptions, OverwriteOptions):
     """Options of `headjax prune`."""
 
     out: str = argument("OUT", "folder of the pruned model", also=("--out",))
@@ -84,11 +78,6 @@ class Options(FineTuningOptions, OverwriteOptions):
     steps: Size = option(1, "score and remove in N rounds, heads scored anew in each")
     normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
     rescale: bool = option(False, "scale kept heads so that layers compute as before, by least squares")
-    reconstruct: bool = option(
-        False, "solve the output projections of kept heads anew so that layers compute as before; needs no labels"
-    )
-    feed_forward: bool = option(False, "with --reconstruct: solve the second map of every feed-forward, too")
-    calibrate: Size = option(512, "with --reconstruct or --by reconstruction: selection examples to read")
 
     @property
     def names_heads(self) -> bool:
@@ -110,22 +99,6 @@ class Goal(NamedTuple):
     found: Mapping[str, float]
 
 
-class Removed(NamedTuple):
-    """The model without the heads.
-
-    Attributes:
-        model: the smaller model.
-        heads: the heads that went.
-        data: JSON entries about its repair.
-        tables: tables about its repair.
-    """
-
-    model: Model
-    heads: Order
-    data: Mapping[str, Any] = {}
-    tables: tuple[Table, ...] = ()
-
-
 def run(options: Options, progress: Progress) -> Result:
     """Removes heads for real and writes the smaller model; with a task, also its metrics before and after."""
     from headjax.heads.head_id import all_heads
@@ -134,7 +107,8 @@ def run(options: Options, progress: Progress) -> Result:
     require_new(options.out, options)
     model, examples = open_model_and_examples_if_any(options)
     goal = goal_of(model, examples, options, progress)
-    pruned, removed, repair, repair_tables = _remove(model, examples, goal, options, progress)
+    repaired, removed = _remove(model, examples, goal, options, progress)
+    pruned = repaired.model
     metrics = evaluate_pair(model, pruned, None if examples is None else examples.evaluation, options, progress)
     found = goal.found
     if options.speed_up is not None and examples is not None:
@@ -150,7 +124,7 @@ def run(options: Options, progress: Progress) -> Result:
         "metrics": metrics.after,
         "metrics_before": metrics.before,
         **found,
-        **repair,
+        **repaired.data,
         **described.data,
         "model": str(options.out),
     }
@@ -160,7 +134,7 @@ def run(options: Options, progress: Progress) -> Result:
         notes.append("fisher_blocks estimates small removals; past half of the heads importance is the safer order")
     return Result(
         data,
-        [comparison_table(model, pruned, metrics, described.notes), *repair_tables],
+        [comparison_table(model, pruned, metrics, described.notes), *repaired.tables],
         "; ".join([*notes, f"model: {options.out}"]),
     )
 
@@ -204,22 +178,24 @@ def _check(options: Options) -> None:
         raise HeadjaxError("--reconstruct: fine-tuning between several steps leaves nothing to reconstruct")
     if options.reconstruct and options.rescale:
         raise HeadjaxError("--rescale: --reconstruct solves more of the same layers; leave one of them out")
-    if options.feed_forward and not options.reconstruct:
-        raise HeadjaxError("--feed-forward: needs --reconstruct")
+    check_repair(options)
 
 
-def _remove(model: Model, examples: Examples | None, goal: Goal, options: Options, progress: Progress) -> Removed:
+def _remove(
+    model: Model, examples: Examples | None, goal: Goal, options: Options, progress: Progress
+) -> tuple[Repaired, Order]:
     """Return the model without the goal's heads, repaired and fine-tuned where asked for, and the heads that went."""
     from headjax.heads.pruning import prune
     from headjax.heads.rescaling import fold_gates, rescale
 
     if examples is not None and is_gradual(options):
-        return Removed(*_remove_gradually(model, examples, goal.number, options, progress))
+        left, gone = _remove_gradually(model, examples, goal.number, options, progress)
+        return Repaired(left), gone
     removed = goal.removed or ()
     lessons = fine_tuning_of(options)
-    repaired = Removed(model, removed)
+    repaired = Repaired(model)
     if options.reconstruct and examples is not None:
-        repaired = _reconstructed(model, examples, removed, options, progress)
+        repaired = reconstructed(model, examples, removed, options, progress)
         pruned = repaired.model
     elif options.rescale and examples is not None:
         fitted = examples.selection.fit(model)
@@ -229,79 +205,7 @@ def _remove(model: Model, examples: Examples | None, goal: Goal, options: Option
         pruned = prune(model, removed)
     if examples is not None and lessons is not None:
         pruned = fine_tune(pruned, model, examples.evaluation, lessons, options, progress)
-    return repaired._replace(model=pruned)
-
-
-def _reconstructed(model: Model, examples: Examples, removed: Order, options: Options, progress: Progress) -> Removed:
-    """Return the model with its maps solved anew, and the layers, examples and agreement that tell how it went."""
-    import warnings
-
-    from headjax.evaluation.selection import describe
-    from headjax.heads import gates as head_gates
-    from headjax.heads.agreement import agreement
-    from headjax.heads.reconstruction import reconstruct
-    from headjax.report import numbers
-    from headjax.report.tables import Column, Table
-
-    fitted = examples.selection.fit(model)
-    batches = calibration_batches(examples, options)
-    layers = sum(map(len, model.config.attentions().values()))
-    layers += sum(len(stack.layers) for stack in model.config.stacks().values()) * options.feed_forward
-    with progress("reconstructing", layers, "map") as bar, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        found = reconstruct(fitted, batches, removed, feed_forward=options.feed_forward, progress=bar)
-    pruned = found.model
-    judged = min(options.limit or AGREED, AGREED)
-    evaluated = list(examples.evaluation.batches(options.batch_size, limit=judged, buckets=buckets_of(options)))
-    before, after = (
-        agreement(fitted, fitted, evaluated, gates=head_gates.without(model.config, removed)),
-        agreement(fitted, pruned, evaluated),
-    )
-    calibration = describe(examples.selection, found.examples) | {"tokens": found.tokens}
-    title = {"kl": "KL divergence from the original", "cosine": "cosine to the original's embeddings"}
-    notes = [
-        f"Calibration: {found.examples:,} examples of {calibration['task']}, {calibration['split']}; "
-        f"{found.tokens:,} tokens.",
-        f"{title.get(before.kind, 'squared difference from the original')}, on {examples.evaluation.count(judged):,} "
-        f"evaluation examples: {before.value:.4g} before the repair, {after.value:.4g} after it.",
-        *(f"{str(warning.message)[:1].upper()}{str(warning.message)[1:]}." for warning in caught),
-    ]
-    columns = (
-        Column("Solved"),
-        Column("Unknowns", numbers.significant),
-        Column("Ridge", numbers.significant),
-        Column("Held-out error", numbers.significant),
-        Column("Repair"),
-    )
-    rows = [
-        (layer.name, layer.unknowns, layer.ridge, layer.held_out, "kept" if layer.kept else "left out")
-        for layer in found.layers
-    ]
-    data = {
-        "calibration": calibration,
-        "layers": [layer._asdict() for layer in found.layers],
-        "agreement": {"measure": before.kind, "before": before.value, "after": after.value},
-        "warnings": [str(warning.message) for warning in caught],
-    }
-    repaired = model.replace(config=_with_output(pruned.config, model.config), params=pruned.params)
-    table = Table(columns, rows, title="Error with the repair over that without, on held-out examples", notes=notes)
-    return Removed(repaired.replace(history=pruned.history), removed, data, (table,))
-
-
-def _with_output(config: Any, original: Any) -> Any:
-    """Return the pruned architecture with the task output that the model came with."""
-    return config if not hasattr(original, "output") else dataclasses.replace(config, output=original.output)
-
-
-def buckets_of(options: Options) -> tuple[int, ...]:
-    """Return the lengths to pad to, by default `LENGTHS`."""
-    return options.buckets or LENGTHS
-
-
-def calibration_batches(examples: Examples, options: Options) -> list[Batch]:
-    """Return the selection examples that `--calibrate` asks for, drawn by `--seed`."""
-    selection = examples.selection
-    return list(selection.sample(options.calibrate, options.batch_size, seed=options.seed, buckets=buckets_of(options)))
+    return repaired._replace(model=pruned), removed
 
 
 def _remove_gradually(

@@ -1,0 +1,149 @@
+"""Repair of kept heads after a removal: options, calibration examples, and a report of how it went."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headjax.commands.examples import Examples
+from headjax.commands.options import option
+from headjax.commands.surgery import FineTuningOptions
+from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Size
+from headjax.core.progress import Progress
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.heads.ordering import Order
+    from headjax.heads.reconstruction import Reconstruction
+    from headjax.models.config import Batch
+    from headjax.models.model import Model
+
+AGREED = 512
+"""Greatest number of evaluation examples on which the models' agreement is measured."""
+
+LENGTHS = (32, 64, 128, 256)
+"""Lengths to which calibration examples are padded where `--buckets` names none."""
+
+MEASURES = {
+    "kl": "KL divergence from the original's predictions",
+    "cosine": "Cosine to the original's embeddings",
+    "squared_difference": "Squared difference from the original's numbers",
+}
+"""Measures of agreement in words."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepairOptions(FineTuningOptions):
+    """Options of commands that can solve the output projections of kept heads anew."""
+
+    reconstruct: bool = option(
+        False, "solve the output projections of kept heads anew so that layers compute as before; needs no labels"
+    )
+    feed_forward: bool = option(False, "with --reconstruct: solve the second map of every feed-forward, too")
+    calibrate: Size = option(512, "with --reconstruct or --by reconstruction: selection examples to read")
+
+
+class Repaired(NamedTuple):
+    """A pruned model with its repair.
+
+    Attributes:
+        model: the smaller model.
+        data: JSON entries about the repair.
+        tables: tables about the repair.
+    """
+
+    model: Model
+    data: Mapping[str, Any] = {}
+    tables: tuple[Table, ...] = ()
+
+
+def check_repair(options: RepairOptions) -> None:
+    """Raise `HeadjaxError` for options without a meaning together."""
+    if options.feed_forward and not options.reconstruct:
+        raise HeadjaxError("--feed-forward: needs --reconstruct")
+
+
+def calibration_batches(examples: Examples, options: RepairOptions) -> list[Batch]:
+    """Return the selection examples that `--calibrate` asks for, drawn by `--seed`."""
+    buckets = options.buckets or LENGTHS
+    return list(examples.selection.sample(options.calibrate, options.batch_size, seed=options.seed, buckets=buckets))
+
+
+def reconstructed(
+    model: Model, examples: Examples, removed: Order, options: RepairOptions, progress: Progress
+) -> Repaired:
+    """Return the model without these heads, its maps solved anew, with the layers, examples and agreement."""
+    from headjax.evaluation.selection import describe
+    from headjax.heads.reconstruction import reconstruct
+
+    fitted = examples.selection.fit(model)
+    layers = sum(map(len, model.config.attentions().values()))
+    layers += sum(len(stack.layers) for stack in model.config.stacks().values()) * options.feed_forward
+    with progress("reconstructing", layers, "map") as bar, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        batches = calibration_batches(examples, options)
+        found = reconstruct(fitted, batches, removed, feed_forward=options.feed_forward, progress=bar)
+    pruned = found.model
+    said = [str(warning.message) for warning in caught]
+    agreed = _agreement(fitted, pruned, examples, removed, options)
+    calibration = describe(examples.selection, found.examples) | {"tokens": found.tokens}
+    data = {
+        "calibration": calibration,
+        "layers": [layer._asdict() for layer in found.layers],
+        "agreement": agreed,
+        "warnings": said,
+    }
+    notes = (
+        f"Calibration: {found.examples:,} examples of {calibration['task']}, {calibration['split']}; "
+        f"{found.tokens:,} tokens.",
+        f"{MEASURES[agreed['measure']]}, on {agreed['examples']:,} evaluation examples: {agreed['before']:.4g} "
+        f"before the repair, {agreed['after']:.4g} after it.",
+        *(f"{text[:1].upper()}{text[1:]}." for text in said),
+    )
+    params, config = pruned.params, pruned.config
+    if hasattr(model.config, "output"):  # the model keeps the task output that it came with
+        config = dataclasses.replace(config, output=model.config.output)  # type: ignore[call-arg]
+    repaired = model.replace(config=config, params=params, history=pruned.history)
+    return Repaired(repaired, data, (_table(found, notes),))
+
+
+def _agreement(
+    whole: Model, pruned: Model, examples: Examples, removed: Order, options: RepairOptions
+) -> dict[str, Any]:
+    """Return the agreement with the whole model on evaluation examples, before and after the repair."""
+    from headjax.heads import gates as head_gates
+    from headjax.heads.agreement import agreement
+
+    judged = min(options.limit or AGREED, AGREED)
+    buckets = options.buckets or LENGTHS
+    batches = list(examples.evaluation.batches(options.batch_size, limit=judged, buckets=buckets))
+    before = agreement(whole, whole, batches, gates=head_gates.without(whole.config, removed))
+    after = agreement(whole, pruned, batches)
+    return {
+        "measure": before.kind,
+        "before": before.value,
+        "after": after.value,
+        "examples": examples.evaluation.count(judged),
+    }
+
+
+def _table(found: Reconstruction, notes: tuple[str, ...]) -> Table:
+    """Return the solved maps, one a row."""
+    columns = (
+        Column("Solved"),
+        Column("Unknowns", numbers.significant),
+        Column("Ridge", numbers.significant),
+        Column("Held-out error", numbers.significant, better="lower"),
+        Column("Repair"),
+    )
+    rows = [
+        (layer.name, layer.unknowns, layer.ridge, layer.held_out, "kept" if layer.kept else "left out")
+        for layer in found.layers
+    ]
+    return Table(
+        columns, rows, title="Squared error with the repair over that without, on held-out examples", notes=notes
+    )

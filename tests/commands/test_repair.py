@@ -1,0 +1,62 @@
+"""`headjax prune --reconstruct`: the model, its report, and requests that have no meaning."""
+
+from __future__ import annotations
+
+import pytest
+
+from headjax.cli import main
+from headjax.models.model import load
+
+pytestmark = pytest.mark.whole
+
+
+def test_kept_heads_are_solved_anew_and_the_result_says_how(run, folder):
+    words = ("--by", "reconstruction", "--reconstruct", "--calibrate", "12", "--remove", "2")
+    data = run("prune", *words, out="repaired")
+    assert len(data["removed"]) == 2
+    assert data["selection"]["examples"] == data["calibration"]["examples"] == 12
+    assert data["calibration"]["tokens"] == 12 * 32
+    assert [layer["name"] for layer in data["layers"]][-1] == "decoder/1"
+    assert all(layer["held_out"] >= 0.0 for layer in data["layers"])
+    assert data["agreement"]["measure"] == "kl"
+    assert data["agreement"]["after"] < data["agreement"]["before"]
+    assert data["warnings"] == []
+    model = load(folder / "repaired")
+    assert [entry["action"] for entry in model.history[-2:]] == ["reconstruct", "prune"]
+    assert model.config.attentions().keys() == {"decoder"}
+    assert model.num_parameters == data["parameters"] < data["parameters_before"]
+    measured = run("prune", "--remove", ",".join(data["removed"]), out="masked")["metrics"]["perplexity"]
+    assert abs(measured / data["metrics"]["perplexity"] - 1.0) > 1e-4
+
+
+def test_feed_forwards_are_solved_too_and_few_tokens_are_told(folder, capsys):
+    words = ["prune", str(folder / "model"), str(folder / "both"), "--task", str(folder / "text.txt"), "--limit", "8"]
+    words += ["--remove", "decoder/0/1", "--reconstruct", "--feed-forward", "--calibrate", "2", "--length", "8"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "decoder/0/feed_forward" in printed
+    assert "Calibration: 2 examples" in printed
+    assert "unknowns" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--remove", "1", "--feed-forward"), "--feed-forward: needs --reconstruct"),
+        (("--remove", "1", "--reconstruct", "--rescale"), "--rescale: --reconstruct solves more"),
+        (("--remove", "100%", "--by", "random", "--reconstruct"), "all heads of the decoder are removed"),
+        (("--remove", "1", "--reconstruct", "--calibrate", "1"), "one example is too few"),
+        (("--remove", "2", "--steps", "2", "--fine-tune", "2", "--reconstruct"), "nothing to reconstruct"),
+    ],
+)
+def test_requests_without_a_meaning_are_one_line(folder, capsys, words, line):
+    task = ["--task", str(folder / "text.txt"), "--limit", "8", "--batch-size", "8"]
+    assert main(["prune", str(folder / "model"), str(folder / "never"), *task, *words]) == 2
+    assert line in capsys.readouterr().err
+    assert not (folder / "never").exists()
+
+
+def test_calibration_needs_a_task(folder, capsys):
+    words = ["prune", str(folder / "model"), str(folder / "never"), "--remove", "decoder/0/1", "--reconstruct"]
+    assert main(words) == 2
+    assert "--task: needed to reconstruct layers on" in capsys.readouterr().err
