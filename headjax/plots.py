@@ -7,7 +7,7 @@ from typing import Any
 
 from headjax.heads.gates import Values, from_values
 from headjax.models.model import Model
-from headjax.report.curves import depth_curves, learning_curves, pruning_curves
+from headjax.report.curves import depth_curves, learning_curves, line_plot, pruning_curves
 from headjax.report.maps import attention_patterns, head_map
 from headjax.report.scatter import importance_transfer, trade_off
 from headjax.report.style import Plot
@@ -19,6 +19,7 @@ __all__ = [
     "head_map",
     "importance_transfer",
     "learning_curves",
+    "line_plot",
     "pruning_curves",
     "score_map",
     "trade_off",

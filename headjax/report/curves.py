@@ -173,6 +173,47 @@ def variance_curves(
     return finished(figure, f"{title}: line plot of the variance captured against {x_label}, for {', '.join(curves)}.")
 
 
+def line_plot(
+    curves: Mapping[str, Points],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    scale: Literal["linear", "log"] = "linear",
+    x_format: numbers.Format = numbers.count,
+) -> Plot:
+    """Any values against any others, one marked line a series.
+
+    Args:
+        curves: `(x, y)` by name; pairs of the same x are repeats (seeds): the line goes through their mean and a band
+            reaches from the smallest to the largest.
+        title: heading of the plot.
+        x_label, y_label: axis labels with units.
+        scale: of the vertical axis.
+        x_format: how values of x are written, one of `headjax.report.numbers`.
+
+    Raises:
+        DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
+    """
+    reduced = _curves("curves", curves, scale)
+    written = numbers.tick(x_format)
+    with style():
+        figure, axes = new_axes(title, x_label, y_label, height=4.2)
+        looks = {name: look(place) for place, name in enumerate(reduced)}
+        for name, curve in reduced.items():
+            if np.any(curve.high > curve.low):
+                axes.fill_between(curve.x, curve.low, curve.high, color=looks[name].color, alpha=0.18, linewidth=0)
+            _draw(axes, curve, looks[name])
+        _scale(axes, scale)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
+        legend_below(figure, *_entries(looks))
+    spans = "; ".join(
+        f"{name} goes from {numbers.significant(_first(curve))} to {numbers.significant(_last(curve))}"
+        for name, curve in reduced.items()
+    )
+    return finished(figure, f"{title}: line plot of {y_label} against {x_label}. {spans}.")
+
+
 def depth_curves(
     curves: Mapping[str, Any],
     *,
@@ -197,23 +238,8 @@ def depth_curves(
         repeats = np.atleast_2d(np.asarray(value, dtype=float))
         share = np.arange(1, repeats.shape[1] + 1) / max(repeats.shape[1], 1)
         points[name] = [(x, y) for row in repeats for x, y in zip(share, row, strict=True)]
-    reduced = _curves("curves", points, scale)
-    with style():
-        figure, axes = new_axes(title, "Depth (% of the stack)", y_label, height=4.2)
-        looks = {name: look(place) for place, name in enumerate(reduced)}
-        for name, curve in reduced.items():
-            if np.any(curve.high > curve.low):
-                axes.fill_between(curve.x, curve.low, curve.high, color=looks[name].color, alpha=0.18, linewidth=0)
-            _draw(axes, curve, looks[name])
-        _scale(axes, scale)
-        axes.set_xlim(0, 1.02)
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
-        legend_below(figure, *_entries(looks))
-    spans = "; ".join(
-        f"{name} goes from {numbers.significant(_first(curve))} to {numbers.significant(_last(curve))}"
-        for name, curve in reduced.items()
-    )
-    return finished(figure, f"{title}: line plot of {y_label} against depth. {spans}.")
+    label = "Depth (share of the stack)"
+    return line_plot(points, title=title, x_label=label, y_label=y_label, scale=scale, x_format=numbers.percent)
 
 
 def axis_of_log(axes: Axes, which: Literal["x", "y"]) -> None:

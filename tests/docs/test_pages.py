@@ -19,7 +19,7 @@ import pytest
 
 from headjax.attention import MultiHead
 from headjax.cli import COMMANDS, Parser
-from headjax.commands.options import parse_options
+from headjax.commands.options import CommandOptions, parse_options
 from headjax.core import serialize
 from headjax.models import Bert, Model
 from headjax.models.sublayers import Dense
@@ -132,14 +132,14 @@ def command_lines(path: Path) -> list[str]:
     return re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?headjax (.+)$", text, flags=re.MULTILINE)
 
 
-def parse(line: str) -> None:
-    """Read a command's words as the command line does."""
+def parse(line: str) -> CommandOptions:
+    """Return a command's options, read as the command line does."""
     name, *words = shlex.split(line, comments=True)
     options = importlib.import_module(f"headjax.commands.{name}").Options
     typed = [word for word in words if not word.startswith("--config.")]
     given = {"overrides": ()} if "overrides" in options.__dataclass_fields__ else {}
     assert given or len(typed) == len(words)
-    parse_options(options, typed, Parser(prog=f"headjax {name}"), **given)
+    return parse_options(options, typed, Parser(prog=f"headjax {name}"), **given)
 
 
 LINES = [pytest.param(line, id=f"{by_name(path)}: {line[:40]}") for path in PAGES for line in command_lines(path)]
@@ -147,7 +147,7 @@ LINES = [pytest.param(line, id=f"{by_name(path)}: {line[:40]}") for path in PAGE
 
 @pytest.mark.parametrize("line", LINES)
 def test_command_lines_parse(line):
-    parse(line)
+    assert type(parse(line)).__module__ == f"headjax.commands.{line.split()[0]}"
 
 
 def test_the_pages_have_command_lines():
@@ -207,9 +207,11 @@ def test_python_blocks_run_one_after_another(path, folder, monkeypatch):
     monkeypatch.setattr(serialize, "_KINDS", dict(serialize._KINDS))
     module = type(sys)("page")
     monkeypatch.setitem(sys.modules, "page", module)  # dataclasses look up their module
+    before = set(vars(module))
     for block in blocks(path):
         if block.language == "python" and not block.reason:
             exec(compile(block.text, by_name(path), "exec"), vars(module))
+    assert set(vars(module)) - before  # the blocks have run and left their names
 
 
 def test_blocks_that_do_not_run_have_a_reason():

@@ -33,47 +33,6 @@ def reference():
     sys.modules.pop("reference", None)
 
 
-def test_a_docstring_is_divided_into_text_and_sections(reference):
-    found = reference.parse_docstring(
-        """Return a thing.
-
-        More about `it`:
-
-            code
-
-        Args:
-            first, second: two numbers, of which
-                one is long.
-            third: another: with a colon.
-
-        Returns:
-            A thing.
-
-        Raises:
-            ValueError: never.
-        """
-    )
-    assert found.summary == "Return a thing."
-    assert found.text.endswith("    code")
-    assert found.sections == {
-        "Args": {
-            "first": "two numbers, of which\none is long.",
-            "second": "two numbers, of which\none is long.",
-            "third": "another: with a colon.",
-        },
-        "Returns": {"": "A thing."},
-        "Raises": {"ValueError": "never."},
-    }
-
-
-def test_text_that_looks_like_a_tag_is_escaped_outside_of_code(reference):
-    assert reference.escape("a < b, `scores.<name>`") == "a &lt; b, `scores.<name>`"
-
-
-def test_a_table_keeps_its_columns(reference):
-    assert reference.table(("a", "b"), [("x | y", "two\nlines")]).splitlines()[2] == "| x \\| y | two lines |"
-
-
 def test_every_public_name_has_its_docstring_and_signature(reference):
     page = reference.names_page()
     titles = re.findall(r"^## `headjax\.(\w+)`$", page, flags=re.MULTILINE)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -10,9 +11,9 @@ from nbclient import NotebookClient
 
 from tests.closeness import tolerance
 
-pytestmark = pytest.mark.whole
-
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 SUMS = 4 * 10 * 128 + 4 * 256 + 2048
 """Terms on the way to a loss of the decoder that headjax carries."""
 
@@ -36,6 +37,7 @@ def quickstart(tmp_path_factory):
     return run("quickstart", tmp_path_factory.mktemp("notebook"), BLOCKS=8, SCORED=8)
 
 
+@pytest.mark.whole
 def test_the_quickstart_removes_heads_for_real(quickstart):
     printed, plots = quickstart
     gated, removed = map(float, re.search(r"gated ([\d.]+), removed ([\d.]+)", printed).groups())
@@ -44,6 +46,7 @@ def test_the_quickstart_removes_heads_for_real(quickstart):
     assert plots == 3
 
 
+@pytest.mark.whole
 def test_the_quickstart_shows_that_heads_matter(quickstart):
     rows = re.findall(r"^(least|random)[^:]*: 0% ([\d.]+).* 100% ([\d.]+)$", quickstart[0], flags=re.M)
     assert len(rows) == 2
@@ -51,6 +54,7 @@ def test_the_quickstart_shows_that_heads_matter(quickstart):
         assert float(none) > 1.5 * float(whole)
 
 
+@pytest.mark.whole
 def test_sharing_costs_less_calibrated_and_nothing_at_full_rank(tmp_path):
     printed, plots = run("sharing", tmp_path, BLOCKS=8, CALIBRATION=16, TARGETS=["grouped:kv_heads=1"])
     whole = float(re.search(r"all heads: perplexity ([\d.]+)", printed)[1])
@@ -62,6 +66,7 @@ def test_sharing_costs_less_calibrated_and_nothing_at_full_rank(tmp_path):
     assert plots == 1
 
 
+@pytest.mark.whole
 def test_sharding_gives_one_loss_on_every_mesh(tmp_path):
     printed, _ = run("sharding", tmp_path, MESHES=[{"data": 8}, {"data": 2, "fsdp": 2, "model": 2}])
     losses = [float(loss) for loss in re.findall(r"loss after 3 steps ([\d.]+)", printed)]
@@ -70,9 +75,56 @@ def test_sharding_gives_one_loss_on_every_mesh(tmp_path):
     assert re.search(r"\['query'\].*'fsdp'.*'model'", printed)
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_repository_holds_no_outputs_and_no_private_names(path):
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(not cell.outputs and cell.execution_count is None for cell in cells)
     assert not re.search(r"from headjax\.|import headjax\.", json.dumps([cell.source for cell in cells]))
+
+
+def installing(path):
+    """Return the first cell of code, with the command that it would run as a call."""
+    first = next(cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code").source
+    assert "%pip install --quiet {source}" in first
+    return first.replace("%pip install --quiet {source}", "install(source)")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("address", "uploaded", "source"),
+    [
+        ("https://example.org/headjax", "headjax-main.zip", "git+https://example.org/headjax"),
+        ("", "headjax-main.zip", "headjax-main.zip"),
+        ("", "other.zip", ".."),
+    ],
+)
+def test_the_first_cell_installs_from_an_address_an_upload_or_the_clone(
+    path, address, uploaded, source, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / uploaded).touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    installed = []
+    code = installing(path).replace('REPOSITORY = ""', f"REPOSITORY = {address!r}")
+    exec(code, {"install": installed.append})
+    assert installed == [source]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_nothing_is_installed_where_headjax_is(path):
+    installed = []
+    exec(installing(path), {"install": installed.append})
+    assert not installed
+
+
+def test_readme_lists_every_notebook_under_the_repository_s_address():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = project.get("urls", {}).get("Repository", "")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\]\(notebooks/(\w+)\.ipynb\)", readme)) == [path.stem for path in PATHS]
+    badges = set(re.findall(r"https://colab\.research\.google\.com/github/(\S+)\)", readme))
+    place = address.removeprefix("https://github.com/")
+    assert badges == ({f"{place}/blob/main/notebooks/{path.name}" for path in PATHS} if address else set())
+    for path in PATHS:
+        assert f'REPOSITORY = "{address}"' in installing(path)

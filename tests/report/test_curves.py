@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.report.curves import depth_curves, learning_curves, pruning_curves, variance_curves
+from headjax.report.curves import depth_curves, learning_curves, line_plot, pruning_curves, variance_curves
 
 
 def drawn(axes):
@@ -144,3 +144,19 @@ def test_depths_of_different_stacks_share_the_axis():
     assert "deep goes from 1.00 to 6.00" in plot.alt
     with pytest.raises(DataError, match="a logarithmic axis cannot show"):
         depth_curves({"zero": [0.0, 1.0]}, scale="log")
+
+
+def test_a_line_plot_has_its_labels_units_and_repeats():
+    plot = line_plot(
+        {"fit": [(8, 0.5), (32, 0.001), (8, 0.7)], "bound": [(8, 0.4), (32, 0.0005)]},
+        title="Fits",
+        x_label="Head size (dimensions)",
+        y_label="Divergence (nats a row)",
+        scale="log",
+    )
+    axes = plot.figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Head size (dimensions)", "Divergence (nats a row)")
+    np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), [0.6, 0.001])
+    assert len(axes.collections) == 1
+    assert texts(plot.figure.legends[0]) == ["fit", "bound"]
+    assert "fit goes from 0.600 to 0.00100" in plot.alt
