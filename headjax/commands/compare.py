@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import ReadingOptions
 from headjax.commands.options import Result, argument, option
+from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -32,15 +33,11 @@ def run(options: Options, progress: Progress) -> Result:
     import jax
 
     from headjax.evaluation.comparison import compare
-    from headjax.evaluation.specs import load_task
     from headjax.heads.head_id import all_heads
     from headjax.models.model import load
 
     models = (load(options.first), load(options.second))
-    tasks = (
-        load_task(options.task, models[0], options.length or 0, split="all"),
-        load_task(options.task, models[1], options.length or 0, split="all"),
-    )
+    tasks = (_task(options, options.first, models[0]), _task(options, options.second, models[1]))
     with progress("comparing", 2, "model"):
         found = compare(models, tasks, limit=options.limit, batch_size=options.batch_size)
     seconds = _seconds(models, tasks, options, progress)
@@ -71,18 +68,22 @@ def run(options: Options, progress: Progress) -> Result:
     for name, values in facts.items():
         form = forms.get(name, numbers.count)
         rows.append((name, form(values[0]), form(values[1])))
-    notes = [
-        f"{found.first.examples:,} examples of {tasks[0].name}. Agreement: {_agreement(found.agreement)}, "
-        f"{found.measure}."
-    ]
+    agreement = "none" if found.agreement is None else f"{found.agreement:.4g}"
+    notes = [f"{found.first.examples:,} examples of {tasks[0].name}. Agreement: {agreement} ({found.measure})."]
     if test is not None:
         notes.append(f"{tasks[0].headline}: {test.difference:+.4g}, p = {test.p_value:.3g}, {found.test}.")
     columns = (Column(""), Column(options.first), Column(options.second))
     return Result(data, [Table(columns, rows, notes=notes)])
 
 
-def _agreement(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+def _task(options: Options, path: str, model: Model) -> Task:
+    """Return the task as a model reads it; the error of one that does not fit names the model."""
+    from headjax.evaluation.specs import load_task
+
+    try:
+        return load_task(options.task, model, options.length or 0, split="all")
+    except HeadjaxError as error:
+        raise HeadjaxError(f"{path}: {error}") from None
 
 
 def _seconds(

@@ -145,12 +145,13 @@ def _error_table(errors: Sequence[dict[str, Any]], difference: float | None) -> 
 
 
 def _cost_table(costs: dict[str, Any]) -> Table:
+    cached = any(row["cache"] or row["cache_before"] for row in costs["costs"])  # encoders have no cache
     columns = (
         Column("Tokens", numbers.fixed(0)),
         *(Column(title, numbers.flops) for title in ("Attention before", "after")),
-        *(Column(title, numbers.count) for title in ("Cached before", "after")),
+        *(Column(title, numbers.count) for title in (("Cached before", "after") if cached else ())),
     )
-    rows = [tuple(row.values()) for row in costs["costs"]]
+    rows = [tuple(row.values())[: len(columns)] for row in costs["costs"]]
     length = costs["break_even_length"]
     note = {
         None: "Its attention takes no more operations than before at any length.",

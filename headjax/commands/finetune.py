@@ -165,11 +165,16 @@ def learning_curve(records: Sequence[Mapping[str, Any]], epochs_per_step: float)
 
 
 def best_point(curve: Sequence[Mapping[str, float]], headline: str, higher_is_better: bool) -> dict[str, Any] | None:
-    """Return the step, name and value of the best headline metric of a learning curve; None without one."""
+    """Return the step, name and value of the best headline metric of a learning curve, the weights of which are kept.
+
+    None for a curve without that metric.
+    """
+    from headjax.training.checkpoints import rank
+
     measured = [point for point in curve if headline in point]
     if not measured:
         return None
-    best = (max if higher_is_better else min)(measured, key=lambda point: point[headline])
+    best = max(measured, key=lambda point: rank(point, headline, higher_is_better))
     return {"step": best["step"], "metric": headline, "value": best[headline]}
 
 
@@ -193,7 +198,8 @@ def _summary(found: Mapping[str, Any], steps: int) -> Table:
         ("steps", f"{found['steps']:,} of {steps:,}"),
     ]
     if classes:
-        rows.append(("classes", ", ".join(f"{number} {name}" for number, name in enumerate(classes[:8]))))
+        named = (name if name == str(number) else f"{number} {name}" for number, name in enumerate(classes[:8]))
+        rows.append(("classes", ", ".join(named)))
     rows += [(name, f"{value:,.4g}") for name, value in found["metrics"].items()]
     if best is not None:
         rows.append(("best", f"{best['metric']} {best['value']:,.4g} after step {best['step']:,}"))

@@ -284,7 +284,9 @@ def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
     has = f"{kind_of(config)} with the output {kind_of(output)}" if hasattr(output, "_kind") else kind_of(config)
     classes = getattr(output, "classes", None)
     has += f" of {classes} classes" if classes is not None else ""
-    return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}")
+    fresh = isinstance(config, EncoderModel) and isinstance(output, NoTask)
+    hint = "; headjax finetune trains an output" if fresh else ""
+    return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}{hint}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,6 +127,13 @@ class Checkpoints:
         self.record_complete()
 
 
+def rank(metrics: Mapping[str, float], headline: str, higher_is_better: bool) -> tuple[float, float]:
+    """Return a pair that is larger for better metrics: by the headline, among equals by the loss."""
+    value, loss = metrics[headline], metrics.get("loss", 0.0)
+    known = (value if higher_is_better else -value) if math.isfinite(value) else -math.inf
+    return known, -loss if math.isfinite(loss) else -math.inf
+
+
 class BestModel:
     """The model of a run's best evaluation so far, a model directory `workdir/best`.
 
@@ -135,23 +142,23 @@ class BestModel:
     """
 
     def __init__(self, workdir: Path, headline: str = "loss", higher_is_better: bool = False) -> None:
-        self._path, self._headline, self._sign = workdir / "best", headline, 1.0 if higher_is_better else -1.0
+        self._path, self._headline, self._higher_is_better = workdir / "best", headline, higher_is_better
         self.step: int | None = None
-        self._value = math.nan
+        self._rank = (-math.inf, -math.inf)
         if (self._path / "history.json").is_file():
             made = json.loads((self._path / "history.json").read_text())[-1]
-            self.step, self._value = made["steps"], made["metrics"][headline]
+            self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
 
     def offer(self, step: int, metrics: Mapping[str, float], model: Callable[[], Model]) -> None:
         """Keep the model of an evaluation that is better than those before it. All processes call this together."""
-        value = metrics[self._headline]
-        if not math.isnan(self._value) and not self._sign * value > self._sign * self._value:
+        offered = rank(metrics, self._headline, self._higher_is_better)
+        if self.step is not None and offered <= self._rank:
             return
         made = model()
         if is_first():
             made.save(self._path)
         wait_for_all("best model saved")
-        self.step, self._value = step, value
+        self.step, self._rank = step, offered
 
     def load(self) -> Model:
         """Return the model that is kept."""

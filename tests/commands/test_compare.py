@@ -27,3 +27,9 @@ def test_compare(folder, capsys):
     same = json.loads(capsys.readouterr().out)
     assert same["agreement"] == pytest.approx(0.0, abs=1e-6)
     assert same["metrics"][0] == same["metrics"][1] == data["metrics"][0]
+
+
+def test_a_model_that_the_task_does_not_fit_is_named(folder, capsys):
+    model = str(folder / "model")
+    assert main(["compare", model, model, "--task", str(folder / "labels.tsv")]) == 2
+    assert f"error: {model}: task: it needs another model output" in capsys.readouterr().err

@@ -64,8 +64,8 @@ def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):
 def test_the_best_model_is_kept_and_found_again(tmp_path):
     model = tiny.model(tiny.decoder_config())
 
-    def offer(best, step, accuracy):
-        metrics = {"accuracy": accuracy, "loss": 1.0}
+    def offer(best, step, accuracy, loss=1.0):
+        metrics = {"accuracy": accuracy, "loss": loss}
         entry = {"action": "train", "steps": step, "metrics": metrics}
         best.offer(step, metrics, lambda: model.replace(history=(entry,)))
         return best.step
@@ -77,6 +77,8 @@ def test_the_best_model_is_kept_and_found_again(tmp_path):
     # A run that goes on knows the value that later evaluations have to beat.
     again = BestModel(tmp_path, "accuracy", True)
     assert (again.step, offer(again, 7, 0.6), offer(again, 8, 0.8)) == (6, 6, 8)
-    assert again.load().history[-1]["steps"] == 8
+    # Of equal metrics that with the smaller loss is better.
+    assert (offer(again, 9, 0.8, loss=0.9), offer(again, 10, 0.8, loss=1.1)) == (9, 9)
+    assert again.load().history[-1]["steps"] == 9
     lower = BestModel(tmp_path / "loss")
     assert [offer(lower, 1, 0.5), lower.load().history[-1]["steps"]] == [1, 1]
