@@ -304,3 +304,9 @@ def test_a_class_that_does_not_occur_is_no_obstacle(tmp_path, names):
     task = load_task(str(path), classifier)
     assert task.data.validation.values("labels").tolist() == [2, 0, 2, 0]
     assert set(evaluate_task(classifier, task)) == {"loss", "accuracy", "macro_f1", "matthews"}
+
+
+def test_an_encoder_without_an_output_is_told_how_to_get_one(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "good film\tgood", "bad film\tbad")
+    with pytest.raises(HeadjaxError, match=r"output no_task; headjax finetune trains an output$"):
+        load_task(str(path), text_encoder(NoTask(), tmp_path))
