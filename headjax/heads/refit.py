@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+RIDGES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges to choose from, as shares of the mean square of a feature."""
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import jax
+import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.head_report.curves import CurveConfig, CurvePoint, removable
+from headjax.head_report.curves import CurveConfig, CurvePoint, curve, removable
+from headjax.heads import gates as head_gates
+from headjax.heads.reconstruction_order import reconstruction_order
+from tests import tiny
 
 
 @pytest.mark.parametrize(
@@ -42,3 +47,31 @@ def points(values):
 )
 def test_heads_can_go_up_to_the_first_share_that_costs_too_much(higher_is_better, values, share):
     assert removable(points(values), 10.0, 1.0, higher_is_better) == share
+
+
+class Judged:
+    """The task of a curve, and what it is asked to judge."""
+
+    def __init__(self):
+        self.task, self.asked = self, []
+
+    def fit(self, model):
+        return model
+
+    def __call__(self, model, gates):
+        self.asked.append((model, gates))
+        return float(gates["decoder"].sum())
+
+
+def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
+    model, judged = tiny.model(tiny.decoder_config()), Judged()
+    batches = [tiny.tokens(8, 12, seed) for seed in range(2)]
+    config = CurveConfig.parse("reconstruction+reconstruct")
+    found = curve(model, config, {0: batches}, (50, 100), judged, lambda: None)
+    assert [point.value for point in found] == [4.0, 0.0]
+    (half, gates), (none_left, _) = judged.asked
+    removed = reconstruction_order(model, batches)[:4]
+    np.testing.assert_array_equal(gates["decoder"], head_gates.without(model.config, removed)["decoder"])
+    changed = jax.tree.map(lambda one, other: bool((one != other).any()), half.params, model.params)
+    assert any(jax.tree.leaves(changed["decoder"]["layers_0_1"]["attention"]))
+    assert none_left is model

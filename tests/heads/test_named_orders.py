@@ -11,6 +11,7 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
 from headjax.heads.ordering import by_ablation, by_scores
 from headjax.heads.pruning import prune_gradually
+from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import score_heads
 from tests import tiny
 
@@ -30,6 +31,8 @@ def test_each_name_is_the_order_it_says(model, batches):
     for name in ("importance", "fisher", "entropy"):
         assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
     assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(ablate(model, batches))
+    reconstruction = order_heads(model, batches, OrderConfig(by="reconstruction"))(2)
+    assert reconstruction == reconstruction_order(model, batches)
     blocks = fisher_blocks(model, batches)
     for count in (1, 3, 6):
         order = order_heads(model, batches, OrderConfig(by="fisher_blocks"))(count)
