@@ -22,6 +22,7 @@ from docstrings import described, escape, parse_docstring, table
 
 import headjax
 from headjax.cli import COMMANDS
+from headjax.commands.options import name_of
 from headjax.core.fields import Bound, Checked
 from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.data.task_spec import TaskSpec
@@ -266,7 +267,7 @@ def options_of(command: str) -> list[CommandOption]:
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> CommandOption:
     declared = field.metadata["option"]
-    name = declared.metavar if declared.positional else f"--{field.name.replace('_', '-')}"
+    name = name_of(field)
     choices = [each for part in _parts(hint) if typing.get_origin(part) is Literal for each in typing.get_args(part)]
     value = ", ".join(map(str, choices)) or ("" if hint is bool or declared.positional else declared.metavar)
     default = field.default

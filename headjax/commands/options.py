@@ -151,7 +151,7 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
         _add(groups[name], field, hints[field.name])
     # Words without names may stand anywhere between the options, also those that can be left out.
     found = vars(parser.parse_intermixed_args(list(words)))
-    missing = [_name(field) for field in fields if field.default is dataclasses.MISSING and field.name not in found]
+    missing = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in found]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     return cls(**found, **given)
@@ -159,10 +159,11 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
 
 def option_name(options: CommandOptions, field: str) -> str:
     """Return the name of a field as it is typed, for errors."""
-    return _name(next(each for each in dataclasses.fields(options) if each.name == field))
+    return name_of(next(each for each in dataclasses.fields(options) if each.name == field))
 
 
-def _name(field: dataclasses.Field[Any]) -> str:
+def name_of(field: dataclasses.Field[Any]) -> str:
+    """Return the name of a field as the help lists it."""
     declared: _Declared = field.metadata["option"]
     return declared.metavar if declared.positional else declared.name or f"--{field.name.replace('_', '-')}"
 
@@ -171,8 +172,8 @@ def _add(parser: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     """Add a field to a parser or to a group of it, under all of its names; argparse never sees a default."""
     declared: _Declared = field.metadata["option"]
     choices = typing.get_args(_plain(hint)) if typing.get_origin(_plain(hint)) is Literal else ()
-    for name in (_name(field), *declared.also):
-        listed = bool(declared.help) and name == _name(field)
+    for name in (name_of(field), *declared.also):
+        listed = bool(declared.help) and name == name_of(field)
         common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field) if listed else argparse.SUPPRESS}
         if hint is bool:
             parser.add_argument(name, dest=field.name, action="store_true", **common)
