@@ -36,6 +36,21 @@ MEASURES = {
 """Measures of agreement in words."""
 
 
+def share_of(text: str) -> float:
+    """Return the share that `30%` or `0.3` means.
+
+    Raises:
+        ValueError: the text is no share of at least 0 and below 1.
+    """
+    try:
+        share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share < 1.0:
+        raise ValueError(f"expected a share below all, such as 30%, got {text!r}")
+    return share
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairOptions(FineTuningOptions):
     """Options of commands that can solve the output projections of kept heads anew."""
@@ -44,6 +59,13 @@ class RepairOptions(FineTuningOptions):
         False, "solve the output projections of kept heads anew so that layers compute as before; needs no labels"
     )
     feed_forward: bool = option(False, "with --reconstruct: solve the second map of every feed-forward, too")
+    units: float = option(
+        0.0,
+        "with --reconstruct: remove this share of every feed-forward's units, too, such as 30%",
+        "SHARE",
+        read=share_of,
+        shown="0%",
+    )
     calibrate: Size = option(512, "with --reconstruct or --by reconstruction: selection examples to read")
 
 
@@ -65,6 +87,8 @@ def check_repair(options: RepairOptions) -> None:
     """Raise `HeadjaxError` for options without a meaning together."""
     if options.feed_forward and not options.reconstruct:
         raise HeadjaxError("--feed-forward: needs --reconstruct")
+    if options.units and not options.reconstruct:
+        raise HeadjaxError("--units: needs --reconstruct, which chooses them")
 
 
 def calibration_batches(examples: Examples, options: RepairOptions) -> list[Batch]:
@@ -78,22 +102,26 @@ def reconstructed(
 ) -> Repaired:
     """Return the model without these heads, its maps solved anew, with the layers, examples and agreement."""
     from headjax.evaluation.selection import describe
+    from headjax.heads.pruning import prune
     from headjax.heads.reconstruction import reconstruct
+    from headjax.heads.units import prune_units
 
     fitted = examples.selection.fit(model)
     layers = sum(map(len, model.config.attentions().values()))
-    layers += sum(len(stack.layers) for stack in model.config.stacks().values()) * options.feed_forward
+    feed_forward = options.feed_forward or options.units > 0.0
+    layers += sum(len(stack.layers) for stack in model.config.stacks().values()) * feed_forward
     with progress("reconstructing", layers, "map") as bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         batches = calibration_batches(examples, options)
-        found = reconstruct(fitted, batches, removed, feed_forward=options.feed_forward, progress=bar)
+        found = reconstruct(fitted, batches, removed, feed_forward=feed_forward, units=options.units, progress=bar)
     pruned = found.model
     said = [str(warning.message) for warning in caught]
-    agreed = _agreement(fitted, pruned, examples, removed, options)
+    agreed = _agreement(fitted, prune_units(prune(fitted, removed), found.units), pruned, examples, options)
     calibration = describe(examples.selection, found.examples) | {"tokens": found.tokens}
     data = {
         "calibration": calibration,
         "layers": [layer._asdict() for layer in found.layers],
+        "units_removed": {f"{stack}/{layer}": len(units) for (stack, layer), units in found.units.items()},
         "agreement": agreed,
         "warnings": said,
     }
@@ -112,17 +140,15 @@ def reconstructed(
 
 
 def _agreement(
-    whole: Model, pruned: Model, examples: Examples, removed: Order, options: RepairOptions
+    whole: Model, unrepaired: Model, repaired: Model, examples: Examples, options: RepairOptions
 ) -> dict[str, Any]:
     """Return the agreement with the whole model on evaluation examples, before and after the repair."""
-    from headjax.heads import gates as head_gates
     from headjax.heads.agreement import agreement
 
     judged = min(options.limit or AGREED, AGREED)
     buckets = options.buckets or LENGTHS
     batches = list(examples.evaluation.batches(options.batch_size, limit=judged, buckets=buckets))
-    before = agreement(whole, whole, batches, gates=head_gates.without(whole.config, removed))
-    after = agreement(whole, pruned, batches)
+    before, after = (agreement(whole, other, batches) for other in (unrepaired, repaired))
     return {
         "measure": before.kind,
         "before": before.value,

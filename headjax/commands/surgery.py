@@ -162,6 +162,12 @@ def comparison_table(before: Model, after: Model, metrics: Metrics, notes: tuple
         ("heads", len(all_heads(before.config)), len(all_heads(after.config))),
         ("parameters", before.num_parameters, after.num_parameters),
     ]
+    before_units, after_units = (
+        sum(layer.feed_forward.hidden for stack in model.config.stacks().values() for layer in stack.layers)
+        for model in (before, after)
+    )
+    if before_units != after_units:
+        rows.insert(1, ("feed-forward units", before_units, after_units))
     rows += [(name, value, metrics.after[name]) for name, value in metrics.before.items()]
     return Table((Column(""), Column("Before", _number), Column("After", _number)), rows, notes=notes)
 

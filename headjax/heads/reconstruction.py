@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,16 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core import history
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import counted_tokens
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
 from headjax.heads.pruning import prune
-from headjax.heads.refit import RIDGES, Change, RefitSums, refit
+from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import output_params
+from headjax.heads.units import prune_units, units_to_remove
 from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
 from headjax.models.inputs import device_batch
@@ -54,8 +55,10 @@ class Reconstruction(NamedTuple):
     """Result of `reconstruct`.
 
     Attributes:
-        repaired: Model with repaired maps and with all heads: the removed ones are to be pruned, or gated off.
+        repaired: Model with repaired maps and with all heads: the removed ones are to be pruned, or gated off. Removed
+            units have rows of 0 in W_2.
         removed: Removed heads.
+        units: Removed units of every feed-forward, by stack and layer.
         layers: repairs, in the order of computation.
         examples: number of calibration examples.
         tokens: number of their tokens, padding left out; of the side that has more.
@@ -63,6 +66,7 @@ class Reconstruction(NamedTuple):
 
     repaired: Model
     removed: tuple[HeadId, ...]
+    units: Mapping[tuple[str, int], tuple[int, ...]]
     layers: tuple[LayerRepair, ...]
     examples: int
     tokens: int
@@ -70,7 +74,7 @@ class Reconstruction(NamedTuple):
     @property
     def model(self) -> Model:
         """Pruned model with repaired maps, made anew by every call."""
-        return prune(self.repaired, self.removed)
+        return prune_units(prune(self.repaired, self.removed), self.units)
 
 
 def reconstruct(
@@ -79,6 +83,7 @@ def reconstruct(
     removed: Iterable[HeadId | str],
     *,
     feed_forward: bool = False,
+    units: float = 0.0,
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
     progress: Update | None = None,
@@ -101,7 +106,10 @@ def reconstruct(
         model: Model with all heads.
         batches: Calibration examples; labels are not needed. Each batch is read with one forward of every layer.
         removed: Heads to remove, as for `prune`.
-        feed_forward: Whether to solve the second map of every feed-forward, too.
+        feed_forward: Whether to solve the second map of every feed-forward, too; it is where units are removed.
+        units: Share of the units to remove from every feed-forward, at least 0 and below 1: those whose removal costs
+            least once the others have been solved anew, in the pruned model (`headjax.heads.refit.least_needed`).
+            Every layer loses the same number, so that families with one inner size can hold the result.
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
         compute: How to compute.
         progress: Called after every solved map with the number of maps done.
@@ -111,6 +119,7 @@ def reconstruct(
             sums are not finite.
         DataError: There are no batches, fewer than two examples, or no tokens.
     """
+    require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
     gone = {HeadId.parse(head) if isinstance(head, str) else head for head in removed}
     gone = {tied for head in gone for tied in tied_heads(model.config, head)}
     gates = head_gates.without(model.config, gone)
@@ -119,10 +128,10 @@ def reconstruct(
             raise HeadjaxError(f"reconstruction: all heads of the {name} are removed, nothing is left to solve")
     if not batches:
         raise DataError("batches: there is no example to calibrate on")
-    walk = _Walk(model, [device_batch(model.config, batch) for batch in batches], gates, compute)
+    walk = _Walk(model, [device_batch(model.config, batch) for batch in batches], gates, compute, units)
     repairs: list[LayerRepair] = []
     for name in model.config.stacks():
-        for repair in walk.through(name, gone, feed_forward, ridges):
+        for repair in walk.through(name, gone, feed_forward or units > 0.0, ridges):
             repairs.append(repair)
             if progress is not None:
                 progress(len(repairs), {"held_out": repair.held_out})
@@ -136,7 +145,7 @@ def reconstruct(
         "reconstruct", examples=examples, tokens=tokens, repaired=[repair.name for repair in repairs if repair.kept]
     )
     repaired = model.replace(params=params, history=(*model.history, entry))
-    return Reconstruction(repaired, tuple(sorted(gone)), tuple(repairs), examples, tokens)
+    return Reconstruction(repaired, tuple(sorted(gone)), walk.units, tuple(repairs), examples, tokens)
 
 
 def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
@@ -163,15 +172,20 @@ class _Walk:
     Attributes:
         teacher, student: parameters of every layer of the whole and of the repaired model, by stack.
         examples: number of examples with tokens, of every batch.
+        units: removed units of every feed-forward that has been passed.
     """
 
-    def __init__(self, model: Model, batches: list[dict[str, jax.Array]], gates: Gates, compute: Compute) -> None:
+    def __init__(
+        self, model: Model, batches: list[dict[str, jax.Array]], gates: Gates, compute: Compute, share: float
+    ) -> None:
         self.config, self.params, self.batches = model.config, model.params, batches
         self.gates, self.whole = dict(gates), head_gates.ones(model.config)
         self.compute = compute
         self.teacher = {name: stack.unstack(model.params[name]) for name, stack in model.config.stacks().items()}
         self.student = {name: list(layers) for name, layers in self.teacher.items()}
         self.examples = [_count_examples(batch) for batch in batches]
+        self.units: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._share = share
         self._memory: list[tuple[jax.Array, jax.Array]] | None = None
         self._apart = False
 
@@ -185,6 +199,7 @@ class _Walk:
             for slot in slots(stack.layers[block[0]]):
                 if slot == FEED_FORWARD:
                     kept = np.full(stack.layers[block[0]].feed_forward.hidden, feed_forward)
+                    self._apart |= self._share > 0.0
                 else:
                     kept = self._kept(name, slot, block[0], gone)
                     self._apart |= not kept.all()
@@ -246,12 +261,28 @@ class _Walk:
             raise DataError("calibration: the examples hold no tokens, all of them is padding")
         if min(tokens) == 0.0:
             raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
+        if slot == FEED_FORWARD and self._share:
+            sums, kept = self._without_units(name, block, sums)
         found = refit(sums, kept, bias=bias in holder, scale=scale, ridges=ridges)
         if found.helps:
             changed = _changed(self.student[name][block[0]], slot, matrix, bias, found.change)
             for layer in block:
                 self.student[name][layer] = changed
         return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
+
+    def _without_units(self, name: str, block: Sequence[int], sums: RefitSums) -> tuple[RefitSums, np.ndarray]:
+        """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
+        params = self.student[name][block[0]]
+        weight = np.asarray(params[FEED_FORWARD]["down"], np.float64)
+        count = units_to_remove(len(weight), self._share)
+        units = least_needed(centred(sums, "down_bias" in params[FEED_FORWARD]), weight, count)
+        kept = np.ones(len(weight), bool)
+        kept[units] = False
+        self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))
+        down = jnp.asarray(params[FEED_FORWARD]["down"]).at[jnp.asarray(units)].set(0.0)
+        for layer in block:
+            self.student[name][layer] = params | {FEED_FORWARD: params[FEED_FORWARD] | {"down": down}}
+        return without_rows(sums, weight, units), kept
 
     def _collect(
         self, name: str, block: Sequence[int], slot: str, streams: list[_Streams]

@@ -17,6 +17,7 @@ from headjax.heads import gates as head_gates
 from headjax.heads.agreement import Predictions, agreement_kind, compare, counted_tokens, mean_agreement, predict
 from headjax.heads.head_id import HeadId, require_stack
 from headjax.heads.ordering import Order
+from headjax.heads.refit import damped_inverse, without_features
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import AttentionLayer, attention_layers, map_attention, output_params
 from headjax.models.compute import Compute
@@ -24,9 +25,6 @@ from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Option
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
-
-DAMPING = 1e-4
-"""Share of the mean square of a feature that is added to the second moments, so that they have an inverse."""
 
 MEASURED = 64
 """Number of examples on which the effect of a layer's error on the model's output is measured."""
@@ -67,17 +65,10 @@ def group_costs(inverse: np.ndarray, output: np.ndarray, heads: Sequence[int]) -
 
 
 def remove_group(inverse: np.ndarray, output: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return H^-1 and W_O after a head's removal, the other heads solved anew; the head's rows and columns become 0.
-
-    W <- W - H^-1_:S ((H^-1)_SS)^-1 W_S, and H^-1 likewise, which is the inverse of H without S (Schur complement).
-    """
+    """Return H^-1 and W_O after a head's removal, the other heads solved anew, see `without_features`."""
     size = output.shape[1]
-    rows = slice(head * size, (head + 1) * size)
-    flat = output.reshape(-1, output.shape[2])
-    solved = np.linalg.solve(inverse[rows, rows], np.concatenate([flat[rows], inverse[rows]], axis=1))
-    change = inverse[:, rows] @ solved
-    flat, inverse = flat - change[:, : flat.shape[1]], inverse - change[:, flat.shape[1] :]
-    flat[rows], inverse[rows], inverse[:, rows] = 0.0, 0.0, 0.0
+    rows = np.arange(head * size, (head + 1) * size)
+    inverse, flat = without_features(inverse, output.reshape(-1, output.shape[2]), rows)
     return inverse, flat.reshape(output.shape)
 
 
@@ -88,8 +79,7 @@ def layer_removals(moments: np.ndarray, output: np.ndarray) -> Removals:
         moments: H, second moments of the contexts (about their mean where a bias takes it up).
         output: W_O, `[heads, value_dim, width]`.
     """
-    damping = max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12)
-    inverse = np.linalg.inv(moments + damping * np.eye(len(moments)))
+    inverse = damped_inverse(moments)
     left, order, errors, outputs = list(range(len(output))), [], [0.0], [output]
     while left:
         costs = group_costs(inverse, outputs[-1], left)

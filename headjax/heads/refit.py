@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+DAMPING = 1e-4
+"""Share of the mean square of a feature that is added to the second moments, so that they have an inverse."""
+
 RIDGES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges to choose from, as shares of the mean square of a feature."""
 
@@ -94,6 +97,70 @@ def refit(
     # The sums are over twice as many tokens as those the ridge was chosen for.
     change = _solve(both, kept, bias, ridges[best] / 2.0)
     return Refit(change, ridges[best], errors[best] / before, int(kept.sum()) + bias)
+
+
+def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int = 64) -> np.ndarray:
+    """Return the features whose removal costs least once the others have been solved anew, in the order of removal.
+
+    Feature i costs ||W_i||^2 / (H^-1)_ii (optimal brain surgery, Hassibi and Stork 1993). They are removed greedily in
+    at most `steps` groups, with H^-1 and W brought up to date after each.
+
+    Args:
+        moments: H, `[n, n]`, second moments of the features.
+        weight: W, `[n, width]`.
+        count: number of features to remove.
+        steps: most groups.
+    """
+    inverse, left, removed = damped_inverse(moments), np.ones(len(moments), bool), []
+    for size in np.diff(np.round(np.linspace(0, count, min(steps, count) + 1)).astype(int)):
+        costs = np.square(weight).sum(axis=1) / np.maximum(np.diag(inverse), 1e-300)
+        group = np.argsort(np.where(left, costs, np.inf), kind="stable")[:size]
+        inverse, weight = without_features(inverse, weight, group)
+        left[group] = False
+        removed.append(group)
+    return np.concatenate(removed) if removed else np.zeros(0, int)
+
+
+def without_features(inverse: np.ndarray, weight: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return H^-1 and W after the removal of features, the others solved anew; the removed rows and columns become 0.
+
+    W <- W - H^-1_:S ((H^-1)_SS)^-1 W_S, and H^-1 likewise, which is the inverse of H without S (Schur complement).
+    """
+    solved = np.linalg.solve(inverse[np.ix_(rows, rows)], np.concatenate([weight[rows], inverse[rows]], axis=1))
+    change = inverse[:, rows] @ solved
+    weight, inverse = weight - change[:, : weight.shape[1]], inverse - change[:, weight.shape[1] :]
+    weight[rows], inverse[rows], inverse[:, rows] = 0.0, 0.0, 0.0
+    return inverse, weight
+
+
+def damped_inverse(moments: np.ndarray) -> np.ndarray:
+    """Return the inverse of second moments with `DAMPING` of their mean on the diagonal."""
+    damping = max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12)
+    inverse: np.ndarray = np.linalg.inv(moments + damping * np.eye(len(moments)))
+    return inverse
+
+
+def centred(sums: RefitSums, bias: bool) -> np.ndarray:
+    """Return the second moments of the features, about their mean where a bias takes that up."""
+    both = sums.gram.sum(axis=0)
+    tokens = max(float(both[-1, -1]), 1.0)
+    mean = both[:-1, -1] / tokens
+    moments: np.ndarray = both[:-1, :-1] / tokens - (np.outer(mean, mean) if bias else 0.0)
+    return moments
+
+
+def without_rows(sums: RefitSums, weight: np.ndarray, rows: np.ndarray) -> RefitSums:
+    """Return the sums once rows of the present map are 0: the residual r grows by x_S W_S.
+
+    Args:
+        sums: sums with the whole map.
+        weight: W, `[n, width]`.
+        rows: features S.
+    """
+    lost = weight[rows]
+    cross = sums.cross + sums.gram[:, :, rows] @ lost
+    grown = 2.0 * sums.cross[:, rows] + sums.gram[:, rows][:, :, rows] @ lost
+    return RefitSums(sums.gram, cross, sums.square + (lost * grown).sum(axis=1))
 
 
 def _solve(sums: RefitSums, kept: np.ndarray, bias: bool, ridge: float) -> Change:

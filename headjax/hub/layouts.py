@@ -14,6 +14,7 @@ from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
+from headjax.heads.units import pad_units
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.importing import read_config
@@ -56,8 +57,8 @@ def native(model: Model, family: Family) -> Written:
 
 
 def padded(model: Model, family: Family) -> Written:
-    """Write zeros in place of missing heads and dimensions (`pad_heads`): loads everywhere, not smaller, not faster."""
-    return native(pad_heads(model, family), family)
+    """Write zeros in place of missing heads, dimensions and units: loads everywhere, not smaller, not faster."""
+    return native(pad_units(pad_heads(model, family)), family)
 
 
 def pruned_heads(model: Model, family: Family) -> Written:

@@ -15,6 +15,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.surgery import map_attention
+from headjax.heads.units import count_units, map_feed_forward, prune_units
 from headjax.models import Model
 from headjax.models.compute import Compute
 from headjax.models.encoder import Albert
@@ -248,3 +249,59 @@ def test_bad_calibration_is_an_error(model):
     )
     with pytest.raises(HeadjaxError, match="decoder/0: sums over the calibration tokens are not finite"):
         reconstruct(broken, BATCHES, REMOVED)
+
+
+def doubled_units(model):
+    """The second half of every feed-forward's units computes what the first half does, and writes something else."""
+
+    def double(found):
+        half = found.feed_forward.hidden // 2
+        params = dict(found.params)
+        params["up"] = jnp.tile(params["up"][:, :half], (1, 2))
+        params["up_bias"] = jnp.tile(params["up_bias"][:half], 2)
+        return found.feed_forward, params
+
+    return map_feed_forward(model, double)
+
+
+def test_half_of_the_units_go_without_loss_where_they_say_everything_twice(model):
+    whole = doubled_units(model)
+    found = reconstruct(whole, BATCHES, [], units=0.5, ridges=(1e-9,))
+    smaller = found.model
+    assert set(count_units(smaller).values()) == {next(iter(count_units(whole).values())) // 2}
+    assert {repair.name for repair in found.layers if repair.name.endswith("feed_forward")} == {
+        f"decoder/{layer}/feed_forward" for layer in range(3)
+    }
+    whole_half = set(range(next(iter(count_units(smaller).values()))))
+    for units in found.units.values():
+        assert {unit % len(whole_half) for unit in units} == whole_half, "one of each pair is left"
+    np.testing.assert_allclose(smaller(BATCHES[0]).logits, whole(BATCHES[0]).logits, atol=5e-2)
+    np.testing.assert_allclose(smaller(BATCHES[0]).logits, found.repaired(BATCHES[0]).logits, atol=1e-4)
+
+
+def test_units_are_chosen_and_solved_better_than_at_random(model):
+    found = reconstruct(model, BATCHES, REMOVED, units=0.5)
+    again = reconstruct(model, BATCHES, REMOVED)
+    assert found.removed == again.removed
+    wanted = np.asarray(model(BATCHES[0]).hidden)[MASK.astype(bool)]
+
+    def error(other):
+        return float(np.square(np.asarray(other(BATCHES[0]).hidden)[MASK.astype(bool)] - wanted).mean())
+
+    generator = np.random.default_rng(0)
+    counts = count_units(model)
+    random = [
+        error(
+            prune_units(
+                again.model, {place: generator.permutation(n)[: n // 2].tolist() for place, n in counts.items()}
+            )
+        )
+        for _ in range(3)
+    ]
+    assert error(found.model) < 0.7 * min(random)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_a_share_of_units_is_bounded(model, share):
+    with pytest.raises(HeadjaxError, match="units: must be at least 0 and below 1"):
+        reconstruct(model, BATCHES, REMOVED, units=share)

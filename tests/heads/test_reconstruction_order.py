@@ -57,7 +57,7 @@ def test_downdating_is_the_inverse_and_the_solution_without_the_heads():
 
 
 def test_errors_add_up_to_the_error_of_the_heads_removed_together(monkeypatch):
-    monkeypatch.setattr("headjax.heads.reconstruction_order.DAMPING", 1e-12)
+    monkeypatch.setattr("headjax.heads.refit.DAMPING", 1e-12)
     contexts, moments, output = layer()
     found = layer_removals(moments, output)
     for count in range(HEADS):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.heads.refit import RefitSums, refit
+from headjax.heads.refit import RefitSums, centred, least_needed, refit, without_features, without_rows
 
 GENERATOR = np.random.default_rng(0)
 FEATURES, WIDTH = 6, 3
@@ -76,3 +76,56 @@ def test_more_unknowns_than_tokens_are_carried_by_the_ridge():
     features, lacking = GENERATOR.standard_normal((4, FEATURES)), GENERATOR.standard_normal((4, WIDTH))
     found = refit(sums(features, lacking), np.ones(FEATURES, bool), bias=True, scale=np.ones(WIDTH))
     assert np.isfinite(found.change.weight).all()
+
+
+def left_over(features, weight, kept):
+    """Mean squared error of features W once the kept rows have been solved anew, by numpy's least squares."""
+    target = features @ weight
+    return np.square(target - features[:, kept] @ np.linalg.lstsq(features[:, kept], target, rcond=None)[0]).sum()
+
+
+def correlated(count):
+    return GENERATOR.standard_normal((200, count)) @ GENERATOR.standard_normal((count, count))
+
+
+def test_one_at_a_time_the_least_needed_feature_is_found_by_trying_each():
+    features, weight = correlated(7), GENERATOR.standard_normal((7, WIDTH))
+    kept = list(range(7))
+    for feature in least_needed(features.T @ features, weight, 4, steps=4):
+        errors = {one: left_over(features, weight, [k for k in kept if k != one]) for one in kept}
+        assert feature == min(errors, key=errors.get)
+        kept.remove(feature)
+
+
+def test_groups_of_features_are_removed_once_each():
+    features, weight = correlated(20), GENERATOR.standard_normal((20, WIDTH))
+    removed = least_needed(features.T @ features, weight, 13, steps=4)
+    assert len(set(removed.tolist())) == 13
+    assert len(least_needed(features.T @ features, weight, 0)) == 0
+
+
+def test_downdates_equal_the_inverse_of_what_is_left():
+    features, weight = correlated(6), GENERATOR.standard_normal((6, WIDTH))
+    moments, rows, kept = features.T @ features, np.array([1, 4]), [0, 2, 3, 5]
+    inverse, solved = without_features(np.linalg.inv(moments), weight, rows)
+    np.testing.assert_allclose(inverse[np.ix_(kept, kept)], np.linalg.inv(moments[np.ix_(kept, kept)]), rtol=1e-6)
+    expected = np.linalg.lstsq(features[:, kept], features @ weight, rcond=None)[0]
+    np.testing.assert_allclose(solved[kept], expected, rtol=1e-6)
+    assert not solved[rows].any()
+    assert not inverse[rows].any()
+
+
+def test_sums_without_rows_are_those_of_the_grown_residual():
+    features, lacking = GENERATOR.standard_normal((30, FEATURES)) + 1.0, GENERATOR.standard_normal((30, WIDTH))
+    weight, rows = GENERATOR.standard_normal((FEATURES, WIDTH)), np.array([0, 3])
+    found = without_rows(sums(features, lacking), weight, rows)
+    expected = sums(features, lacking + features[:, rows] @ weight[rows])
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_second_moments_are_about_the_mean_where_a_bias_takes_it_up(bias):
+    features = GENERATOR.standard_normal((30, FEATURES)) + 1.0
+    moved = features - features.mean(axis=0) if bias else features
+    np.testing.assert_allclose(centred(sums(features, features[:, :WIDTH]), bias), moved.T @ moved / 30, rtol=1e-9)

@@ -1,0 +1,108 @@
+"""Feed-forward units: removal equals activations at 0, padding changes nothing, and both go through exports."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.core import tensors
+from headjax.core.errors import HeadjaxError
+from headjax.heads.units import (
+    SLOT,
+    count_units,
+    feed_forward_layers,
+    pad_units,
+    prune_units,
+    units_to_remove,
+    without_units,
+)
+from headjax.models.sublayers import GatedDense
+from tests import tiny
+from tests.closeness import assert_close
+from tests.hub.directories import CONFIGS, LLAMA, T5, model_of
+
+MODELS = {"llama": LLAMA, "t5": T5, "albert": CONFIGS["albert"], "bert": CONFIGS["bert"]}
+
+
+def batch_for(model):
+    batch = {"input_ids": np.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])}
+    return batch | {"labels": batch["input_ids"]} if len(model.config.stacks()) == 2 else batch
+
+
+def silenced(model, removed):
+    """The model with zero rows of W_2 for these units."""
+    params = dict(model.params)
+    for name, stack in model.config.stacks().items():
+        weights = stack.unstack(params[name])
+        for i in range(len(stack.layers)):
+            units = removed.get((name, stack.tied_layers(i)[0]))
+            if units:
+                down = weights[i][SLOT]["down"].at[jnp.asarray(units)].set(0.0)
+                weights[i] = weights[i] | {SLOT: weights[i][SLOT] | {"down": down}}
+        params[name] = stack.restack(weights, params[name])
+    return model.replace(params=params)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_removed_units_are_activations_of_zero(name):
+    model = model_of(MODELS[name])
+    places = list(count_units(model))
+    removed = {places[0]: [0, 3, 5], places[-1]: [1]}
+    pruned = prune_units(model, removed)
+    batch = batch_for(model)
+    assert_close(pruned(batch).hidden, silenced(model, removed)(batch).hidden, sums=4 * tiny.SUMS)
+    assert pruned.num_parameters == tensors.count(pruned.config.tensors()) < model.num_parameters
+    before, after = count_units(model), count_units(pruned)
+    assert {place: before[place] - after[place] for place in places} == {
+        place: len(removed.get(place, [])) for place in places
+    }
+    assert pruned.history[-1]["removed"] == {
+        f"{stack}/{layer}": len(units) for (stack, layer), units in removed.items()
+    }
+    padded = pad_units(pruned)
+    assert_close(padded(batch).hidden, pruned(batch).hidden, sums=4 * tiny.SUMS)
+    for stack in padded.config.stacks().values():
+        assert len({layer.feed_forward.hidden for layer in stack.layers}) == 1
+
+
+def test_the_config_without_a_share_of_the_units_is_that_of_the_pruned_model():
+    model = model_of(T5)
+    removed = {place: range(units_to_remove(count, 0.3)) for place, count in count_units(model).items()}
+    assert without_units(model.config, 0.3) == prune_units(model, removed).config
+    assert units_to_remove(3, 0.99) == 2
+
+
+def test_padding_an_even_model_is_that_model():
+    model = model_of(LLAMA)
+    assert pad_units(model) is model
+
+
+def test_removing_nothing_is_that_model():
+    model = model_of(LLAMA)
+    assert prune_units(model, {("decoder", 0): []}) is model
+
+
+@pytest.mark.parametrize(
+    "removed, message",
+    [
+        ({("encoder", 0): [1]}, "units: there is no feed-forward encoder/0 with"),
+        ({("decoder", 0): [12]}, "units: decoder/0 has no unit 12; it has 12, counted from 0"),
+        ({("decoder", 1): range(12)}, "units: decoder/1 has 12 units and must keep one"),
+    ],
+)
+def test_units_that_cannot_go(removed, message):
+    with pytest.raises(HeadjaxError, match=message):
+        prune_units(model_of(LLAMA), removed)
+
+
+def test_kinds_of_their_own_are_cut_by_their_declared_axes():
+    config = tiny.decoder_config(dataclasses.replace(tiny.layer(), feed_forward=GatedDense(10)))
+    model = tiny.model(config)
+    pruned = prune_units(model, {("decoder", 0): [9]})
+    (found,) = feed_forward_layers(pruned)
+    shapes = {name: array.shape for name, array in found.params.items()}
+    assert shapes["gate_bias"] == shapes["up_bias"] == (9,)
+    assert shapes["down"] == (9, tiny.WIDTH)
