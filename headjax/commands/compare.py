@@ -71,7 +71,8 @@ def run(options: Options, progress: Progress) -> Result:
     agreement = "none" if found.agreement is None else f"{found.agreement:.4g}"
     notes = [f"{found.first.examples:,} examples of {tasks[0].name}. Agreement: {agreement} ({found.measure})."]
     if test is not None:
-        notes.append(f"{tasks[0].headline}: {test.difference:+.4g}, p = {test.p_value:.3g}, {found.test}.")
+        difference = f"{options.second} minus {options.first} {test.difference:+.4g}, p = {test.p_value:.3g}"
+        notes.append(f"{found.test[0].upper()}{found.test[1:]}: {difference}.")
     columns = (Column(""), Column(options.first), Column(options.second))
     return Result(data, [Table(columns, rows, notes=notes)])
 

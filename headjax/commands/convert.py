@@ -58,7 +58,7 @@ def run(options: Options, progress: Progress) -> Result:
         found = options.calibration(examples, options.batch_size)
         batches = examples.selection.first_batches(found.batches, found.batch_size) or None
         described = examples.described(
-            selection=batches is not None, selected=found.examples, training=lessons is not None
+            selection=batches is not None, selected=found.examples, training=lessons is not None, purpose="Calibration"
         )
     with progress(f"converting to {options.to}", 1, "model") as bar:
         conversion = _convert(model, options, batches)

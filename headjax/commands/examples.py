@@ -31,11 +31,17 @@ class ConfigOptions(CommandOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReadingOptions(CommandOptions):
-    """Options of commands that read examples in batches."""
+class BatchOptions(CommandOptions):
+    """Options of commands that compute in batches."""
+
+    batch_size: Size = option(16, "examples (texts, prompts) per batch")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadingOptions(BatchOptions):
+    """Options of commands that read the examples of a task."""
 
     task: str = option(help=TASK, metavar="TASK")
-    batch_size: Size = option(16, "examples per batch")
     limit: Count = option(0, "use the first N examples; 0 is all")
     length: Size | None = option(
         None, "cut texts to N tokens (default: the model's positions, at most 512; windows of squad 384)"
@@ -113,13 +119,20 @@ class Examples:
         return list(self.selection.batches(options.batch_size, limit=self.selected, buckets=options.buckets))
 
     def described(
-        self, *, selection: bool = True, evaluation: bool = True, training: bool = False, selected: int | None = None
+        self,
+        *,
+        selection: bool = True,
+        evaluation: bool = True,
+        training: bool = False,
+        selected: int | None = None,
+        purpose: str = "Selection",
     ) -> Described:
         """Return the JSON entries and the notes about the examples that a command has read.
 
         Args:
             selection, evaluation, training: whether it has read them; `training` are those to fine-tune on.
             selected: number of selection examples that it took, if others than asked for; 0 is all.
+            purpose: of the selection examples, for the notes.
         """
         from headjax.evaluation.selection import describe, describe_training, in_words
 
@@ -128,7 +141,7 @@ class Examples:
         judged = describe(self.evaluation, self.options.limit) if evaluation else None
         trained = describe_training(self.evaluation, self.train) if training else None
         data = {"selection": chosen, "evaluation": judged, **({"training": trained} if training else {})}
-        return Described(data, in_words(chosen, judged, trained))
+        return Described(data, in_words(chosen, judged, trained, purpose=purpose))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.examples import BatchOptions
+from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
 from headjax.core.progress import Progress, Update
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(CommandOptions):
+class Options(BatchOptions):
     """Options of `headjax generate`."""
 
     model: str = argument("MODEL", "model directory of a decoder or an encoder-decoder")
@@ -35,7 +36,6 @@ class Options(CommandOptions):
     top_p: float = option(1.0, "draw from the likeliest tokens whose probabilities sum to P", "P")
     beams: Count = option(0, "search with N hypotheses instead of drawing; 0 is no search", shown="0")
     seed: Count = option(0, "seed of the draws", shown="0")
-    batch_size: Size = option(16, "prompts per batch")
 
 
 class Written(NamedTuple):

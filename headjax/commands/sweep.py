@@ -59,7 +59,9 @@ def run(options: Options, progress: Progress) -> Result:
         limit=options.limit,
     )
     calibrated = examples.selection.count_full(batches, BATCH_SIZE)
-    described = examples.described(selection=bool(calibrated), selected=calibrated, training=fine_tuning is not None)
+    described = examples.described(
+        selection=bool(calibrated), selected=calibrated, training=fine_tuning is not None, purpose="Calibration"
+    )
     original = Trial("original", "plain", model.num_parameters, 0.0, 0.0, 0.0, 1.0, trials.own.metrics)
     wanted = [(target, variant) for target in targets for variant in trials.variants]
     with progress("converting", len(wanted), "models") as bar:

@@ -130,21 +130,24 @@ def in_words(
     selection: Mapping[str, Any] | None,
     evaluation: Mapping[str, Any] | None,
     training: Mapping[str, Any] | None = None,
+    *,
+    purpose: str = "Selection",
 ) -> tuple[str, ...]:
     """Return the notes under a command's table about its examples.
 
     Args:
         selection, evaluation, training: descriptions by `describe`; None for examples that the command did not read.
+        purpose: of the selection examples.
     """
     notes = []
-    for title, found in (("Selection", selection), ("Fine-tuning", training), ("Evaluation", evaluation)):
+    for title, found in ((purpose, selection), ("Fine-tuning", training), ("Evaluation", evaluation)):
         if found is not None:
             notes.append(f"{title}: {found['examples']:,} examples of {found['task']}, {found['split']}.")
     if any(found is not None and "rule" in found for found in (selection, evaluation)):
         notes.append(f"The task has {RULE}.")
     named = [(found["task"], found["split"]) for found in (selection, evaluation) if found is not None]
     if len(named) == 2 and named[0] == named[1]:
-        notes.append("Heads were chosen on the examples that the metrics are taken on, which flatters them.")
+        notes.append(f"{purpose} and evaluation have the same examples, which flatters the metrics.")
     return tuple(notes)
 
 

@@ -136,7 +136,7 @@ def test_calibration_counts_examples(run):
     words = ("convert", "out", "--overwrite", "--to", "collaborative:shared_dim=8", "--task", "text.txt")
     data, shown = run(*words, "--limit", "8", "--calibrate", "3")
     assert data["selection"] == {"task": "text.txt", "split": "train", "examples": 3}
-    assert "Selection: 3 examples of text.txt, train." in shown
+    assert "Calibration: 3 examples of text.txt, train." in shown
     data, _ = run(*words, "--limit", "8", "--calibrate", "9", "--calibration", "all:one.txt")
     assert data["selection"] == {"task": "one.txt", "split": "all", "examples": 8}
     data, _ = run(*words, "--limit", "8", "--calibration", "all:one.txt")
