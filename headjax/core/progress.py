@@ -123,16 +123,18 @@ class _Stage:
         self._done, self._values = 0, ""
 
     def update(self, done: int, values: Mapping[str, float], now: float) -> None:
-        # What was done before the first report (by a run that goes on) says nothing of the speed.
-        self._first = self._first or (done, now if done else self._opened)
+        # The time before the first unit is done says nothing of the speed: it compiles, or an earlier run did the unit.
+        if done and self._first is None:
+            self._first = (done, now)
         self._done, self._values = done, measurements(values, ", ")
 
     def line(self, now: float) -> str:
         of = f" of {self._total:,}" if self._total else ""
-        parts = [f"{self._title}: {self._unit} {self._done:,}{of}", self._values]
-        started, begun = self._first or (0, self._opened)
-        if self._total and self._done > started:
-            left = (now - begun) / (self._done - started) * (self._total - self._done)
+        # One unit in all is either still to do or done.
+        counted = "" if self._total == 1 else f": {self._unit} {self._done:,}{of}"
+        parts = [f"{self._title}{counted}", self._values]
+        if self._total and self._first is not None and self._done > self._first[0]:
+            left = (now - self._first[1]) / (self._done - self._first[0]) * (self._total - self._done)
             parts.append(f"about {_rough(left)} left")
         else:
             parts.append(f"for {_rough(now - self._opened)}")

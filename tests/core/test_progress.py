@@ -59,6 +59,14 @@ def test_a_file_gets_a_line_every_ten_seconds_with_the_time_left(clock):
     ]
 
 
+def test_a_stage_of_one_unit_is_not_counted(clock):
+    written = []
+    with Lines(written.append, clock=clock, tick=NEVER)("reading", 1, "text") as bar:
+        clock.now += 12.0
+        bar(0, {})
+    assert written == ["reading, for 12 s"]
+
+
 def test_stages_share_the_interval(clock):
     written = []
     progress = Lines(written.append, clock=clock, tick=NEVER)
@@ -69,13 +77,15 @@ def test_stages_share_the_interval(clock):
     assert written == ["three: batch 3, for 4 s"]
 
 
-def test_the_time_left_does_not_count_what_an_earlier_run_did(clock):
+def test_the_time_left_counts_neither_compilation_nor_what_an_earlier_run_did(clock):
     written = []
     with Lines(written.append, clock=clock, tick=NEVER)("training", 100, "step") as bar:
+        bar(0, {})
+        clock.now += 30.0
         bar(80, {})
         clock.now += 10.0
         bar(90, {})
-    assert written == ["training: step 90 of 100, about 10 s left"]
+    assert written == ["training: step 80 of 100, for 30 s", "training: step 90 of 100, about 10 s left"]
 
 
 def test_a_line_comes_while_nothing_is_reported(clock):
