@@ -116,6 +116,23 @@ class Constant(Initializer):
 Ones = Constant(1.0)
 
 
+def drawn(sample: Callable[[tuple[int, ...]], jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """Return an array of random numbers, drawn as a vector unless several devices share it.
+
+    An entry's number depends on its place in row-major order alone, so both ways draw the same. A CPU compiles the
+    vector's draw eight times as fast: 2 s rather than 16 s for the parameters of a decoder of four layers. Devices
+    that share an array draw it in its shape, of which each needs only its own part.
+
+    Args:
+        sample: from a shape to numbers.
+        shape: of the array.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.size > 1:
+        return sample(shape)
+    return sample((math.prod(shape),)).reshape(shape)
+
+
 @kind("normal")
 @dataclasses.dataclass(frozen=True)
 class Normal(Initializer):
@@ -128,7 +145,7 @@ class Normal(Initializer):
     stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        return self.stddev * jax.random.normal(key, tensor.shape, dtype)
+        return self.stddev * drawn(lambda shape: jax.random.normal(key, shape, dtype), tensor.shape)
 
 
 @kind("truncated_normal")
@@ -143,7 +160,9 @@ class TruncatedNormal(Initializer):
     stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        return self.stddev * jax.random.truncated_normal(key, -2.0, 2.0, tensor.shape, dtype)
+        return self.stddev * drawn(
+            lambda shape: jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype), tensor.shape
+        )
 
 
 @kind("xavier")
@@ -159,7 +178,7 @@ class Xavier(Initializer):
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
         limit = self.gain * math.sqrt(6.0 / max(tensor.fan_in + tensor.fan_out, 1))
-        return jax.random.uniform(key, tensor.shape, dtype, -limit, limit)
+        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), tensor.shape)
 
 
 @kind("sliced_xavier")
@@ -184,7 +203,7 @@ class SlicedXavier(Xavier):
         shape = tuple(size * self.slices if i == cut else size for i, size in enumerate(tensor.shape))
         whole = dataclasses.replace(tensor, shape=shape)
         limit = self.gain * math.sqrt(6.0 / (whole.fan_in + whole.fan_out))
-        return jax.random.uniform(key, tensor.shape, dtype, -limit, limit)
+        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), tensor.shape)
 
 
 @kind("fan_in")
@@ -199,7 +218,8 @@ class FanIn(Initializer):
     gain: NotNegative = 1.0
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        return self.gain / math.sqrt(max(tensor.fan_in, 1)) * jax.random.normal(key, tensor.shape, dtype)
+        scale = self.gain / math.sqrt(max(tensor.fan_in, 1))
+        return scale * drawn(lambda shape: jax.random.normal(key, shape, dtype), tensor.shape)
 
 
 Tensors = dict[str, Any]

@@ -102,7 +102,12 @@ def _fresh(
 ) -> Callable[[jax.Array], TrainState]:
     """Return the function of a key that draws fresh parameters; runs that differ in the seed share its compilation."""
     places = state_shardings(model, optimizer, mesh, sharding)
-    return jax.jit(lambda key: _first(optimizer, model.initialize(key)), out_shardings=places)
+
+    def fresh(key: jax.Array) -> TrainState:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return _first(optimizer, model.initialize(key))
+
+    return jax.jit(fresh, out_shardings=places)
 
 
 def abstract_state(
@@ -147,7 +152,12 @@ def starting_state(
         return initial_state(model, optimizer, mesh, config.seed, start.params, config.sharding)
     places = state_shardings(model, optimizer, mesh, config.sharding).params
     key = jax.random.key(config.seed)
-    params = jax.jit(functools.partial(step.draw, model), out_shardings=places)(key)
+
+    def draw(key: jax.Array) -> Params:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return step.draw(model, key)
+
+    params = jax.jit(draw, out_shardings=places)(key)
     batches = []
     if step.num_batches:
         iterator = train_iterator(source, config.batch_size, config.seed, share=process_share(mesh))

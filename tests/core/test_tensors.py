@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,7 @@ from headjax.core.tensors import (
     abstract,
     check,
     count,
+    drawn,
     flatten,
     initialize,
     map_tensors,
@@ -235,3 +238,18 @@ def test_sliced_xavier_draws_the_large_layers_spread():
     assert np.abs(sliced(key, down, np.float32)).max() == pytest.approx(np.sqrt(6 / 192), rel=0.01)
     table = Tensor((50, 64), ("vocabulary", "embed"))
     np.testing.assert_array_equal(sliced(key, table, np.float32), small(key, table, np.float32))
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 2), (7,), (), (2, 0, 3)])
+def test_a_vector_holds_the_random_numbers_of_an_array(shape):
+    asked = []
+
+    def sample(shape):
+        asked.append(shape)
+        return jax.random.normal(jax.random.key(5), shape)
+
+    alone = drawn(sample, shape)
+    with jax.sharding.use_abstract_mesh(jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",)).abstract_mesh):
+        shared = drawn(sample, shape)
+    np.testing.assert_array_equal(alone, shared)
+    assert asked == [(math.prod(shape),), shape]
