@@ -152,7 +152,6 @@ def test_an_existing_folder_is_refused_and_overwritten_on_request(folder, tmp_pa
 
 def test_an_interrupted_run_goes_on(folder, tmp_path, capsys, monkeypatch):
     arguments = words(folder, "encoder", tmp_path / "out", "films.tsv", "--steps", "6")
-    options = "headjax.core.progress.bars"
 
     @contextlib.contextmanager
     def interrupting(title, total, unit):
@@ -163,7 +162,7 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, capsys, monkeypatch):
         yield update
 
     with monkeypatch.context() as patch:
-        patch.setattr(options, lambda console: interrupting)
+        patch.setattr("headjax.core.progress.shown_on", lambda console: interrupting)
         assert main(arguments) == INTERRUPTED
     assert json.loads(capsys.readouterr().out)["model"] is None
     assert not (tmp_path / "out").exists()
