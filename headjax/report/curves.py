@@ -243,11 +243,12 @@ def depth_curves(
 
 
 def axis_of_log(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Makes an axis logarithmic with plain numbers at 1, 2, 5, or finer ones where the data span less than a decade."""
+    """Make an axis logarithmic, with plain numbers at 1, 2, 5; at powers of ten alone where it spans over four decades."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     (axes.set_yscale if which == "y" else axes.set_xscale)("log")
     low, high = axis.get_data_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 20 * low else MaxNLocator(6))
+    logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
+    axis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
     axis.set_major_formatter(_plain_numbers())
     axis.set_minor_formatter(NullFormatter())
 

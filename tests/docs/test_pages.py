@@ -168,7 +168,7 @@ def test_commands_and_options_within_sentences_exist(path):
         assert name in COMMANDS, span
         fields = importlib.import_module(f"headjax.commands.{name}").Options.__dataclass_fields__.values()
         options = [field for field in fields if "option" in field.metadata]
-        known = {f"--{field.name.replace('_', '-')}" for field in options}
+        known = {field.metadata["option"].name or f"--{field.name.replace('_', '-')}" for field in options}
         known |= {other for field in options for other in field.metadata["option"].also} | {"--help"}
         asked = {word.split("=")[0] for word in words if word.startswith("--") and not word.startswith("--config.")}
         assert asked <= known, span
