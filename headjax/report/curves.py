@@ -243,7 +243,7 @@ def depth_curves(
 
 
 def axis_of_log(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic, with plain numbers at 1, 2, 5; at powers of ten alone where it spans over four decades."""
+    """Make an axis logarithmic, with numbers at 1, 2 and 5; over more than four decades at powers of ten alone."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     (axes.set_yscale if which == "y" else axes.set_xscale)("log")
     low, high = axis.get_data_interval()

@@ -84,12 +84,13 @@ def fixed(digits: int) -> Format:
 
 
 def tick(form: Format) -> Format:
-    """The format for the marks of an axis: `1,400` below a hundred thousand, `1.4 M` rather than `1.40 M`."""
+    """The format for the marks of an axis: `1,400` below a hundred thousand, `1.4 M` and `20%` without idle zeros."""
 
     def formatted(value: float) -> str:
         if form is count and abs(value) < 1e5:
             return f"{float(f'{value:.6g}'):,.10g}"
-        return re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", form(value)).replace(". ", " ").removesuffix(".")
+        shortened = re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", form(value))
+        return re.sub(r"\.(?=\D|$)", "", shortened)
 
     return formatted
 

@@ -75,6 +75,46 @@ def test_sharding_gives_one_loss_on_every_mesh(tmp_path):
     assert re.search(r"\['query'\].*'fsdp'.*'model'", printed)
 
 
+@pytest.mark.whole
+def test_a_classifier_goes_in_and_a_pruned_one_comes_out(tmp_path):
+    printed, plots = run("classifier", tmp_path, STEPS=8, CHOSEN=64, JUDGED=64)
+    assert "heads are chosen on 64 examples of runs/classifier/train.csv" in printed
+    assert "judged on 64 examples of runs/classifier/judge.csv" in printed
+    gated, removed = re.search(r"gated ([\d.]+), removed ([\d.]+)", printed).groups()
+    exported = re.search(r"accuracy after export and import ([\d.]+)", printed)[1]
+    assert gated == removed == exported
+    without = re.findall(r"^(.+): 0% [\d.]+,.* 100% ([\d.]+)$", printed, flags=re.M)
+    assert len(without) == 3
+    assert len({accuracy for _, accuracy in without}) == 1  # without heads no order is left
+    assert plots == 4
+
+
+@pytest.mark.whole
+def test_heads_in_a_row_start_with_growing_shortcuts(tmp_path):
+    printed, plots = run("deep", tmp_path, HEADS=2, LAYERS=3, WIDTH=16, STEPS=12)
+    assert re.findall(r"(\d+) layers, (\d+) heads", printed) == [("3", "6"), *[("6", "6")] * 3]
+    first, middle, last = map(
+        float, re.search(r"first ([\d.]+), in the middle ([\d.]+), last ([\d.]+)", printed).groups()
+    )
+    assert 1 == first < middle < last
+    assert len(re.findall(r"loss on held-out text [\d.]+ nats per byte", printed)) == 4
+    assert re.search(r"the same weights in a row +6 layers, loss [\d.]+", printed)
+    assert plots == 4
+
+
+@pytest.mark.whole
+def test_heads_smaller_than_the_text_cannot_fit_every_pattern(tmp_path):
+    printed, plots = run("head_size", tmp_path, TOKENS=8, SIZES=(2, 7, 8), STEPS=2, BLOCKS=8, SEEDS=(0,))
+    ranks = [tuple(map(int, found)) for found in re.findall(r"heads of +(\d+): (\d+) of 64 singular", printed)]
+    assert ranks == [(8, 8), (16, 16), (32, 32), (64, 63)]
+    left = [float(found) for found in re.findall(r"divergence (\S+) nats a row", printed)]
+    assert left[0] > 0.01
+    assert max(left[1:]) < 1e-4
+    sizes = [int(found.replace(",", "")) for found in re.findall(r"([\d,]+) parameters, ", printed)]
+    assert sizes == pytest.approx([sizes[0]] * 2, rel=0.01)
+    assert plots == 3
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_repository_holds_no_outputs_and_no_private_names(path):
     notebook = nbformat.read(path, as_version=4)

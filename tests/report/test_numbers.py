@@ -96,6 +96,8 @@ def test_a_count_reads_back_to_three_digits(value):
         (numbers.count, 2_000_000, "2 M"),
         (numbers.size, 100_000, "100 KB"),
         (numbers.flops, 1_050_000, "1.05 MFLOP"),
+        (numbers.percent, 0.2, "20%"),
+        (numbers.percent, 0.125, "12.5%"),
     ],
 )
 def test_marks_of_an_axis_carry_no_idle_zeros(form, value, text):
