@@ -16,6 +16,7 @@ from headjax.quickstart.decoder import demo_model
 from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, SEEDS, SHORT, STEPS, training
 from headjax.quickstart.subject import (
     GENERATING,
+    Gated,
     Heads,
     Text,
     Variant,
@@ -99,8 +100,8 @@ def run_study(
     steps = steps if steps is not None else (STEPS if path else SHORT)
     decoder = None if path else demo_model()
     config = train_config(training("standard", steps=steps, path=path, batch_size=batch_size))
-    data = config.data.load(None if decoder is None else decoder.tokenizer)
-    text = Text(data)
+    with progress("reading the text", 1, "text"):
+        text = Text(config.data.load(None if decoder is None else decoder.tokenizer))
     trained = {
         name: [_train(workdir, name, seed, steps, path, batch_size, text.judged, progress) for seed in SEEDS]
         for name in FORMULATIONS
@@ -110,23 +111,27 @@ def run_study(
     folder = workdir / subject
     if decoder is not None:
         decoder.save(folder)
-    heads = study_heads(model, text, progress)
-    pruned = remove(model, heads.scores, text, workdir)
+    gated = Gated(model, text)
+    heads = study_heads(gated, progress)
+    pruned = remove(gated, heads.scores, workdir, progress)
     converted = share(model, text, workdir, progress)
+    timings = time_generation({subject: model} | _generating((*pruned, *converted)), text, progress)
+    with progress("writing and counting", 1, "text"):
+        written, counts = samples(model), text.counts(model.tokenizer.largest_id + 1)
     return Study(
         text=text,
         subject=subject,
         model=model,
         path=folder if decoder is not None else folder / "model",
-        loss=text.loss(model),
-        counts=text.counts(model.tokenizer.largest_id + 1),
-        samples=samples(model),
+        loss=gated.loss(),
+        counts=counts,
+        samples=written,
         heads=heads,
         pruned=pruned,
         converted=converted,
         trained=trained,
         curves={name: read_metrics(_run_folder(workdir, name, SEEDS[0]) / "metrics.jsonl") for name in FORMULATIONS},
-        timings=time_generation({subject: model} | _generating((*pruned, *converted)), text),
+        timings=timings,
         steps=steps,
         seconds=time.perf_counter() - started,
     )
@@ -145,7 +150,10 @@ def _generating(variants: Sequence[Variant]) -> dict[str, Model]:
 def _train(
     workdir: Path, name: str, seed: int, steps: int, path: str, batch_size: int, data: TaskData, progress: Progress
 ) -> TrainResult:
-    config = train_config(training(name, steps=steps, path=path, batch_size=batch_size, seed=seed))
+    fields = training(name, steps=steps, path=path, batch_size=batch_size, seed=seed)
+    if seed != SEEDS[0]:
+        fields["evaluate_every"] = 0  # The page draws the first seed's curve; of the others it tells the end.
+    config = train_config(fields)
     folder = _run_folder(workdir, name, seed)
     titled = lambda title, total, unit: progress(f"{title} {name}, seed {seed}", total, unit)  # noqa: E731
     result = train(config, folder, data=data, progress=titled)

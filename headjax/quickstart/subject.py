@@ -6,7 +6,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,25 +196,43 @@ def _spread(source: Source, count: int) -> np.ndarray:
 def samples(model: Model, seed: int = 0) -> list[tuple[str, str]]:
     """Return prompts and what the model writes after them."""
     sampler = Sample(temperature=0.5, top_p=0.95)
-    return [(text, generate(model, text, max_new_tokens=96, sampler=sampler, seed=seed)) for text in PROMPTS]
+    written = generate(model, list(PROMPTS), max_new_tokens=96, sampler=sampler, seed=seed)
+    return list(zip(PROMPTS, written, strict=True))
 
 
-def study_heads(model: Model, text: Text, progress: Progress) -> Heads:
+class Gated:
+    """Losses of one model on the held-out blocks with heads gated off; an equal removal is evaluated once."""
+
+    def __init__(self, model: Model, text: Text) -> None:
+        self.model, self.text = model, text
+        self._known: dict[frozenset[HeadId], float] = {}
+
+    def loss(self, removed: Iterable[HeadId] = ()) -> float:
+        """Return the loss in nats per held-out token without these heads."""
+        heads = frozenset(removed)
+        if heads not in self._known:
+            self._known[heads] = self.text.loss(self.model, sorted(heads))
+        return self._known[heads]
+
+
+def study_heads(gated: Gated, progress: Progress) -> Heads:
     """Score the heads on training blocks, find what some of them do, and remove them in order on held-out blocks."""
-    scores = score_heads(model, batches(text.training_blocks(ORDER_BLOCKS)))
+    model, text = gated.model, gated.text
+    chosen_on = list(batches(text.training_blocks(ORDER_BLOCKS)))
+    with progress("scoring heads", len(chosen_on), "batch") as bar:
+        scores = score_heads(model, chosen_on, progress=bar)
     points = [(IMPORTANCE, by_scores(scores, "importance"), fraction) for fraction in FRACTIONS]
     for seed in range(RANDOM_ORDERS):
         points += [(RANDOM, random_order(model.config, seed), fraction) for fraction in RANDOM_FRACTIONS]
     curves: dict[str, list[tuple[float, float]]] = {IMPORTANCE: [], RANDOM: []}
-    known: dict[frozenset[HeadId], float] = {}
     with progress("removing heads", len(points), "point") as bar:
         for done, (name, order, fraction) in enumerate(points, start=1):
-            removed = frozenset(order[: round(fraction * len(order))])
-            if removed not in known:
-                known[removed] = text.bits(text.loss(model, sorted(removed)))
-            curves[name].append((fraction, known[removed]))
+            loss = gated.loss(order[: round(fraction * len(order))])
+            curves[name].append((fraction, text.bits(loss)))
             bar(done, {})
-    return Heads(scores, find_roles(model, text), curves)
+    with progress("reading attention", 1, "model"):
+        roles = find_roles(model, text)
+    return Heads(scores, roles, curves)
 
 
 def find_roles(model: Model, text: Text) -> dict[str, Role]:
@@ -237,24 +255,26 @@ def find_roles(model: Model, text: Text) -> dict[str, Role]:
     return roles
 
 
-def remove(model: Model, scores: Scores, text: Text, workdir: Path) -> list[Variant]:
+def remove(gated: Gated, scores: Scores, workdir: Path, progress: Progress) -> list[Variant]:
     """Remove shares of the heads for real and compare each model with the gated one."""
     order = by_scores(scores, "importance")
     variants = []
-    for fraction in REMOVED_FOR_REAL:
-        removed = order[: round(fraction * len(order))]
-        smaller = prune(model, removed)
-        path = workdir / f"pruned-{fraction:.0%}".rstrip("%")
-        smaller.save(path)
-        loss, seconds = text.measure(smaller)
-        details = {
-            "fraction": fraction,
-            "forward_seconds": seconds,
-            "removed": [str(head) for head in sorted(removed)],
-            "loss": loss,
-            "masked_loss": text.loss(model, removed),
-        }
-        variants.append(Variant(f"{fraction:.0%} of heads removed", smaller, path, loss, details))
+    with progress("removing heads for real", len(REMOVED_FOR_REAL), "model") as bar:
+        for fraction in REMOVED_FOR_REAL:
+            removed = order[: round(fraction * len(order))]
+            smaller = prune(gated.model, removed)
+            path = workdir / f"pruned-{fraction:.0%}".rstrip("%")
+            smaller.save(path)
+            loss, seconds = gated.text.measure(smaller)
+            details = {
+                "fraction": fraction,
+                "forward_seconds": seconds,
+                "removed": [str(head) for head in sorted(removed)],
+                "loss": loss,
+                "masked_loss": gated.loss(removed),
+            }
+            variants.append(Variant(f"{fraction:.0%} of heads removed", smaller, path, loss, details))
+            bar(len(variants), {})
     return variants
 
 
@@ -285,11 +305,15 @@ def share(model: Model, text: Text, workdir: Path, progress: Progress) -> list[V
     return variants
 
 
-def time_generation(models: Mapping[str, Model], text: Text) -> dict[str, Timing]:
+def time_generation(models: Mapping[str, Model], text: Text, progress: Progress) -> dict[str, Timing]:
     """Return the seconds in which each model continues the same prompts by `GENERATED` tokens, taken in turns."""
     prompts = text.held_out[:BATCH, : text.held_out.shape[1] - GENERATED]
     calls = {name: functools.partial(_continue, model, prompts) for name, model in models.items()}
-    return time_in_turns(calls, repeats=3, settle=0)
+    with progress("compiling generation", len(calls), "model") as bar:
+        for done, call in enumerate(calls.values(), start=1):
+            call()
+            bar(done, {})
+    return time_in_turns(calls, repeats=3, warmup=0, settle=0, progress=progress)
 
 
 def _continue(model: Model, prompts: np.ndarray) -> Any:
