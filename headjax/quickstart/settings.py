@@ -14,7 +14,7 @@ BATCH_SIZE = 4
 STEPS = 400
 """Steps of a model trained on the user's own text, whose heads are then taken apart."""
 
-SHORT = 40
+SHORT = 32
 """Steps of each model where the decoder that headjax carries is taken apart: enough to compare, not to learn much."""
 
 SEEDS = (0, 1)

@@ -56,9 +56,9 @@ COUNTS = ("unigram", "bigram", "trigram")
 """Counts of one, two and three tokens, which a language model has to beat."""
 
 RANDOM_ORDERS = 3
-ORDER_BLOCKS = 96
+ORDER_BLOCKS = 64
 """Training blocks that order the heads."""
-HELD_OUT_BLOCKS = 48
+HELD_OUT_BLOCKS = 32
 """Held-out blocks, evenly spread over the text, that everything is judged on."""
 CALIBRATION_BLOCKS = 32
 ROLE_BLOCKS = 32
