@@ -12,7 +12,7 @@ WORKERS ?= 2
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make quickstart   train, score, prune and convert a small model; writes runs/quickstart/report.html'
+	@echo 'make quickstart   take the heads of a small decoder apart; writes runs/quickstart/report.html'
 	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests, but for those that run whole programs'
 	@echo 'make test-whole   the tests that run whole programs: notebooks, the quickstart, commands, long runs'

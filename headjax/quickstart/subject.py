@@ -65,10 +65,11 @@ ROLE_BLOCKS = 32
 BATCH = 8
 GENERATED = 64
 
+# They end with a word: spaces at an end would be other tokens than spaces before a word.
 PROMPTS = (
-    "def read_lines(path, encoding=None):\n    ",
-    "class Queue:\n    def __init__(self, maxsize=0):\n        ",
-    "    for name, value in sorted(items.items()):\n        ",
+    "def read_lines(path, encoding=None):\n    with open",
+    "class Queue:\n    def __init__(self, maxsize=0):\n        self",
+    "    for name, value in sorted(items.items()):\n        if",
 )
 
 
