@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headjax.commands.options import Result
 
 COMMANDS = {
-    "quickstart": "train a small decoder, score, prune and convert its heads, write a report",
+    "quickstart": "the heads of a small decoder taken apart, on one HTML page",
     "prepare": "a task as tokenised shards on disk, for train and evaluate",
     "train": "train a model from a config file",
     "finetune": "train a model on your own table or text",

@@ -73,7 +73,7 @@ IMPORTANCE_SCORE = "importance"
 
 
 def relative_change(value: float, whole: float) -> str:
-    """Return a relative change, such as `12 %` with a space at which lines do not break; small ones with a digit more."""
+    """Return a relative change, such as `12 %`; small ones with a digit more. Lines do not break at the space."""
     change = 100.0 * (value / whole - 1.0)
     return f"{change:.1f}\N{NO-BREAK SPACE}%" if abs(change) < 10 else f"{change:.0f}\N{NO-BREAK SPACE}%"
 
