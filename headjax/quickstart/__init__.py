@@ -1,1 +1,1 @@
-"""The main job in small: train three formulations on text that ships with Python, and see what their heads do."""
+"""The heads of a small decoder taken apart, and three formulations trained side by side, on one page."""
