@@ -116,7 +116,8 @@ def reconstructed(
         found = reconstruct(fitted, batches, removed, feed_forward=feed_forward, units=options.units, progress=bar)
     pruned = found.model
     said = [str(warning.message) for warning in caught]
-    agreed = _agreement(fitted, prune_units(prune(fitted, removed), found.units), pruned, examples, options)
+    unrepaired = prune_units(prune(fitted, removed), found.units)
+    agreed = _agreement(fitted, unrepaired, pruned, examples, options, progress)
     calibration = describe(examples.selection, found.examples) | {"tokens": found.tokens}
     data = {
         "calibration": calibration,
@@ -140,7 +141,7 @@ def reconstructed(
 
 
 def _agreement(
-    whole: Model, unrepaired: Model, repaired: Model, examples: Examples, options: RepairOptions
+    whole: Model, unrepaired: Model, repaired: Model, examples: Examples, options: RepairOptions, progress: Progress
 ) -> dict[str, Any]:
     """Return the agreement with the whole model on evaluation examples, before and after the repair."""
     from headjax.heads.agreement import agreement
@@ -148,7 +149,11 @@ def _agreement(
     judged = min(options.limit or AGREED, AGREED)
     buckets = options.buckets or LENGTHS
     batches = list(examples.evaluation.batches(options.batch_size, limit=judged, buckets=buckets))
-    before, after = (agreement(whole, other, batches) for other in (unrepaired, repaired))
+    with progress("comparing with the original", 2, "model") as bar:
+        before = agreement(whole, unrepaired, batches)
+        bar(1, {})
+        after = agreement(whole, repaired, batches)
+        bar(2, {})
     return {
         "measure": before.kind,
         "before": before.value,

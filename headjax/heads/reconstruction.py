@@ -258,7 +258,7 @@ class _Walk:
             raise HeadjaxError(f"reconstruction: {title}: sums over the calibration tokens are not finite")
         tokens = [float(half[-1, -1]) for half in sums.gram]
         if sum(tokens) == 0.0:
-            raise DataError("calibration: the examples hold no tokens, all of them is padding")
+            raise DataError("calibration: the examples hold padding alone")
         if min(tokens) == 0.0:
             raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
         if slot == FEED_FORWARD and self._share:

@@ -236,7 +236,7 @@ def test_nothing_removed_is_nothing_to_repair(model):
 def test_bad_calibration_is_an_error(model):
     with pytest.raises(DataError, match="no example to calibrate on"):
         reconstruct(model, [], REMOVED)
-    with pytest.raises(DataError, match="all of them is padding"):
+    with pytest.raises(DataError, match="the examples hold padding alone"):
         reconstruct(model, [BATCHES[0] | {"attention_mask": 0 * MASK}], REMOVED)
     with pytest.raises(DataError, match="one example is too few"):
         reconstruct(model, [{"input_ids": BATCHES[0]["input_ids"][:1]}], REMOVED)
