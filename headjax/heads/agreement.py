@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.core.tensors import Params
 from headjax.heads.statistics import sum_over
@@ -149,6 +150,14 @@ def counted_tokens(batch: Batch, mask: jax.Array | None, shape: tuple[int, ...],
     elif mask is None and target and "labels" in batch:
         mask = batch["labels"] != IGNORED
     return jnp.ones(shape) if mask is None else jnp.broadcast_to(mask, shape).astype(jnp.float32)
+
+
+def count_examples(batch: Batch) -> int:
+    """Return the number of examples of a batch that are no padding."""
+    present = batch.get("attention_mask", batch.get("pixel_values"))
+    if present is None:
+        return len(batch["input_ids"])
+    return int(np.asarray(present).reshape(len(present), -1).any(axis=1).sum())
 
 
 def _counted(config: ModelConfig, batch: Batch, shape: tuple[int, ...]) -> jax.Array:

@@ -16,7 +16,7 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.agreement import counted_tokens
+from headjax.heads.agreement import count_examples, counted_tokens
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
@@ -26,7 +26,17 @@ from headjax.heads.units import prune_units, units_to_remove
 from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
 from headjax.models.inputs import device_batch
-from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output, slots, stack_end, stack_input
+from headjax.models.layerwise import (
+    FEED_FORWARD,
+    Place,
+    Stream,
+    layer_output,
+    place_of,
+    slots,
+    stack_end,
+    stack_input,
+    sublayer_seen,
+)
 from headjax.models.model import Model
 from headjax.models.stack import Stack
 
@@ -183,7 +193,7 @@ class _Walk:
         self.compute = compute
         self.teacher = {name: stack.unstack(model.params[name]) for name, stack in model.config.stacks().items()}
         self.student = {name: list(layers) for name, layers in self.teacher.items()}
-        self.examples = [_count_examples(batch) for batch in batches]
+        self.examples = [count_examples(batch) for batch in batches]
         self.units: dict[tuple[str, int], tuple[int, ...]] = {}
         self._share = share
         self._memory: list[tuple[jax.Array, jax.Array]] | None = None
@@ -226,7 +236,7 @@ class _Walk:
         return _Streams(teacher, teacher if memory[0] is memory[1] else enter(memory[1]))
 
     def _advance(self, name: str, layer: int, number: int, pair: _Streams) -> _Streams:
-        place, batch = _place(self.config.stacks()[name], name, layer), self.batches[number]
+        place, batch = place_of(self.config, name, layer), self.batches[number]
         run = functools.partial(_advance, self.config, self.params, batch, place, self.compute, layer)
         teacher = run(self.teacher[name][layer], pair.teacher, self.whole)
         if not self._apart:
@@ -290,7 +300,7 @@ class _Walk:
         """Return the sums over all batches, and the factor of the branch."""
         total: Any = None
         for layer in block:
-            place = _place(self.config.stacks()[name], name, layer)
+            place = place_of(self.config, name, layer)
             weights = (self.teacher[name][layer], self.student[name][layer])
             parts = (
                 _sums(
@@ -310,10 +320,6 @@ def _blocks(stack: Stack) -> list[tuple[int, ...]]:
     """Return the layers of a stack, those that share their parameters together."""
     tied = [tuple(stack.tied_layers(layer)) for layer in range(len(stack.layers))]
     return [block for layer, block in enumerate(tied) if block[0] == layer]
-
-
-def _place(stack: Stack, name: str, layer: int) -> Place:
-    return Place(name, next(i for i, group in enumerate(stack.groups) if group.start <= layer < group.stop))
 
 
 def _head_stack(stack: str, slot: str) -> str:
@@ -339,14 +345,6 @@ def _changed(params: Params, slot: str, matrix: str, bias: str, change: Change) 
 
     own = params[slot]
     return params | {slot: own | {"inner": added(own["inner"])} if "inner" in own else added(own)}
-
-
-def _count_examples(batch: Batch) -> int:
-    """Return the number of examples of a batch that are no padding."""
-    present = batch.get("attention_mask", batch.get("pixel_values"))
-    if present is None:
-        return len(batch["input_ids"])
-    return int(np.asarray(present).reshape(len(present), -1).any(axis=1).sum())
 
 
 @functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
@@ -396,11 +394,9 @@ def _sums(
     layers belong to the target, else 0.
     """
     teacher, student = (
-        layer_output(config, params, batch, place, layer, own, stream, Options(gates=at, compute=compute), slot)[1]
+        sublayer_seen(config, params, batch, place, layer, own, stream, Options(gates=at, compute=compute), slot)
         for own, stream, at in zip(weights, streams, gates, strict=True)
     )
-    assert teacher is not None
-    assert student is not None
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     behind = (teacher.stream - student.stream).astype(jnp.float32)

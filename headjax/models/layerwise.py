@@ -111,7 +111,7 @@ def layer_output(
         weights: parameters of the layer, an entry of `Stack.unstack`.
         stream: its input.
         options: gates, and how to compute.
-        watched: slot of the sub-layer to return; None is none.
+        watched: slot of the sub-layer to return, or None.
     """
     outputs: list[jax.Array] = []
     seen: list[SubLayerSeen] = []
@@ -127,6 +127,27 @@ def layer_output(
 
     _apply(config, params, batch, {place.stack: compute_layer}, stream.memory, options)
     return stream._replace(hidden=outputs[0]), seen[0] if seen else None
+
+
+def sublayer_seen(
+    config: ModelConfig,
+    params: Params,
+    batch: Batch,
+    place: Place,
+    number: jax.Array | int,
+    weights: Params,
+    stream: Stream,
+    options: Options,
+    slot: str,
+) -> SubLayerSeen:
+    """Return the sub-layer in a slot of one layer as it joins the stream; arguments as for `layer_output`."""
+    return cast(SubLayerSeen, layer_output(config, params, batch, place, number, weights, stream, options, slot)[1])
+
+
+def place_of(config: ModelConfig, stack: str, layer: int) -> Place:
+    """Return the stack and the group of a layer."""
+    groups = config.stacks()[stack].groups
+    return Place(stack, next(i for i, group in enumerate(groups) if group.start <= layer < group.stop))
 
 
 def stack_end(config: ModelConfig, params: Params, stack: str, stream: Stream, compute: Compute) -> jax.Array:

@@ -119,7 +119,7 @@ def prepare_trials(
         selection: the task whose `batches` give the examples to calibrate on; None is the training examples of `task`
             (`headjax.evaluation.selection`).
         fine_tuning: how converted models are trained; None trains none.
-        limit: only the first so many examples of the task are evaluated on; 0 is all.
+        limit: number of the task's first examples to evaluate on; 0 is all.
 
     Raises:
         HeadjaxError: the model's output is for another task.
