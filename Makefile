@@ -15,7 +15,7 @@ help:
 	@echo 'make quickstart   take the heads of a small decoder apart; writes runs/quickstart/report.html'
 	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests, but for those that run whole programs'
-	@echo 'make test-whole   the tests that run whole programs: notebooks, the quickstart, commands, long runs'
+	@echo 'make test-whole   the tests that run whole programs: notebooks, the quickstart, commands, long runs, every formulation in every stack'
 	@echo 'make test-portable  the tests as processors with other instruction sets and fewer cores run them'
 	@echo 'make parity       the tests against PyTorch, transformers and TensorLy'
 	@echo 'make check        lint, format and types'

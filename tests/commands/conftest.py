@@ -1,11 +1,24 @@
 """A model directory and a text, and commands on them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from headjax.cli import main
 from tests.commands.language_folder import write_language_folder
+
+QUICK = {"test_bad_requests.py"}
+"""Files of tests that end before a model is computed."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Leave tests of commands on models to `make test-whole`: each compiles a program or two."""
+    for item in items:
+        here = item.path.parent == Path(__file__).parent and item.path.name not in QUICK
+        if here and {"folder", "run"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.whole)
 
 
 @pytest.fixture(scope="module")

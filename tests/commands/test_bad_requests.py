@@ -24,7 +24,10 @@ from headjax.cli import main
             "--stacks: the model has no",
         ),
         (("prune", "model", "bad", "--remove", "some"), "'some' is no number of heads"),
-        (("prune", "model", "bad"), "one of the arguments --remove --max-drop --speed-up is required"),
+        (
+            ("prune", "model", "bad"),
+            "one of the arguments --remove --max-drop --speed-up --parameters --flops is required",
+        ),
         (("prune", "model", "bad", "--max-drop", "-1"), "--max-drop: expected a number such as 0.01, or 5%"),
         (("prune", "model", "bad", "--max-drop", "1", "--by", "random"), "--task: needed to measure --max-drop on"),
         (("prune", "model", "bad", "--speed-up", "9", "--by", "subset", "--task", "text.txt"), "--by: subset chooses"),

@@ -36,7 +36,7 @@ def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
 
 def test_rotary_layers_and_other_formulations_are_refused_before_any_work() -> None:
     turning = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(rotary=RotaryHalves()))))
-    for text in ("collaborative:shared_dim=8", "latent:rank=8", "tucker:rank=8", "fixed:head_dim=2"):
+    for text in ("collaborative:shared_dim=8", "tucker:rank=8", "fixed:head_dim=2"):
         with pytest.raises(ConfigError, match=r"decoder/0: .*rotary"):
             convert(turning, text)
     shared = tiny.model(tiny.decoder_config(tiny.layer(tiny.collaborative())))

@@ -26,6 +26,8 @@ from tests.models.test_encoder import config as encoder_config
 from tests.models.test_encoder_decoder import translation
 from tests.models.test_vision import PATCHES
 
+pytestmark = pytest.mark.whole
+
 LENGTH, SEEN = 6, 4
 ORIGINAL, PADDING, LAST, FIRST, GATED = range(5)
 """Rows of the batch: as it is; padding changed; last token seen changed; first token changed; head 0 without effect."""
