@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,6 +11,7 @@ from headjax.conversion import ToCollaborative, convert
 from headjax.conversion.collaborative import tucker
 from headjax.conversion.decomposition import decompose
 from headjax.conversion.products import Products, relative_distance
+from headjax.heads.surgery import map_attention
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.conversion.cases import DIM, EXACT, HEADS, PADDED, attentions, encoder, hidden, layer_of
@@ -35,7 +38,16 @@ def test_the_query_bias_and_the_original_scale_stay_exact_at_half_the_size() -> 
     converted, errors = convert(source, ToCollaborative(shared_dim=8))
     assert errors[0].relative_error < 1e-3
     assert attentions(converted)[0].head_dim == 8
-    np.testing.assert_allclose(hidden(converted, PADDED), hidden(source, PADDED), atol=1e-3)
+    # The fit is iterative and stops at another error on another processor: that error is the unit of the outputs'.
+    expected = hidden(source, PADDED)
+    bound = 4.0 * errors[0].relative_error * np.abs(expected).max()
+    assert np.abs(hidden(converted, PADDED) - expected).max() < bound
+
+    def at_half(stack, layer, attention, params):
+        return dataclasses.replace(attention, head_dim=attention.head_dim // 2), params
+
+    halved = map_attention(converted, at_half)
+    assert np.abs(hidden(halved, PADDED) - expected).max() > 3.0 * bound, "another scale is seen"
 
 
 def test_key_biases_vanish_and_query_biases_become_the_content_bias(model) -> None:
