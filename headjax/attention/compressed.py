@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.formulation import Attention, KeyValues, Wrapping
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.attention.rotary import positions_or_count
 from headjax.core.errors import require
-from headjax.core.fields import Size, check_fields
+from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors
 
 
 @kind("compressed")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compressed(Attention):
+class Compressed(Wrapping):
     """Any formulation whose keys and values are computed from a latent of the attended sequence.
 
         c = y W_C [rank],   output = inner(x, c)
@@ -43,16 +43,7 @@ class Compressed(Attention):
         rank: size of the latent c.
     """
 
-    num_heads: int = dataclasses.field(init=False)
-    head_ids: tuple[int, ...] | None = dataclasses.field(init=False)
-    inner: Attention
     rank: Size
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        object.__setattr__(self, "num_heads", self.inner.num_heads)
-        object.__setattr__(self, "head_ids", self.inner.head_ids)
-        super().__post_init__()
 
     def validate(self) -> None:
         require(not isinstance(self.inner, Compressed), "inner", "is compressed already")
@@ -72,12 +63,6 @@ class Compressed(Attention):
         rebuilt = self.inner.key_values(params["inner"], key_values["latent"], key_values["position"])
         return self.inner.attend(params["inner"], inputs, rebuilt, call)
 
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return self.inner.combine(params["inner"], context)
-
-    def output_matrices(self, params: Params) -> jax.Array:
-        return self.inner.output_matrices(params["inner"])
-
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         compressed = 2 * key_length * memory_width * self.rank
         return compressed + self.inner.flops(width, self.rank, query_length, key_length)
@@ -89,12 +74,6 @@ class Compressed(Attention):
         if not heads:
             return inner, kept
         return dataclasses.replace(self, inner=inner), {**params, "inner": kept}
-
-    def with_heads(self, heads: Sequence[int]) -> Attention:
-        return dataclasses.replace(self, inner=self.inner.with_heads(heads))
-
-    def structure(self) -> Attention:
-        return dataclasses.replace(self, inner=self.inner.structure())
 
 
 READING = ("key", "value", "content_bias", "latent", "rotary_key")

@@ -124,6 +124,37 @@ class Attention(Checked, abc.ABC):
         return dataclasses.replace(self, head_ids=None)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wrapping(Attention):
+    """Base of formulations around another one, whose parameters lie under `inner`.
+
+    Attributes:
+        inner: the formulation; num_heads and head_ids are its own.
+    """
+
+    num_heads: int = dataclasses.field(init=False)
+    head_ids: tuple[int, ...] | None = dataclasses.field(init=False)
+    inner: Attention
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "num_heads", self.inner.num_heads)
+        object.__setattr__(self, "head_ids", self.inner.head_ids)
+        super().__post_init__()
+
+    def combine(self, params: Params, context: jax.Array) -> jax.Array:
+        return self.inner.combine(params["inner"], context)
+
+    def output_matrices(self, params: Params) -> jax.Array:
+        return self.inner.output_matrices(params["inner"])
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        return dataclasses.replace(self, inner=self.inner.with_heads(heads))
+
+    def structure(self) -> Attention:
+        return dataclasses.replace(self, inner=self.inner.structure())
+
+
 def structure(attention: Any) -> Any:
     """Return `attention.structure()`, or None for None."""
     return attention.structure() if isinstance(attention, Attention) else attention

@@ -9,18 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, expand_gates
-from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.formulation import Attention, KeyValues, Wrapping
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
-from headjax.core.fields import check_fields
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
 
 
 @kind("gated_heads")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Gated(Attention):
+class Gated(Wrapping):
     """Any formulation with a gate per head and query (Qiu et al. 2025, Gated Attention, head-wise form).
 
         output = sum_h sigma(x w_h + b_h) head_h W_O^h + b_O
@@ -35,17 +34,8 @@ class Gated(Attention):
         kernel_init: initialiser of w [width, heads]; None is the model's.
     """
 
-    num_heads: int = dataclasses.field(init=False)
-    head_ids: tuple[int, ...] | None = dataclasses.field(init=False)
-    inner: Attention
     bias_init: Initializer = Zeros()
     kernel_init: Initializer | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        object.__setattr__(self, "num_heads", self.inner.num_heads)
-        object.__setattr__(self, "head_ids", self.inner.head_ids)
-        super().__post_init__()
 
     def validate(self) -> None:
         require(not isinstance(self.inner, Gated), "inner", "is gated already")
@@ -67,12 +57,6 @@ class Gated(Attention):
             gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
         return self.inner.attend(params["inner"], inputs, key_values, call._replace(gates=gates))
 
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return self.inner.combine(params["inner"], context)
-
-    def output_matrices(self, params: Params) -> jax.Array:
-        return self.inner.output_matrices(params["inner"])
-
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         inner = self.inner.flops(width, memory_width, query_length, key_length)
         return inner + 2 * query_length * width * self.num_heads
@@ -89,9 +73,3 @@ class Gated(Attention):
             "gate_bias": jnp.take(params["gate_bias"], index, axis=0),
         }
         return dataclasses.replace(self, inner=inner), {"inner": kept, **gates}
-
-    def with_heads(self, heads: Sequence[int]) -> Attention:
-        return dataclasses.replace(self, inner=self.inner.with_heads(heads))
-
-    def structure(self) -> Attention:
-        return dataclasses.replace(self, inner=self.inner.structure())

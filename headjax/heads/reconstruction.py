@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,12 @@ from headjax.models.layerwise import (
     FEED_FORWARD,
     Place,
     Stream,
+    SubLayerSeen,
     layer_output,
     place_of,
     slots,
     stack_end,
     stack_input,
-    sublayer_seen,
 )
 from headjax.models.model import Model
 from headjax.models.stack import Stack
@@ -393,8 +393,9 @@ def _sums(
     Examples of even number are the first half; `shift` exchanges the halves. `mended` is 1 if the errors of earlier
     layers belong to the target, else 0.
     """
+    run = functools.partial(layer_output, config, params, batch, place)
     teacher, student = (
-        sublayer_seen(config, params, batch, place, layer, own, stream, Options(gates=at, compute=compute), slot)
+        cast(SubLayerSeen, run(layer, own, stream, Options(gates=at, compute=compute), slot)[1])
         for own, stream, at in zip(weights, streams, gates, strict=True)
     )
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)

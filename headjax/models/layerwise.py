@@ -129,21 +129,6 @@ def layer_output(
     return stream._replace(hidden=outputs[0]), seen[0] if seen else None
 
 
-def sublayer_seen(
-    config: ModelConfig,
-    params: Params,
-    batch: Batch,
-    place: Place,
-    number: jax.Array | int,
-    weights: Params,
-    stream: Stream,
-    options: Options,
-    slot: str,
-) -> SubLayerSeen:
-    """Return the sub-layer in a slot of one layer as it joins the stream; arguments as for `layer_output`."""
-    return cast(SubLayerSeen, layer_output(config, params, batch, place, number, weights, stream, options, slot)[1])
-
-
 def place_of(config: ModelConfig, stack: str, layer: int) -> Place:
     """Return the stack and the group of a layer."""
     groups = config.stacks()[stack].groups

@@ -302,7 +302,7 @@ def _hidden_difference(student: ModelConfig, given: Output, batch: Batch, own: L
 def _attention_difference(student: ModelConfig, given: Output, batch: Batch, own: Loss) -> Loss:
     """Return 1 - cos of every token's attention output and the teacher's, as a mean over attention layers.
 
-    A token whose two outputs are both 0, padding above all, has no direction to learn and adds nothing.
+    A token whose output is 0 in the teacher, padding above all, has no direction to learn and adds nothing.
     """
     mine, theirs = given.require_probes(), batch[TEACHER].attention
     layers = [pair for stack in mine for pair in zip(mine[stack], theirs[stack], strict=True)]
