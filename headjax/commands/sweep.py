@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from headjax.commands.examples import open_model_and_examples
 from headjax.commands.options import Result, argument, option
-from headjax.commands.surgery import ConversionOptions, fine_tuning_of
+from headjax.commands.removal_sweep import RemovalOptions, sweep_removals
+from headjax.commands.surgery import fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.files import write_file
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ConversionOptions):
+class Options(RemovalOptions):
     """Options of `headjax sweep`."""
 
-    out: str = argument("OUT", "folder of trials.jsonl and sweep.png; trials there are kept", also=("--out",))
+    out: str = argument("OUT", "folder of the trials and of a plot; trials there are kept", also=("--out",))
     to: tuple[str, ...] = option(
+        (),
         help="targets of several sizes, such as collaborative:shared_dim=384/192/96; may be given again",
         metavar="TARGETS",
         words="repeated",
+        one_of="sweep",
     )
     selected: Count | None = option(
         512, "calibrate on N examples, in batches of 32; 0 is all", name="--calibrate", also=("--selected",)
@@ -38,10 +41,12 @@ class Options(ConversionOptions):
 
 
 def run(options: Options, progress: Progress) -> Result:
-    """Converts a model to every size of every target and evaluates each; what is done already is not done again."""
+    """Converts a model to every size of every target, or removes heads in many ways, and evaluates each once."""
     from headjax.conversion.model import parse_target
     from headjax.training.trials import BATCH_SIZE, Trial, expand, prepare_trials
 
+    if options.remove:
+        return sweep_removals(options, options.out, progress)
     targets = [target for text in options.to for target in expand(text)]
     for target in targets:
         parse_target(target)

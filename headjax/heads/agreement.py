@@ -99,7 +99,11 @@ def predict(
     config: ModelConfig, params: Params, batch: Any, gates: Gates | None, compute: Compute = Compute()
 ) -> Predictions:
     """Return a model's predictions for a batch."""
-    output = config.apply(params, batch, Options(gates=gates, compute=compute))
+    return predictions_of(config, config.apply(params, batch, Options(gates=gates, compute=compute)), batch)
+
+
+def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictions:
+    """Return the predictions that a model's output holds."""
     task = getattr(config, "output", None)
     if isinstance(task, SentenceSimilarity):
         segments = batch["segment_ids"]

@@ -127,14 +127,18 @@ def sharing_curves(
     *,
     baseline: float,
     metric: str,
+    cost: str = "Parameters",
+    cost_format: numbers.Format = numbers.count,
     title: str = "Quality of converted models",
 ) -> Plot:
-    """A metric against parameters, one panel a formulation, one line a way to convert.
+    """A metric against parameters or another cost, one panel a formulation, one line a way to convert.
 
     Args:
-        panels: by formulation and by way, `(parameters, value)` of each size.
+        panels: by formulation and by way, `(cost, value)` of each size.
         baseline: the original's value, drawn as a level line.
         metric: name of the metric.
+        cost: label of the horizontal axis.
+        cost_format: how the cost is written, one of `headjax.report.numbers`.
         title: heading of the plot.
 
     Raises:
@@ -143,7 +147,7 @@ def sharing_curves(
     if not panels or not all(panels.values()):
         raise DataError("panels: none to draw")
     looks = {name: look(i) for i, name in enumerate(dict.fromkeys(n for panel in panels.values() for n in panel))}
-    written = numbers.tick(numbers.count)
+    written = numbers.tick(cost_format)
     with style():
         figure = new_figure(height=1.0 + 2.3 * len(panels))
         all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -157,9 +161,9 @@ def sharing_curves(
             axes.set_ylabel(metric)
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.xaxis.set_major_formatter(lambda value, _: written(value))
-        all_axes[-1].set_xlabel("Parameters")
+        all_axes[-1].set_xlabel(cost)
         figure.suptitle(wrap(title, WIDTH), x=0.02, ha="left", fontweight="bold", fontsize=13, color=INK)
         handles = [Line2D([], [], color=a.color, marker=a.marker, linestyle=a.linestyle) for a in looks.values()]
         handles.append(Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (2, 2))))
         legend_below(figure, handles, [*looks, f"original: {numbers.significant(baseline)}"])
-    return finished(figure, f"{title}: {metric} against parameters of models converted to {', '.join(panels)}.")
+    return finished(figure, f"{title}: {metric} against {cost}: {', '.join(panels)}.")

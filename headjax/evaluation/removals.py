@@ -1,0 +1,324 @@
+"""Removals of heads tried in many ways on one task: orders x shares x repairs x draws of calibration examples.
+
+    trials = prepare_removals(model, task, ...)      # the whole model is evaluated once
+    found = trials.run(Removal("importance+normalize", "60%", draw=0), repairs=("none", "reconstruct"))
+
+Heads are gated off and not cut out, which computes the same, so that every trial shares one compiled program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.serialize import unknown_name
+from headjax.core.tensors import Params
+from headjax.evaluation.evaluate import require_finite_losses
+from headjax.evaluation.head_effects import RESAMPLES, paired_test
+from headjax.evaluation.measures import Measure, Outcomes
+from headjax.evaluation.task import Evaluation, Task, reduce_batches
+from headjax.heads import gates as head_gates
+from headjax.heads.agreement import (
+    Agreement,
+    Kind,
+    Predictions,
+    agreement_kind,
+    compare,
+    mean_agreement,
+    predictions_of,
+)
+from headjax.heads.head_id import all_heads
+from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
+from headjax.heads.ordering import Order, amount_of
+from headjax.heads.reconstruction import reconstruct
+from headjax.heads.rescaling import rescale
+from headjax.heads.significance import Comparison
+from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, ModelConfig, Options
+from headjax.models.inputs import device_batch
+from headjax.models.model import Model
+
+Repair = Literal["none", "rescale", "reconstruct", "feed_forward"]
+"""Repairs of the kept heads: none, a gate each, W_O solved anew, and W_O with the second map of the feed-forwards."""
+
+RESCALED = 4
+"""Batches that gates are rescaled on: a layer has few unknowns, and takes a pass over them each."""
+
+KEPT_BYTES = 2**28
+"""Most memory for the whole model's predictions; the agreement is taken on the first batches that fit."""
+
+
+class Removal(NamedTuple):
+    """A removal to try.
+
+    Attributes:
+        order: name in `headjax.heads.named_orders.ORDERS`, with `+normalize` for scores divided by their layer's norm.
+        remove: number of heads, or share of those of the stacks, such as `60%`.
+        draw: seed of the calibration examples, and of whatever the order itself draws.
+        stacks: head stacks to remove from; empty is all.
+    """
+
+    order: str
+    remove: str
+    draw: int
+    stacks: tuple[str, ...] = ()
+
+
+class RemovalTrial(NamedTuple):
+    """A removal with one repair, and what it does to the model.
+
+    Attributes:
+        order, remove, draw, stacks: the removal.
+        repair: how the kept heads were repaired.
+        removed: number of removed heads.
+        kept_repairs, solved: number of maps that keep their repair, and that were solved.
+        metrics: the task's, by name.
+        agreement: with the whole model, on the first examples (`RemovalTrials.agreed`).
+        against_whole: paired test of the headline against the whole model's.
+        against_none: paired test of the headline against that without a repair; None for the trial without one.
+        order_seconds, repair_seconds: processor time, compilation included; the order's is shared by its trials.
+    """
+
+    order: str
+    remove: str
+    draw: int
+    stacks: tuple[str, ...]
+    repair: Repair
+    removed: int
+    kept_repairs: int
+    solved: int
+    metrics: Mapping[str, float]
+    agreement: float
+    against_whole: Mapping[str, float]
+    against_none: Mapping[str, float] | None
+    order_seconds: float
+    repair_seconds: float
+
+
+def parse_order(text: str) -> OrderConfig:
+    """Return the order that `importance` or `importance+normalize` names.
+
+    Raises:
+        HeadjaxError: an unknown order or addition.
+    """
+    name, _, addition = text.partition("+")
+    if name not in ORDERS:
+        raise HeadjaxError(f"order: {unknown_name('order', name, ORDERS)}")
+    if addition not in ("", "normalize"):
+        raise HeadjaxError(f"order: {text!r}: expected ORDER or ORDER+normalize")
+    return OrderConfig(by=name, normalize=bool(addition))
+
+
+def parse_repair(text: str) -> Repair:
+    """Return the repair of this name.
+
+    Raises:
+        HeadjaxError: there is none.
+    """
+    if text not in get_args(Repair):
+        raise HeadjaxError(f"repair: {unknown_name('repair', text, get_args(Repair))}")
+    return text  # type: ignore[return-value]
+
+
+class _Judged(NamedTuple):
+    evaluation: Evaluation
+    agreement: Agreement
+
+
+@dataclasses.dataclass
+class RemovalTrials:
+    """A model and a task to try removals on.
+
+    Attributes:
+        model: the whole model, with an output for the task.
+        selection: gives the calibration examples.
+        measure: the task's measure.
+        batches: the evaluation examples, on the device.
+        wanted: the whole model's predictions for the first of them.
+        own: the whole model's evaluation.
+        calibrate: number of calibration examples of a draw.
+        batch_size: examples of a calibration batch.
+        buckets: lengths that calibration batches are padded to.
+    """
+
+    model: Model
+    selection: Task
+    measure: Measure
+    batches: Sequence[Mapping[str, jax.Array]]
+    wanted: Sequence[Predictions]
+    own: Evaluation
+    calibrate: int
+    batch_size: int
+    buckets: tuple[int, ...]
+    _orders: dict[tuple[str, int, tuple[str, ...]], tuple[Callable[[int], Order], float]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    @property
+    def agreed(self) -> str:
+        """Kind of the agreement."""
+        return agreement_kind(self.model.config)
+
+    @functools.cached_property
+    def _tests(self) -> tuple[str, Callable[[Outcomes], Comparison]]:
+        return paired_test(self.own.outcomes, self.measure, RESAMPLES)
+
+    @property
+    def test(self) -> str:
+        """Name of the paired test."""
+        return self._tests[0]
+
+    def calibration(self, draw: int) -> list[Batch]:
+        """Return the calibration batches of a draw."""
+        return list(self.selection.sample(self.calibrate, self.batch_size, seed=draw, buckets=self.buckets))
+
+    def run(self, removal: Removal, repairs: Sequence[Repair]) -> list[RemovalTrial]:
+        """Return a removal's trials, one for each repair.
+
+        Raises:
+            HeadjaxError: an unknown order, more heads than there are, or a repair that the model does not allow.
+        """
+        batches = self.calibration(removal.draw)
+        choose, order_seconds = self._order(removal, batches)
+        count = self._count(removal)
+        removed = choose(count)[:count]
+        found: list[RemovalTrial] = []
+        bare = self._judge(self.model.params, head_gates.without(self.model.config, removed))
+        _, against = paired_test(bare.evaluation.outcomes, self.measure, RESAMPLES)
+        for repair in repairs:
+            start = time.process_time()
+            judged, kept, solved = bare, 0, 0
+            if repair == "rescale":
+                gates = rescale(self.model, batches[:RESCALED], removed)
+                seconds = time.process_time() - start
+                judged = self._judge(self.model.params, gates)
+            elif repair != "none":
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns
+                    solution = reconstruct(self.model, batches, removed, feed_forward=repair == "feed_forward")
+                kept, solved = sum(layer.kept for layer in solution.layers), len(solution.layers)
+                seconds = time.process_time() - start
+                judged = self._judge(solution.repaired.params, head_gates.without(self.model.config, removed))
+            else:
+                seconds = 0.0
+            found.append(
+                RemovalTrial(
+                    *removal,
+                    repair=repair,
+                    removed=len(removed),
+                    kept_repairs=kept,
+                    solved=solved,
+                    metrics=judged.evaluation.metrics,
+                    agreement=judged.agreement.value,
+                    against_whole=self._tests[1](judged.evaluation.outcomes)._asdict(),
+                    against_none=None if repair == "none" else against(judged.evaluation.outcomes)._asdict(),
+                    order_seconds=order_seconds,
+                    repair_seconds=seconds,
+                )
+            )
+        return found
+
+    def _order(self, removal: Removal, batches: Sequence[Batch]) -> tuple[Callable[[int], Order], float]:
+        key = (removal.order, removal.draw, removal.stacks)
+        if key not in self._orders:
+            start = time.process_time()
+            config = dataclasses.replace(parse_order(removal.order), seed=removal.draw, stacks=removal.stacks)
+            choose = order_heads(self.model, batches, config)
+            self._orders[key] = choose, time.process_time() - start
+        return self._orders[key]
+
+    def total_heads(self, stacks: Sequence[str]) -> int:
+        """Return the number of heads of these stacks; empty is all."""
+        return len(all_heads(self.model.config, stacks or None))
+
+    def _count(self, removal: Removal) -> int:
+        total, amount = self.total_heads(removal.stacks), amount_of(removal.remove)
+        count = int(round(total * amount.number / 100.0, 9)) if amount.percent else int(amount.number)
+        if count > total:
+            raise HeadjaxError(f"remove: {removal.remove} asks for {count} heads, there are {total}")
+        return count
+
+    def _judge(self, params: Params, gates: Gates) -> _Judged:
+        return _judge(self.model.config, self.measure, params, self.batches, gates, self.wanted)
+
+
+def prepare_removals(
+    model: Model,
+    task: Task,
+    selection: Task,
+    *,
+    calibrate: int = 512,
+    batch_size: int = 32,
+    buckets: tuple[int, ...] = (),
+    limit: int = 0,
+) -> RemovalTrials:
+    """Evaluate the whole model and keep its predictions.
+
+    Args:
+        model: the model.
+        task: its evaluation examples judge.
+        selection: the task whose examples choose and calibrate, a part of `headjax.evaluation.selection.split_task`.
+        calibrate: number of calibration examples of a draw.
+        batch_size: number of examples of a batch.
+        buckets: lengths that texts are padded to.
+        limit: number of evaluation examples, the first ones; 0 is all.
+
+    Raises:
+        HeadjaxError: the model's output is for another task.
+    """
+    model = task.fit(model)
+    batches = [device_batch(model.config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets)]
+    wanted: list[Predictions] = []
+    room = KEPT_BYTES
+    for batch in batches:
+        found = _predictions(model.config, model.params, batch)
+        room -= found.values.nbytes
+        if room < 0 and wanted:
+            break
+        wanted.append(found)
+    own = _judge(model.config, task.measure, model.params, batches, head_gates.ones(model.config), wanted).evaluation
+    return RemovalTrials(model, selection, task.measure, batches, wanted, own, calibrate, batch_size, buckets)
+
+
+def _judge(
+    config: ModelConfig,
+    measure: Measure,
+    params: Params,
+    batches: Iterable[Mapping[str, jax.Array]],
+    gates: Gates,
+    wanted: Sequence[Predictions],
+) -> _Judged:
+    found, agreed = [], []
+    for number, batch in enumerate(batches):
+        original = wanted[number] if number < len(wanted) else None
+        loss, outcomes, apart = _judge_batch(config, measure, params, batch, gates, original)
+        found.append((loss, outcomes))
+        if apart is not None:
+            agreed.append(apart)
+    require_finite_losses([loss for loss, _ in found], params)
+    return _Judged(reduce_batches(measure, found), mean_agreement(agreement_kind(config), agreed))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "measure"))
+def _judge_batch(
+    config: ModelConfig, measure: Measure, params: Params, batch: Any, gates: Gates, wanted: Predictions | None
+) -> Any:
+    """Return the losses, outcomes, and sums of the agreement of one batch, from one forward."""
+    output = config.apply(params, batch, Options(gates=gates, compute=Compute()))
+    loss = config.for_evaluation().loss(output, batch)
+    outcomes = {name: outcome(output, batch) for name, outcome in measure.outcomes().items()}
+    kind: Kind = agreement_kind(config)
+    apart = None if wanted is None else compare(kind, wanted, predictions_of(config, output, batch))
+    return loss, outcomes, apart
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _predictions(config: ModelConfig, params: Params, batch: Any) -> Predictions:
+    return predictions_of(config, config.apply(params, batch, Options(gates=head_gates.ones(config))), batch)
