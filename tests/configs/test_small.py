@@ -41,6 +41,18 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     assert model.embeddings.vocab_size == config.data.vocab_size
 
 
+@pytest.mark.parametrize(("shape", "parameters"), [("llama", 5_770_496), ("qwen3", 5_770_880)])
+def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypatch):
+    monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
+    config = train_config(load_config_file(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
+    assert Path(config.data.path).is_file()
+    model = config.model.build()
+    attention = model.decoder.layers[0].attention
+    assert (attention.num_heads, attention.kv_heads) == (8, 4)
+    assert (attention.query_norm is None) == (attention.key_norm is None) == (shape == "llama")
+    assert count(model.tensors()) == parameters
+
+
 def test_the_code_model_is_the_one_that_headjax_carries():
     config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
@@ -53,6 +65,11 @@ def test_questions_start_from_a_directory_and_end_in_spans(data_dir, monkeypatch
     assert (config.model.path, config.model.task) == ("somewhere", Span())
     assert Path(config.data.train).is_file()
     assert Path(config.data.validation).is_file()
+
+
+def test_an_unknown_shape_is_refused():
+    with pytest.raises(ConfigError, match="shape: unknown shape 'mamba'"):
+        load_config_file(f"{SMALL / 'decoder.py'}:shape=mamba")
 
 
 def test_images_and_pretraining_have_their_outputs():
