@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
 from headjax.commands.examples import TaskOptions, open_model_and_task
@@ -50,6 +51,10 @@ def run(options: Options, progress: Progress) -> Result:
         "higher_is_better": task.higher_is_better,
     }
     notes: tuple[str, ...] = ()
+    protocol: Mapping[str, Any] = task.data.info.get("protocol", {})
+    if protocol:
+        data["protocol"] = protocol
+        notes = ("; ".join(f"{name}: {value}" for name, value in protocol.items()) + ".",)
     if beams and isinstance(pairs, Translations):
         from headjax.evaluation.translation import translate
 

@@ -19,11 +19,12 @@ from headjax.core.errors import ConfigError
 from headjax.core.serialize import group_fields, is_group, unknown_name
 
 
-def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
+def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> types.SimpleNamespace:
     """Reads `a=1,b=two,smoke` into the types of the defaults; a bare name sets a boolean.
 
     Args:
         argument: the text after the colon of `FILE:ARGS`.
+        of: the owner of the arguments, for errors.
         **defaults: every argument the file takes, with its default, whose type it keeps.
 
     Raises:
@@ -33,19 +34,19 @@ def parse_arguments(argument: str, **defaults: Any) -> types.SimpleNamespace:
     for part in filter(None, argument.split(",")):
         name, equals, text = part.partition("=")
         if name not in defaults:
-            raise ConfigError(f"config argument: {unknown_name('argument', name, defaults)}")
+            raise ConfigError(f"{of} argument: {unknown_name('argument', name, defaults)}")
         default = defaults[name]
         if isinstance(default, bool):
             if text.lower() not in ("", "true", "false", "1", "0"):
-                raise ConfigError(f"config argument {name}: expected true or false, got {text!r}")
+                raise ConfigError(f"{of} argument {name}: expected true or false, got {text!r}")
             values[name] = text.lower() in ("", "true", "1")
         else:
             if not equals:
-                raise ConfigError(f"config argument {name}: expected {name}=VALUE")
+                raise ConfigError(f"{of} argument {name}: expected {name}=VALUE")
             try:
                 values[name] = type(default)(text)
             except ValueError:
-                raise ConfigError(f"config argument {name}: expected {type(default).__name__}, got {text!r}") from None
+                raise ConfigError(f"{of} argument {name}: expected {type(default).__name__}, got {text!r}") from None
     return types.SimpleNamespace(**values)
 
 

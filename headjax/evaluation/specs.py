@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
 from headjax.data.files import data_folder
@@ -18,6 +20,7 @@ from headjax.data.prepared import PreparedData, is_prepared
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering, whole_text_data
 from headjax.data.text_rows import header, is_table, table_rows
+from headjax.data.wikitext import CONTEXT, WikiText2
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
 from headjax.models.encoder import EncoderModel
@@ -42,18 +45,20 @@ class Request(NamedTuple):
         path: the part after the task's name, or a file; may be empty.
         model: the model to evaluate.
         asked_length: number of tokens of an example; 0 for the default.
+        trains: whether training examples are wanted, to choose heads, to calibrate or to train on.
     """
 
     path: str
     model: Model
     asked_length: int
+    trains: bool = True
 
-    def length(self, usual: int = LENGTH) -> int:
+    def length(self, usual: int = LENGTH, name: str = "length") -> int:
         """Return the number of tokens of an example: as asked for, or the usual one within the model's positions."""
         embeddings: Any = getattr(self.model.config, "embeddings", None)
         reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
         fits = reach is None or self.asked_length <= reach
-        require(fits, "length", f"{self.asked_length} tokens, but the model has {reach} positions")
+        require(fits, name, f"{self.asked_length} tokens, but the model has {reach} positions")
         return self.asked_length or (usual if reach is None else min(usual, reach))
 
     def tokenizer(self) -> Tokenizer:
@@ -80,6 +85,8 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
             * `sentence_similarity`: STS-B for models that embed sentences, likewise; `sentence_similarity:FILE` is a
               table of pairs as below;
             * `squad`, `mnist` and `multi30k` (English to German), likewise; also `squad:FILE`;
+            * `wikitext2`, or `wikitext2:context=1024,stride=512`: WikiText-2 by the protocol of
+              `headjax.data.wikitext`, likewise; also `wikitext2:FOLDER,context=1024`;
             * `images:FOLDER`: the test images of CIFAR's own files, or `validation/CLASS/*.jpg`;
             * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET` (`newstest2014:en-de`),
               or a table with columns of those names or numbers (`mtnt/test.tsv:1-2`);
@@ -107,7 +114,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
         raise HeadjaxError(f"split: expected {', '.join(SPLITS)} or all, got {split!r}")
     name, _, path = spec.partition(":")
     if name in NAMED:
-        task = NAMED[name](Request(path, model, length))
+        task = NAMED[name](Request(path, model, length, trains=split != "all"))
     elif is_prepared(spec):
         task = _prepared(Request(spec, model, length))
     elif path and name in ("all", "heldout"):
@@ -201,6 +208,16 @@ def _table(asked: Request) -> Task:
         return _measured(path, TextRegression(**fields), asked.tokenizer())
     config = TextClassification(**fields).for_classes(names_or_numbers(asked.model.config))
     return _measured(path, config, asked.tokenizer())
+
+
+def _wikitext2(asked: Request) -> Task:
+    """Read WikiText-2's raw files: wiki.valid.raw to evaluate on, wiki.train.raw to choose heads and calibrate on."""
+    parts = asked.path.split(",")
+    folder = "" if "=" in parts[0] else parts[0]
+    words = parse_arguments(",".join(parts[bool(folder) :]), "wikitext2", context=0, stride=0, split="validation")
+    context = asked._replace(asked_length=words.context or asked.asked_length).length(CONTEXT, "context")
+    config = WikiText2(path=folder, context=context, stride=words.stride, split=words.split)
+    return dataclasses.replace(_task("wikitext2", config.load(asked.tokenizer(), asked.trains)), part=config.split)
 
 
 def _squad(asked: Request) -> Task:
@@ -305,6 +322,7 @@ NAMED: Mapping[str, Callable[[Request], Task]] = {
     "python_code": _code,
     **{name: _glue(name) for name in GLUE},
     SIMILARITY: _similarity,
+    "wikitext2": _wikitext2,
     "squad": _squad,
     "multi30k": _multi30k,
     "translation": _translation,

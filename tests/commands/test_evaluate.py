@@ -17,3 +17,12 @@ def test_beams_are_for_translations(folder, capsys):
     assert "text.txt is not about translations" in capsys.readouterr().err
     assert main([*words[:-1], "-2"]) == 2
     assert "--beams: must not be negative, got -2" in capsys.readouterr().err
+
+
+def test_wikitext2_states_its_protocol(run, tmp_path):
+    (tmp_path / "wiki.valid.raw").write_text(" = Heads = \n One head , two heads . \n" * 20)
+    data = run("evaluate", "--task", f"wikitext2:{tmp_path},context=16,stride=8", task=False)
+    assert data["protocol"]["context"] == 16
+    assert data["protocol"]["stride"] == 8
+    assert data["evaluation"]["split"] == "validation"
+    assert data["metrics"].keys() == {"loss", "perplexity", "word_perplexity", "bits_per_byte"}

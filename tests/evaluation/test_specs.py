@@ -310,3 +310,24 @@ def test_an_encoder_without_an_output_is_told_how_to_get_one(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", "good film\tgood", "bad film\tbad")
     with pytest.raises(HeadjaxError, match=r"output no_task; headjax finetune trains an output$"):
         load_task(str(path), text_encoder(NoTask(), tmp_path))
+
+
+def test_wikitext2_takes_its_protocol_from_the_name(tmp_path):
+    (tmp_path / "wiki.valid.raw").write_text(" = Heads = \n" * 20)
+    (tmp_path / "wiki.train.raw").write_text(" = Heads = \n \n Words . \n" * 20)
+    model = tiny.model(decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(MAX_LENGTH))))
+    model = model.replace(tokenizer=byte_tokenizer())
+    task = load_task(f"wikitext2:{tmp_path},context=10,stride=4", model)
+    assert (task.data.validation.context, task.data.validation.stride, task.split) == (10, 4, "validation")
+    assert load_task(f"wikitext2:{tmp_path}", model).data.validation.context == MAX_LENGTH
+    assert load_task(f"wikitext2:{tmp_path},context=8", model, split="train").split == "train"
+    (tmp_path / "wiki.train.raw").unlink()
+    assert load_task(f"wikitext2:{tmp_path},context=8", model, split="all").split == "validation"
+    for words, message in {
+        "context=99": f"context: 99 tokens, but the model has {MAX_LENGTH} positions",
+        "context=x": "wikitext2 argument context: expected int, got 'x'",
+        "contxt=8": "wikitext2 argument: unknown argument 'contxt'; did you mean 'context'",
+        "context=8": "expected wiki.train.raw or wiki.train.raw.gz",
+    }.items():
+        with pytest.raises(HeadjaxError, match=message):
+            load_task(f"wikitext2:{tmp_path},{words}", model)

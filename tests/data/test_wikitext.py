@@ -1,0 +1,95 @@
+"""WikiText-2's protocol: every token is predicted once, from as much context as the windows give."""
+
+from __future__ import annotations
+
+import gzip
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.core.errors import ConfigError, DataError
+from headjax.data.wikitext import WikiText2, Windows
+from headjax.evaluation.measures import LanguageModelling
+from headjax.evaluation.task import Task, evaluate_task
+from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.outputs import IGNORED
+from headjax.tokenizers.learned import byte_tokenizer
+from tests import tiny
+from tests.closeness import assert_close
+
+TEXT = " \n = Heads = \n \n One head , two heads . \n"
+END = 256
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "lm" / "wikitext-2-raw"
+    place.mkdir(parents=True)
+    (place / "wiki.valid.raw").write_text(TEXT)
+    with gzip.open(place / "wiki.train.raw.gz", "wt") as file:
+        file.write(" \n = A = \n \n A text of many words . \n \n = B = \n \n Another one . \n")
+    return place
+
+
+@pytest.mark.parametrize(("context", "stride"), [(8, 7), (8, 3), (8, 1), (10, 9), (23, 5)])
+def test_every_token_but_the_first_is_predicted_once_and_windows_are_full(context, stride):
+    tokens = np.arange(100, 123, dtype=np.int32)
+    windows = Windows(tokens, context, stride)
+    examples = [windows[index] for index in range(len(windows))]
+    assert {len(example["input_ids"]) for example in examples} == {context}
+    predicted = np.concatenate([example["labels"][1:] for example in examples])
+    np.testing.assert_array_equal(predicted[predicted != IGNORED], tokens[1:])
+    for example in examples[1:]:
+        assert (example["labels"] == IGNORED).sum() >= context - stride
+        kept = example["labels"] != IGNORED
+        np.testing.assert_array_equal(example["labels"][kept], example["input_ids"][kept])
+
+
+def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch):
+    monkeypatch.setenv("HEADJAX_DATA", str(folder.parents[1]))
+    data = WikiText2(context=16).load(byte_tokenizer())
+    ids = np.concatenate([[END], list(TEXT.encode())])
+    np.testing.assert_array_equal(data.validation.tokens, ids)
+    assert data.info["protocol"] == {
+        "text": "wiki.valid.raw",
+        "split": "validation",
+        "context": 16,
+        "stride": 15,
+        "begins_with": "<|endoftext|>",
+        "tokens": len(TEXT),
+        "words": len(TEXT.split()),
+        "bytes": len(TEXT),
+    }
+    trained = np.concatenate([data.train[i]["input_ids"] for i in range(len(data.train))])
+    assert (trained == END).sum() == 1  # between both articles; the block that the last one ends in is not full
+    assert not len(WikiText2(context=16).load(byte_tokenizer(), trains=False).train)
+
+
+def test_perplexities_are_those_of_the_summed_loss(folder):
+    model = tiny.model(tiny.decoder_config(embeddings=Embeddings(vocab_size=257, positions=Learned(64))))
+    data = WikiText2(path=str(folder), context=64).load(byte_tokenizer())
+    task = Task("wikitext2", data, LanguageModelling(**data.measured.arguments))
+    found = evaluate_task(model, task)
+    ids = data.validation.tokens
+    log = jax.nn.log_softmax(model({"input_ids": ids[None]}).logits[0])
+    loss = -float(sum(log[i, token] for i, token in enumerate(ids[1:])))
+    assert_close(found["perplexity"], math.exp(loss / len(TEXT)), sums=tiny.SUMS)
+    assert_close(math.log(found["word_perplexity"]), loss / len(TEXT.split()), sums=tiny.SUMS)
+    assert_close(found["bits_per_byte"], loss / math.log(2) / len(TEXT), sums=tiny.SUMS)
+
+
+def test_what_cannot_be_used_is_one_line(folder, monkeypatch):
+    with pytest.raises(ConfigError, match=r"^stride: must be below the context of 8"):
+        WikiText2(context=8, stride=8)
+    with pytest.raises(ConfigError, match=r"^split: "):
+        WikiText2(split="train")
+    with pytest.raises(DataError, match=r"not a folder of wikitext2: expected wiki.test.raw or wiki.test.raw.gz$"):
+        WikiText2(path=str(folder), split="test").load(byte_tokenizer())
+    (folder / "wiki.train.raw.gz").unlink()
+    with pytest.raises(DataError, match=r"expected wiki.train.raw or wiki.train.raw.gz$"):
+        WikiText2(path=str(folder)).load(byte_tokenizer())
+    monkeypatch.delenv("HEADJAX_DATA", raising=False)
+    with pytest.raises(DataError, match=r"^wikitext2: set HEADJAX_DATA to the folder that holds lm/wikitext-2-raw"):
+        WikiText2().load(byte_tokenizer())
