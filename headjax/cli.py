@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -39,6 +40,7 @@ COMMANDS = {
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
     "tokenizer": "a vocabulary learned from text",
+    "verify": "whether files of models and checkpoints are as they were written",
     "plan": "compile the training step for a TPU slice without one: does it fit, how fast",
     "bench": "side by side with a peer, ratio and spread",
 }
@@ -61,7 +63,8 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        with _short_warnings():
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
     except HeadjaxError as error:
         print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{error}", file=sys.stderr)
         return error.exit_code
@@ -113,6 +116,24 @@ def _without_command(words: list[str]) -> int:
     parser.parse_args(words)
     parser.print_help()
     return 0
+
+
+@contextlib.contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Print warnings for users as one line each, without the place in the code; others as Python does."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+        if category is UserWarning:
+            print(f"headjax: warning: {message}", file=sys.stderr)
+        else:
+            before(message, category, *rest, **named)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 @contextlib.contextmanager

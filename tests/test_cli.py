@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from headjax import __version__
 from headjax.cli import COMMANDS, main
+from headjax.commands.options import Result
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -93,6 +95,18 @@ def test_an_unwritable_json_path_is_an_error(config, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["inspect", "--config", config, "--json", str(tmp_path / "file" / "x.json")]) == 2
     assert "x.json" in capsys.readouterr().err
+
+
+def test_a_warning_is_one_line(config, capsys, monkeypatch):
+    def run(options, progress):
+        warnings.warn("checkpoints/7: damaged", stacklevel=2)
+        return Result({})
+
+    monkeypatch.setattr("headjax.commands.inspect.run", run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["inspect", "--config", config]) == 0
+    assert capsys.readouterr().err == "headjax: warning: checkpoints/7: damaged\n"
 
 
 def test_help_and_version(capsys):

@@ -52,6 +52,10 @@ class CheckpointError(HeadjaxError):
     """A model directory or a checkpoint is incomplete or belongs to something else."""
 
 
+class DamagedError(CheckpointError):
+    """A file is not as it was written; the message starts with it."""
+
+
 class KernelError(HeadjaxError):
     """An attention implementation cannot meet a request; the message says why and what could.
 

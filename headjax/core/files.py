@@ -1,10 +1,9 @@
-"""Files: read with one-line errors, written whole or not at all, and checked against a record of their sizes."""
+"""Files and folders: read with one-line errors, and written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import json
 import os
 import shutil
 import tempfile
@@ -93,40 +92,6 @@ def reading(file: Path) -> Iterator[None]:
         raise DataError(f"{file}: not a whole gzip file ({error})") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-SIZES = "sizes.json"
-
-
-def write_sizes(folder: Path) -> None:
-    """Record the size of every file below a folder that is complete."""
-    sizes = {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / SIZES
-    }
-    write_file(folder / SIZES, (json.dumps(sizes, indent=2) + "\n").encode())
-
-
-def check_sizes(folder: Path) -> None:
-    """Compare a folder with its record; without a record nothing is known and nothing is checked.
-
-    Raises:
-        CheckpointError: a file is missing or has another size; the message names it.
-    """
-    record = folder / SIZES
-    if not record.is_file():
-        return
-    try:
-        sizes = json.loads(record.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise CheckpointError(f"{record}: cannot be read") from None
-    for name, size in sizes.items():
-        path = folder / name
-        if not path.is_file():
-            raise CheckpointError(f"{path}: missing")
-        if path.stat().st_size != size:
-            raise CheckpointError(f"{path}: has {path.stat().st_size} bytes instead of {size}; truncated?")
 
 
 def write_directory(path: Path, write: Callable[[Path], None], marker: str) -> None:

@@ -1,6 +1,7 @@
 """A model as a value, (config, params): its forward pass and its directory.
 
-A model directory holds `config.json`, `params/` (Orbax), `tokenizer/` and `history.json`.
+A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `history.json` and the record of their
+checksums, `checksums.json` (see `headjax.core.integrity`), with which they are compared whenever they are read.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from headjax.core import integrity
 from headjax.core import tensors as declared
 from headjax.core.arguments import checked
 from headjax.core.errors import CheckpointError, DataError
-from headjax.core.files import check_sizes, first_line, write_directory, write_sizes
+from headjax.core.files import first_line, write_directory
 from headjax.core.serialize import from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import MeshConfig
@@ -179,7 +181,7 @@ def save(model: Model, path: str | Path) -> None:
         )
         with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
             checkpointer.save(folder.absolute() / "params", args=ocp.args.PyTreeSave(params))
-        write_sizes(folder / "params")
+        integrity.write_record(folder)
 
     write_directory(Path(path), write, marker="history.json")
 
@@ -193,17 +195,17 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
 
     Raises:
         CheckpointError: not a model directory, or files that cannot be read.
+        DamagedError: a file is not as it was written.
         ConfigError: a config that describes no model.
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
     folder = Path(path)
     config = load_model_config(folder)
-    history = _read_json(folder / "history.json")
-    config = with_class_names(config, remembered_names(history))
-    tokenizer = None
-    if (folder / "tokenizer").is_dir():
-        tokenizer = Tokenizer.load(folder / "tokenizer")
-    return Model(config, _load_params(config, folder / "params", mesh), tuple(history), tokenizer)
+    with integrity.checking(folder), integrity.checking(folder / "params"):  # the latter of an earlier headjax
+        history = _read_json(folder / "history.json")
+        config = with_class_names(config, remembered_names(history))
+        tokenizer = Tokenizer.load(folder / "tokenizer") if (folder / "tokenizer").is_dir() else None
+        return Model(config, _load_params(config, folder / "params", mesh), tuple(history), tokenizer)
 
 
 def load_model_config(path: str | Path) -> ModelConfig:
@@ -211,12 +213,14 @@ def load_model_config(path: str | Path) -> ModelConfig:
 
     Raises:
         CheckpointError: not a model directory, or one of a newer layout.
+        DamagedError: its `config.json` is not as it was written.
         ConfigError: a config that describes no model.
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
         hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
         raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
+    integrity.check(folder, ["config.json"])
     data = _read_json(folder / "config.json")
     if isinstance(data, dict) and "model_type" in data:
         raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
@@ -242,7 +246,6 @@ def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str
 
     if not path.is_dir():
         raise CheckpointError(f"{path}: missing")
-    check_sizes(path)
     tensors = config.tensors()
     together = ocp.options.MultiprocessingOptions() if mesh is not None else _this_process_alone()
     mesh = MeshConfig().build(jax.local_devices()[:1]) if mesh is None else mesh

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import jax
 
-from headjax.core.errors import CheckpointError, HeadjaxError
-from headjax.core.files import check_sizes, first_line, write_file, write_sizes
+from headjax.core import integrity
+from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
+from headjax.core.files import first_line, write_file
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import is_first, on_first, wait_for_all
 from headjax.mesh.mesh import MeshConfig
@@ -38,7 +42,8 @@ SEEN_WITHIN = 30.0
 class Checkpoints:
     """Checkpoints under `workdir/checkpoints`, written asynchronously, the latest few kept.
 
-    A checkpoint counts only once it is complete, so that a run killed while saving goes on from the one before.
+    A checkpoint counts only once it is complete, so that a run killed while saving goes on from the one before. Its
+    files' checksums are then recorded beside it (`headjax.core.integrity`), and compared before it is restored.
     """
 
     def __init__(self, workdir: Path, keep: int) -> None:
@@ -57,6 +62,8 @@ class Checkpoints:
             },
         )
         self._unrecorded: int | None = None
+        self._recorder = ThreadPoolExecutor(1)
+        self._recording: Future[None] | None = None
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -64,8 +71,11 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._finish()
-        self._manager.close()
+        try:
+            self._finish()
+        finally:
+            self._recorder.shutdown()
+            self._manager.close()
 
     @property
     def latest(self) -> int | None:
@@ -94,23 +104,25 @@ class Checkpoints:
         self._unrecorded = step
 
     def record_complete(self) -> None:
-        """Record the sizes of the last checkpoint's files once it is complete.
+        """Begin to record the checksums of the last checkpoint's files once it is complete, in a thread beside.
 
         Called between steps, so that a run that is killed has the record of the checkpoint that it goes on from.
         """
         if self._unrecorded is None or not (self.path / str(self._unrecorded)).is_dir():
             return
         if is_first():
-            write_sizes(self.path / str(self._unrecorded))
+            self._recording = self._recorder.submit(integrity.write_record, self.path / str(self._unrecorded))
         self._unrecorded = None
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """Return a checkpoint's state, on the target's shardings, and its position in the data.
 
         Raises:
-            CheckpointError: files that are truncated or do not fit the target.
+            DamagedError: a file is not as it was written, or, in a checkpoint without checksums, cannot be restored.
+            CheckpointError: intact files that do not fit the target.
         """
-        check_sizes(self.path / str(step))
+        path = self.path / str(step)
+        self._check(path)
         args = self._ocp.args
         places = self._ocp.checkpoint_utils.construct_restore_args(target)
         state = args.PyTreeRestore(target, restore_args=places)
@@ -118,13 +130,66 @@ class Checkpoints:
         try:
             restored = self._manager.restore(step, args=composite)
         except Exception as error:
-            raise CheckpointError(f"{self.path / str(step)}: cannot be restored ({first_line(error)})") from None
+            intact = (path / integrity.RECORD).is_file() or jax.process_count() > 1
+            kind = CheckpointError if intact else DamagedError
+            raise kind(f"{path}: cannot be restored ({first_line(error)})") from None
         return restored["state"], restored["position"]
 
+    def restore_newest(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
+        """Return state and position of the newest intact checkpoint; None without any. All processes call it together.
+
+        Damaged ones that are newer are kept aside, in `checkpoints.damaged`, with a warning that names the damage.
+
+        Raises:
+            DamagedError: there are checkpoints, and none is intact.
+            CheckpointError: intact files that do not fit the target.
+        """
+        damaged: list[tuple[int, DamagedError]] = []
+        for step in reversed(self.steps):
+            try:
+                restored = self.restore(step, target)
+            except DamagedError as error:
+                damaged.append((step, error))
+                continue
+            for other, damage in damaged:
+                aside = self._set_aside(other)
+                if is_first():
+                    warnings.warn(
+                        f"{damage}; going on from step {step}, the damaged one is kept in {aside}", stacklevel=2
+                    )
+            return restored
+        if damaged:
+            raise damaged[0][1]
+        return None
+
+    def _check(self, path: Path) -> None:
+        """Compare a checkpoint with its record; the first process reads the files, and all learn of damage."""
+        try:
+            on_first(lambda: integrity.check(path))
+        except HeadjaxError as error:
+            if is_first():
+                raise
+            raise DamagedError(str(error)) from None
+
+    def _set_aside(self, step: int) -> Path:
+        """Move a checkpoint out of the way and return its new path. All processes call this together."""
+        folder = self.path.with_name(f"{self.path.name}.damaged")
+        aside = next(path for count in itertools.count() if not (path := folder / f"{step}{'+' * count}").exists())
+        wait_for_all("damaged checkpoint found")
+        if is_first():
+            folder.mkdir(exist_ok=True)
+            (self.path / str(step)).rename(aside)
+        wait_for_all("damaged checkpoint set aside")
+        self._manager.reload()
+        return aside
+
     def _finish(self) -> None:
-        """Wait for the checkpoint that is being written."""
+        """Wait for the checkpoint that is being written, and for its record."""
         self._manager.wait_until_finished()
         self.record_complete()
+        if self._recording is not None:
+            recording, self._recording = self._recording, None
+            recording.result()
 
 
 def rank(metrics: Mapping[str, float], headline: str, higher_is_better: bool) -> tuple[float, float]:

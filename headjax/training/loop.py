@@ -124,10 +124,9 @@ class Training:
     evaluate: Validation
     held_steps: int
 
-    def restore(self, checkpoints: Checkpoints, step: int) -> tuple[TrainState, dict[str, Any]]:
-        """Return a checkpoint's state, laid out as this run does, and its position in the data."""
-        target = abstract_state(self.model, self.optimizer, self.mesh, self.config.sharding)
-        return checkpoints.restore(step, target)
+    def target(self) -> TrainState:
+        """Return shapes, types and places of the state, onto which checkpoints are restored."""
+        return abstract_state(self.model, self.optimizer, self.mesh, self.config.sharding)
 
 
 def train(
@@ -159,7 +158,7 @@ def train(
     Raises:
         ConfigError: fields that do not fit together, or the mesh.
         DataError: data that cannot be used.
-        CheckpointError: the workdir holds another run or unreadable checkpoints.
+        CheckpointError: the workdir holds another run, or checkpoints of which none is intact.
         HeadjaxError: the workdir cannot be written, or not all processes see it.
     """
     workdir = local_folder(workdir)
@@ -195,7 +194,7 @@ def train(
             if diverged is None and int(state.step) >= config.steps:
                 final = evaluate(config.steps, state.params)
         if diverged is not None and checkpoints.latest is not None:
-            state, _ = run.restore(checkpoints, checkpoints.latest)
+            state, _ = checkpoints.restore(checkpoints.latest, run.target())
     model = _trained(run, past, state.params, int(state.step), final)
     return _result(run, workdir, model, best, recorder.tokens_per_second, diverged)
 
@@ -236,10 +235,11 @@ def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
 
 
 def _first_state(run: Training, start: Start, feed: Feed, checkpoints: Checkpoints, workdir: Path) -> TrainState:
-    """Return the last checkpoint's state, and move the feed to its position; without a checkpoint, a fresh state."""
-    if checkpoints.latest is None:
+    """Return the last intact checkpoint's state, and move the feed to its position; without any, a fresh state."""
+    restored = checkpoints.restore_newest(run.target())
+    if restored is None:
         return starting_state(run.config, start, run.optimizer, run.mesh, run.data.train, workdir)
-    state, position = run.restore(checkpoints, checkpoints.latest)
+    state, position = restored
     feed.go_to(position, workdir)
     return state
 

@@ -128,7 +128,7 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     steps = [int(re.search(r"interrupted after step (\d+)", log.read_text())[1]) for log in logs]
     assert steps[0] == steps[1]
     assert killed_at < steps[0] < STEPS
-    assert (workdir / "checkpoints" / str(steps[0]) / "sizes.json").exists()
+    assert (workdir / "checkpoints" / str(steps[0]) / "checksums.json").exists()
     assert list((workdir / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
 
     fsdp = load_config(str(config), ["--config.mesh.data=2", "--config.mesh.fsdp=4"])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from headjax.attention import Collaborative, MultiHead, NoHeads
-from headjax.core.errors import CheckpointError, ConfigError, ParameterError
+from headjax.core import integrity
+from headjax.core.errors import CheckpointError, ConfigError, DamagedError, ParameterError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
 from headjax.heads.head_id import HeadId
@@ -72,10 +73,16 @@ def test_loads_onto_a_mesh(saved):
     np.testing.assert_array_equal(query, model.params["decoder"]["layers_0_0"]["attention"]["query"])
 
 
+def write_config(path, text):
+    """Write another config into a model directory, as if the model had been saved with it."""
+    (path / "config.json").write_text(text)
+    integrity.write_record(path)
+
+
 def edit_config(path, change):
     data = json.loads((path / "config.json").read_text())
     change(data["model"])
-    (path / "config.json").write_text(json.dumps(data))
+    write_config(path, json.dumps(data))
 
 
 def test_missing_extra_and_wrongly_shaped_arrays_name_their_path(copy):
@@ -97,10 +104,10 @@ def test_unusable_configs_are_one_line(copy):
     edit_config(copy, lambda model: model.update(widht=3))
     with pytest.raises(ConfigError, match=r"config\.json\.widht: unknown field 'widht'; did you mean 'width'\?$"):
         load_model_config(copy)
-    (copy / "config.json").write_text('{"model": ')
+    write_config(copy, '{"model": ')
     with pytest.raises(CheckpointError, match=r"config\.json: cannot be read"):
         load_model_config(copy)
-    (copy / "config.json").write_text("{}")
+    write_config(copy, "{}")
     with pytest.raises(CheckpointError, match=r"not a headjax config"):
         load_model_config(copy)
     with pytest.raises(CheckpointError, match=r"not a model directory \(it has no config\.json\)$"):
@@ -120,8 +127,36 @@ def test_truncated_parameters_are_one_line(copy):
     with pytest.raises(CheckpointError, match=r"params/d/\w+: has \d+ bytes instead of \d+; truncated\?$"):
         load(copy)
     shutil.rmtree(copy / "params")
+    with pytest.raises(DamagedError, match=r"params/\S+: missing$"):
+        load(copy)
+    (copy / "checksums.json").unlink()
     with pytest.raises(CheckpointError, match=r"params: missing$"):
         load(copy)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_flipped_bits_of_every_file_are_found_and_named(seed, copy):
+    """A model that differs by a bit from the one that was saved is never returned."""
+    rng = np.random.default_rng(seed)
+    files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.name != "checksums.json"]
+    assert {"config.json", "history.json", "_METADATA"} <= {path.name for path in files}
+    for file in files:
+        content = file.read_bytes()
+        bit = int(rng.integers(8 * len(content))) if content else 0
+        flipped = bytearray(content or b"0")
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        with pytest.raises(DamagedError) as caught:
+            load(copy)
+        assert str(caught.value).startswith(f"{file}: ")
+        file.write_bytes(content)
+    load(copy)
+
+
+def test_a_directory_without_checksums_is_read(saved, copy):
+    """As every earlier headjax wrote them."""
+    (copy / "checksums.json").unlink()
+    assert load(copy).history == saved[0].history
 
 
 def test_saving_replaces_a_model_but_nothing_else(saved, copy, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from headjax.core.errors import CheckpointError
+from headjax.core.errors import CheckpointError, DamagedError
 from headjax.mesh.mesh import MeshConfig
 from headjax.training.checkpoints import SHARED_FROM, BestModel, Checkpoints
 from headjax.training.state import TrainState
@@ -21,12 +21,40 @@ def state():
     return TrainState(jnp.int32(1), {"weight": jnp.ones((64, 64))}, {"moment": jnp.zeros((64, 64))})
 
 
-def complete(checkpoints, step, seconds=60):
-    """Waits until a checkpoint stands under its name, as steps of training go by."""
+def wait_for(path, seconds=60):
+    """Wait until something stands under its name, as steps of training go by."""
     end = time.monotonic() + seconds
-    while not (checkpoints.path / str(step)).is_dir():
+    while not path.exists():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def complete(checkpoints, step):
+    wait_for(checkpoints.path / str(step))
+
+
+def recorded(checkpoints, step):
+    wait_for(checkpoints.path / str(step) / "checksums.json")
+
+
+def flip(file, position=-1):
+    """Flip a bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[position] ^= 16
+    file.write_bytes(content)
+
+
+def files_of(checkpoint):
+    return [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != "checksums.json"]
+
+
+@pytest.fixture
+def three(state, tmp_path):
+    """A workdir with the checkpoints of steps 1, 2 and 3."""
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
+    return tmp_path
 
 
 def test_a_run_that_is_killed_has_the_record_of_its_last_checkpoint(state, tmp_path):
@@ -36,7 +64,7 @@ def test_a_run_that_is_killed_has_the_record_of_its_last_checkpoint(state, tmp_p
             checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
             complete(checkpoints, step)
             checkpoints.record_complete()
-            assert (checkpoints.path / str(step) / "sizes.json").exists()
+            recorded(checkpoints, step)
         restored, position = checkpoints.restore(2, state)
         assert int(restored.step) == position["batch"] == 2
         files = [path for path in (checkpoints.path / "2" / "state").rglob("*") if path.is_file()]
@@ -44,6 +72,67 @@ def test_a_run_that_is_killed_has_the_record_of_its_last_checkpoint(state, tmp_p
         largest.write_bytes(largest.read_bytes()[:-1])
         with pytest.raises(CheckpointError, match=f"{largest}: .*truncated"):
             checkpoints.restore(2, state)
+
+
+def test_flipped_bits_of_every_file_of_a_checkpoint_are_found(state, three):
+    """Neither another state nor another position in the data is ever restored; the record itself is left out here."""
+    files = files_of(three / "checkpoints" / "3")
+    assert any("position" in path.parts for path in files)
+    with Checkpoints(three, keep=3) as checkpoints:
+        for file in files:
+            content = file.read_bytes()
+            flip(file) if content else file.write_bytes(b"0")
+            with pytest.raises(DamagedError) as caught:
+                checkpoints.restore(3, state)
+            assert str(caught.value).startswith(f"{file}: ")
+            file.write_bytes(content)
+        assert checkpoints.restore(3, state)[1] == {"batch": 3}
+
+
+def test_the_newest_intact_checkpoint_is_restored_and_damaged_ones_are_kept_aside(state, three):
+    damaged = [max(files_of(three / "checkpoints" / step), key=lambda path: path.stat().st_size) for step in "23"]
+    for file in damaged:
+        flip(file)
+    with Checkpoints(three, keep=3) as checkpoints:
+        with pytest.warns(UserWarning, match="going on from step 1") as caught:
+            restored, position = checkpoints.restore_newest(state)
+        assert int(restored.step) == position["batch"] == 1
+        for warning, file in zip(caught, reversed(damaged), strict=True):
+            assert re.match(
+                f"{file}: damaged.*going on from step 1, .* kept in .*checkpoints.damaged", str(warning.message)
+            )
+        assert checkpoints.steps == [1]
+        # The run comes to these steps again.
+        checkpoints.save(2, state._replace(step=jnp.int32(2)), {"batch": 2})
+    assert sorted(path.name for path in (three / "checkpoints.damaged").iterdir()) == ["2", "3"]
+    with Checkpoints(three, keep=3) as checkpoints:
+        assert int(checkpoints.restore_newest(state)[0].step) == 2
+
+
+def test_without_an_intact_checkpoint_nothing_is_restored_or_moved(state, three):
+    for step in "123":
+        flip(next(iter(files_of(three / "checkpoints" / step))))
+    with Checkpoints(three, keep=3) as checkpoints:
+        with pytest.raises(DamagedError, match="checkpoints/3/"):
+            checkpoints.restore_newest(state)
+        assert checkpoints.steps == [1, 2, 3]
+    with Checkpoints(three / "new", keep=3) as checkpoints:
+        assert checkpoints.restore_newest(state) is None
+
+
+def test_checkpoints_without_checksums_are_restored_or_passed_over(state, three):
+    """As an earlier headjax, or a run that was killed at that moment, left them."""
+    for step in "123":
+        (three / "checkpoints" / step / "checksums.json").unlink()
+    with Checkpoints(three, keep=3) as checkpoints:
+        assert checkpoints.restore_newest(state)[1] == {"batch": 3}
+    for file in files_of(three / "checkpoints" / "3" / "state"):
+        file.write_bytes(b"")
+    with (
+        Checkpoints(three, keep=3) as checkpoints,
+        pytest.warns(UserWarning, match="checkpoints/3: cannot be restored"),
+    ):
+        assert checkpoints.restore_newest(state)[1] == {"batch": 2}
 
 
 def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):

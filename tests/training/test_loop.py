@@ -120,7 +120,7 @@ def test_a_run_stopped_by_sigterm_goes_on_bit_for_bit(step, uninterrupted, data,
         # The signal is seen after the step in flight, at the latest one step later.
         assert stopped.steps in (step, step + 1)
         assert stopped.path is None
-        assert (tmp_path / "checkpoints" / str(stopped.steps) / "sizes.json").exists()
+        assert (tmp_path / "checkpoints" / str(stopped.steps) / "checksums.json").exists()
         continued = train(config(), tmp_path, data=data)
     assert signal.getsignal(signal.SIGTERM) is before
     assert continued.finished
@@ -278,13 +278,16 @@ def test_a_run_is_known_again_by_a_newer_headjax(uninterrupted, tmp_path):
         check_workdir(tmp_path, train_config(config()))
 
 
-def test_a_truncated_checkpoint_is_named(uninterrupted, data, tmp_path):
-    _, workdir = uninterrupted
+def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(uninterrupted, data, tmp_path):
+    whole, workdir = uninterrupted
     shutil.copytree(workdir, tmp_path / "copy")
     for file in (tmp_path / "copy" / "checkpoints" / "7" / "state" / "d").iterdir():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with one_device(), pytest.raises(CheckpointError, match=r"checkpoints/7/state/d/\w+: has \d+ bytes instead of"):
-        train(config(), tmp_path / "copy", data=data)
+    with one_device(), pytest.warns(UserWarning, match=r"checkpoints/7/state/d/\w+: has .* going on from step 6"):
+        again = train(config(), tmp_path / "copy", data=data)
+    assert_equal(again.model.params, whole.model.params)
+    assert again.metrics == whole.metrics
+    assert (tmp_path / "copy" / "checkpoints.damaged" / "7").is_dir()
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(data, tmp_path):

@@ -1,0 +1,222 @@
+"""Integrity of folders: a record of every file's size and checksums, written once and compared whenever it is read.
+
+A record is the file `checksums.json` of a folder. It has the size of each file below it and the CRC-32 of each of its
+blocks of 64 MiB, so that several threads share a large file. Folders of earlier versions have sizes alone
+(`sizes.json`) or no record, and are read all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.files import write_file
+
+RECORD = "checksums.json"
+SIZES = "sizes.json"
+"""Record of an earlier headjax."""
+
+FORMAT = 1
+"""Version of the record; a reader refuses a newer one."""
+
+BLOCK = 2**26
+"""Bytes of a file that one checksum is of."""
+
+AT_ONCE = 2**20
+"""Bytes that are read at once. Files no larger than this are compared before anything else is done with a folder."""
+
+THREADS = min(4, os.cpu_count() or 1)
+
+
+class Entry(NamedTuple):
+    """Entry of a file in a record.
+
+    Attributes:
+        size: in bytes.
+        sums: CRC-32 of its blocks, as hexadecimal digits; None where the record has sizes alone.
+    """
+
+    size: int
+    sums: tuple[str, ...] | None
+
+
+class Damage(NamedTuple):
+    """A file that is not as it was written.
+
+    Attributes:
+        file: its path.
+        problem: the difference, in a few words.
+    """
+
+    file: Path
+    problem: str
+
+
+def write_record(folder: Path) -> None:
+    """Record size and checksums of every file below a folder that is complete.
+
+    Raises:
+        HeadjaxError: the record cannot be written.
+    """
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / RECORD
+    }
+    with ThreadPoolExecutor(THREADS) as pool:
+        sums = {
+            name: [pool.submit(_sum, path, start) for start in _starts(path.stat().st_size)]
+            for name, path in files.items()
+        }
+        entries = {
+            name: {"bytes": path.stat().st_size, "crc32": [each.result() for each in sums[name]]}
+            for name, path in files.items()
+        }
+    record = {"format": FORMAT, "files": entries, "crc32": _sum_of_entries(entries)}
+    write_file(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def read_record(folder: Path) -> dict[str, Entry] | None:
+    """Return a folder's record: entries by the path below the folder; None for a folder without one.
+
+    Raises:
+        DamagedError: the record itself is damaged.
+        CheckpointError: its format is newer than this headjax reads.
+    """
+    path = folder / RECORD
+    if not path.is_file():
+        return _read_sizes(folder / SIZES)
+    data = _read_object(path)
+    if isinstance(data.get("format"), int) and data["format"] > FORMAT:
+        raise CheckpointError(f"{path}: format {data['format']} is newer than this headjax reads ({FORMAT})")
+    entries = data.get("files")
+    if not isinstance(entries, dict) or data.get("crc32") != _sum_of_entries(entries):
+        raise DamagedError(f"{path}: damaged, it does not fit its own checksum")
+    return {name: Entry(entry["bytes"], tuple(entry["crc32"])) for name, entry in entries.items()}
+
+
+def damages(folder: Path) -> Iterator[Damage]:
+    """Yield the files of a folder that are missing, cut, longer or changed; none for a folder without a record.
+
+    Raises:
+        CheckpointError: the record is damaged or too new.
+    """
+    entries = read_record(folder) or {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda name: _compare(folder / name, entries[name]), entries)
+        yield from (damage for damage in found if damage is not None)
+
+
+def check(folder: Path, names: Collection[str] | None = None) -> None:
+    """Compare a folder with its record; without a record nothing is known and nothing is compared.
+
+    Args:
+        folder: the folder that holds the record.
+        names: compare these files alone, by their paths below the folder.
+
+    Raises:
+        DamagedError: a file is missing, has another size or other bytes; the message names it.
+        CheckpointError: the record's format is too new.
+    """
+    with checking(folder, names):
+        pass
+
+
+@contextlib.contextmanager
+def checking(folder: Path, names: Collection[str] | None = None) -> Iterator[None]:
+    """Compare a folder with its record while it is read, see `check`.
+
+    Sizes and small files are compared before the body begins, large ones by threads beside it. Where the body fails
+    and a file turns out to be damaged, that damage is the error.
+    """
+    entries = read_record(folder) or {}
+    chosen = {name: entry for name, entry in entries.items() if names is None or name in names}
+    large = {name: entry for name, entry in chosen.items() if entry.sums is not None and entry.size > AT_ONCE}
+    for name, entry in chosen.items():
+        _refuse(_compare(folder / name, entry._replace(sums=None) if name in large else entry))
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        running = [
+            pool.submit(_compare_block, folder / name, entry, block)
+            for name, entry in large.items()
+            for block in range(len(entry.sums or ()))
+        ]
+        try:
+            yield
+        finally:
+            for each in running:
+                _refuse(each.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _refuse(damage: Damage | None) -> None:
+    if damage is not None:
+        raise DamagedError(f"{damage.file}: {damage.problem}") from None
+
+
+def _compare(path: Path, entry: Entry) -> Damage | None:
+    """Return the damage of a file; None for an intact one."""
+    if not path.is_file():
+        return Damage(path, "missing")
+    size = path.stat().st_size
+    if size != entry.size:
+        return Damage(path, f"has {size} bytes instead of {entry.size}; truncated?")
+    found = (_compare_block(path, entry, block) for block in range(len(entry.sums or ())))
+    return next((damage for damage in found if damage is not None), None)
+
+
+def _compare_block(path: Path, entry: Entry, block: int) -> Damage | None:
+    try:
+        found = _sum(path, block * BLOCK)
+    except OSError as error:
+        return Damage(path, f"cannot be read ({error.strerror})")
+    if entry.sums is None or found == entry.sums[block]:
+        return None
+    end = min((block + 1) * BLOCK, entry.size)
+    return Damage(path, f"damaged: bytes {block * BLOCK} to {end} differ from their checksum in {RECORD}")
+
+
+def _starts(size: int) -> range:
+    """Return where the blocks of a file begin."""
+    return range(0, size, BLOCK)
+
+
+def _sum(path: Path, start: int) -> str:
+    """Return the CRC-32 of the block of a file that begins at `start`."""
+    buffer, found, left = memoryview(bytearray(AT_ONCE)), 0, BLOCK
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while left and (count := file.readinto(buffer[: min(left, AT_ONCE)])):
+            found, left = zlib.crc32(buffer[:count], found), left - count
+    return f"{found:08x}"
+
+
+def _sum_of_entries(entries: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(entries, sort_keys=True).encode()):08x}"
+
+
+def _read_sizes(path: Path) -> dict[str, Entry] | None:
+    if not path.is_file():
+        return None
+    sizes = _read_object(path)
+    if not all(isinstance(size, int) for size in sizes.values()):
+        raise DamagedError(f"{path}: damaged, it holds something else than sizes")
+    return {name: Entry(size, None) for name, size in sizes.items()}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"{path}: cannot be read ({type(error).__name__})") from None
+    if not isinstance(data, dict):
+        raise DamagedError(f"{path}: damaged, it is no JSON object")
+    return data

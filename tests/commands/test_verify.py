@@ -1,0 +1,55 @@
+"""`headjax verify`: damage is named, and a folder that cannot be compared is not called intact."""
+
+import json
+
+import pytest
+
+from headjax.cli import main
+from headjax.core import integrity
+from tests.test_cli import error_of
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A workdir in small: a model directory and two checkpoints, the later of which has no record yet."""
+    for name in ("model/history.json", "model/params/d/x", "checkpoints/1/_CHECKPOINT_METADATA"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"content of {name}")
+    for name in ("model", "checkpoints/1"):
+        integrity.write_record(tmp_path / name)
+    (tmp_path / "checkpoints" / "2").mkdir()
+    (tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA").write_text("")
+    return tmp_path
+
+
+def verify(capsys, folder):
+    code = main(["verify", str(folder), "--json", "-"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_an_intact_folder(folder, capsys):
+    code, found = verify(capsys, folder)
+    assert code == 0
+    assert (found["files"], found["damaged"]) == (3, [])
+    names = ("model/history.json", "model/params/d/x", "checkpoints/1/_CHECKPOINT_METADATA")
+    assert found["bytes"] == sum(len(f"content of {name}") for name in names)
+    assert found["without_checksums"] == [str(folder / "checkpoints" / "2")]
+
+
+def test_every_damaged_file_is_named(folder, capsys):
+    (folder / "model" / "history.json").write_text("Content of model/history.json")
+    (folder / "checkpoints" / "1" / integrity.RECORD).write_text("{")
+    code, found = verify(capsys, folder)
+    assert code == 2
+    assert {entry["file"] for entry in found["damaged"]} == {
+        str(folder / "model" / "history.json"),
+        str(folder / "checkpoints" / "1" / integrity.RECORD),
+    }
+    assert "differ from their checksum" in found["damaged"][1]["problem"]
+    assert main(["verify", str(folder / "model")]) == 2
+    assert f"1 of 2 files damaged: {folder / 'model' / 'history.json'}" in capsys.readouterr().out
+
+
+def test_a_folder_without_records_is_not_called_intact(tmp_path, capsys):
+    assert error_of(capsys, "verify", str(tmp_path)).startswith(f"{tmp_path}: nothing to compare with")
+    assert error_of(capsys, "verify", str(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: no such folder"

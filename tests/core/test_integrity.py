@@ -1,0 +1,120 @@
+"""Records of folders: every changed byte is found and named, and folders of earlier versions are still read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from headjax.core import integrity
+from headjax.core.errors import CheckpointError, DamagedError
+
+CONTENTS = {"config.json": b'{"width": 4}\n', "params/d/data": bytes(range(256)), "params/empty": b""}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, content in CONTENTS.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    integrity.write_record(tmp_path)
+    return tmp_path
+
+
+def read(folder):
+    """A folder's record; None where it is refused."""
+    try:
+        return integrity.read_record(folder)
+    except CheckpointError:
+        return None
+
+
+def test_an_intact_folder_passes_with_files_of_the_users_beside(folder):
+    (folder / "notes.txt").write_text("mine")
+    integrity.check(folder)
+    assert list(integrity.damages(folder)) == []
+    assert integrity.read_record(folder).keys() == CONTENTS.keys()
+
+
+def test_every_flipped_bit_of_a_file_is_named(folder):
+    rng = np.random.default_rng(0)
+    for name, content in CONTENTS.items():
+        for bit in rng.permutation(8 * len(content))[:100]:
+            flipped = bytearray(content)
+            flipped[bit // 8] ^= 1 << bit % 8
+            (folder / name).write_bytes(flipped)
+            with pytest.raises(DamagedError, match=rf"{name}: damaged: bytes 0 to {len(content)} differ from"):
+                integrity.check(folder)
+        (folder / name).write_bytes(content)
+    integrity.check(folder)
+
+
+def test_missing_cut_and_longer_files_are_named(folder):
+    data, content = folder / "params/d/data", CONTENTS["params/d/data"]
+    for changed, problem in ((content[:-1], "has 255 bytes instead of 256"), (content + b"0", "has 257 bytes")):
+        data.write_bytes(changed)
+        with pytest.raises(DamagedError, match=f"params/d/data: {problem}"):
+            integrity.check(folder)
+    data.unlink()
+    with pytest.raises(DamagedError, match="params/d/data: missing"):
+        integrity.check(folder)
+    integrity.check(folder, ["config.json"])
+    assert [damage.file for damage in integrity.damages(folder)] == [data]
+
+
+def test_every_flipped_bit_of_the_record_is_found_or_harmless(folder):
+    """A changed record never lets a changed file pass, and is not taken for damage of another file."""
+    record, content = folder / integrity.RECORD, (folder / integrity.RECORD).read_bytes()
+    expected, refused = integrity.read_record(folder), 0
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        record.write_bytes(flipped)
+        found = read(folder)
+        assert found in (expected, None)
+        refused += found is None
+    assert refused > 4 * len(content)
+
+
+def test_a_newer_record_is_refused(folder):
+    record = folder / integrity.RECORD
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 2}))
+    with pytest.raises(CheckpointError, match=r"checksums\.json: format 2 is newer than this headjax reads \(1\)$"):
+        integrity.check(folder)
+
+
+def test_large_files_are_compared_block_by_block_while_the_body_reads(folder, monkeypatch):
+    monkeypatch.setattr(integrity, "BLOCK", 50)
+    monkeypatch.setattr(integrity, "AT_ONCE", 20)
+    integrity.write_record(folder)
+    data = bytearray(CONTENTS["params/d/data"])
+    assert len(integrity.read_record(folder)["params/d/data"].sums) == 6
+    integrity.check(folder)
+    data[120] ^= 1
+    (folder / "params/d/data").write_bytes(data)
+    with (
+        pytest.raises(DamagedError, match="params/d/data: damaged: bytes 100 to 150 differ"),
+        integrity.checking(folder),
+    ):
+        read.append(True)
+    assert read
+    # Damage explains whatever else goes wrong on reading it.
+    with pytest.raises(DamagedError, match="params/d/data"), integrity.checking(folder):
+        raise KeyError("of the reader")
+    data[120] ^= 1
+    (folder / "params/d/data").write_bytes(data)
+    with pytest.raises(KeyError, match="of the reader"), integrity.checking(folder):
+        raise KeyError("of the reader")
+
+
+def test_sizes_of_an_earlier_headjax_are_compared(folder):
+    sizes = {name: len(content) for name, content in CONTENTS.items()}
+    (folder / integrity.RECORD).rename(folder / "aside")
+    integrity.check(folder)
+    (folder / integrity.SIZES).write_text(json.dumps(sizes))
+    integrity.check(folder)
+    (folder / "params/d/data").write_bytes(b"short")
+    with pytest.raises(DamagedError, match="params/d/data: has 5 bytes instead of 256; truncated"):
+        integrity.check(folder)
+    (folder / integrity.SIZES).write_text('{"config.json": "x"}')
+    with pytest.raises(DamagedError, match=r"sizes\.json: damaged"):
+        integrity.check(folder)
