@@ -2,8 +2,8 @@
 
 There is one module class for each formulation, made from its config: `MultiHeadAttention`, `GroupedAttention`,
 `CollaborativeAttention`, `LatentAttention`, `TuckerAttention`, `TalkingAttention`, `GatedAttention`,
-`CompressedAttention`. A formulation that
-is registered with `headjax.core.serialize.kind` gets its class without a line here.
+`CompressedAttention`, `SharedRotaryAttention`. A formulation that is registered with `headjax.core.serialize.kind` gets
+its class without a line here.
 
     import headjax.flax
     from flax import nnx

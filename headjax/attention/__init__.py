@@ -10,6 +10,7 @@ from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.operands import Attended, Dropout, Mask
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved
+from headjax.attention.shared_rotary import SharedRotary
 from headjax.attention.talking import Talking
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
+    "SharedRotary",
     "Talking",
     "Tucker",
     "attend",

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.formulation import Attention, KeyValues, NoHeads
 from headjax.attention.operands import Attended
 from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -17,7 +17,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Positive, Size
 from headjax.core.norms import Norm, declare_small
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
+from headjax.core.tensors import Params, Tensors, take_heads
 
 
 @kind("multi_head")
@@ -163,17 +163,25 @@ class Grouped(HeadSizes, Attention):
         return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
 
     def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query = self.queries(params, inputs, call)
+        key, value = self.read(key_values["key"]), self.read(key_values["value"])
+        return call(query, key, value, scale=self.logit_scale)
+
+    def queries(self, params: Params, inputs: jax.Array, call: Call) -> jax.Array:
+        """Return the queries `[batch, query, heads, head_dim]`, normalised and turned."""
         query = into_heads(inputs, params["query"], params.get("query_bias"))
         if self.query_norm is not None:
             query = self.query_norm(params["query_norm"], query)
         if self.rotary is not None:
             query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
-        key, value = key_values["key"], key_values["value"]
-        if self.kv_index is not None:
-            # Kernels know only equal groups, so unequal ones are read out: one key and value head per query head.
-            index = jnp.asarray(self.kv_index)
-            key, value = jnp.take(key, index, axis=2), jnp.take(value, index, axis=2)
-        return call(query, key, value, scale=self.logit_scale)
+        return query
+
+    def read(self, stored: jax.Array) -> jax.Array:
+        """Return keys or values `[batch, key, kv_heads, dim]` in the form that kernels take.
+
+        Kernels know only equal groups, so unequal ones are read out: one key and value head per query head.
+        """
+        return stored if self.kv_index is None else jnp.take(stored, jnp.asarray(self.kv_index), axis=2)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))
@@ -188,22 +196,27 @@ class Grouped(HeadSizes, Attention):
     def keep_heads(
         self, params: Params, heads: Sequence[int], width: int, memory_width: int
     ) -> tuple[Attention, Params]:
-        config, kept = super().keep_heads(params, heads, width, memory_width)
-        if not isinstance(config, Grouped):
-            return config, kept
-        read = jnp.asarray(self._read_by(heads))
-        taken = {name: jnp.take(kept[name], read, axis=axis) for name, axis in _KV_TENSORS.items() if name in kept}
-        return config, kept | taken
+        if not heads:
+            return NoHeads.from_params(params)
+        return self.with_heads(heads), self.take(self.tensors(width, memory_width), params, heads)
+
+    def take(self, tensors: Tensors, params: Params, heads: Sequence[int]) -> Params:
+        """Return the declared parameters of these query heads, and of the key and value heads that they read."""
+        kept, read = take_heads(tensors, params, heads), jnp.asarray(self.read_by(heads))
+        return kept | {
+            name: jnp.take(kept[name], read, axis=axis) for name, axis in _KV_TENSORS.items() if name in kept
+        }
 
     def with_heads(self, heads: Sequence[int]) -> Attention:
-        read = self._read_by(heads)
+        read = self.read_by(heads)
         index: tuple[int, ...] | None = tuple(read.index(self.groups[head]) for head in heads)
         if len(heads) % len(read) == 0 and index == equal_groups(len(heads), len(read)):
             index = None
         ids = tuple(self.ids[head] for head in heads)
         return dataclasses.replace(self, num_heads=len(heads), head_ids=ids, kv_heads=len(read), kv_index=index)
 
-    def _read_by(self, heads: Sequence[int]) -> list[int]:
+    def read_by(self, heads: Sequence[int]) -> list[int]:
+        """Return the key and value heads that these query heads read."""
         return sorted({self.groups[head] for head in heads})
 
 

@@ -114,10 +114,13 @@ class Rotary(Checked, abc.ABC):
         angles = self.angles(positions, vectors.shape[-1])[:, :, None]
         dim = 2 * angles.shape[-1]
         turning, still = vectors[..., :dim].astype(jnp.float32), vectors[..., dim:]
-        first, second = self.split(turning)
-        cos, sin = jnp.cos(angles), jnp.sin(angles)
-        turned = self.join(first * cos - second * sin, first * sin + second * cos)
+        turned = self.join(*self.turn(*self.split(turning), angles))
         return jnp.concatenate([turned.astype(vectors.dtype), still], axis=-1)
+
+    def turn(self, first: jax.Array, second: jax.Array, angles: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Turn pairs (first, second) by angles in radians: (first + i second) e^(i angle), written in real numbers."""
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        return first * cos - second * sin, first * sin + second * cos
 
     @abc.abstractmethod
     def split(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:

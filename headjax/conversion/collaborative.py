@@ -14,6 +14,7 @@ from headjax.attention import Attention, Collaborative, MultiHead, Tucker
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.decomposition import CP, Search, decompose
 from headjax.conversion.products import Products, gram
+from headjax.conversion.shared_rotary import check_shared, share_keys, turns
 from headjax.conversion.target import (
     Converted,
     Site,
@@ -39,6 +40,11 @@ class ToCollaborative(Target):
     function stays the same: the heads' own weights stand side by side, mixed by blocks of ones. Below that size a
     calibrated conversion minimises the error of centred logits, any other the error of the weights.
 
+    Where keys turn with their positions, the layer becomes `SharedRotary`: key heads share complex components at each
+    rotary frequency, in closed form and without new queries. Key and value heads stay grouped, and `shared_dim` counts
+    the numbers that all frequencies' components take, from head_dim to kv_heads * head_dim, where the function stays
+    the same. Normalised keys keep their root mean square exactly.
+
     Attributes:
         shared_dim: Size of the shared queries and keys, at most num_heads * head_dim.
         search: Starts and solver of the decomposition.
@@ -50,11 +56,20 @@ class ToCollaborative(Target):
     search: Search = Search()
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
+        if turns(attention):
+            check_shared(attention, "shared_dim", self.shared_dim)
+            return
         source = multi_head_of(attention)
-        require_no_rotary(source, "collaborative")
         require_rank("shared_dim", self.shared_dim, source.num_heads * source.head_dim, "num_heads * head_dim")
 
+    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        return (attention, params) if turns(attention) else super().prepare(attention, params)
+
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
+        still = iter(self._decomposed([site for site in sites if not turns(site.attention)], seed))
+        return [share_keys(site, self.shared_dim) if turns(site.attention) else next(still) for site in sites]
+
+    def _decomposed(self, sites: Sequence[Site], seed: int) -> list[Converted]:
         found: dict[int, CP] = {}
         for members in same_shapes(sites):
             full = self.shared_dim == sites[members[0]].params["query"][0].size

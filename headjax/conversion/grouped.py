@@ -13,6 +13,7 @@ import numpy as np
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.rotary import Rotary
 from headjax.conversion.calibration import covariance_root
+from headjax.conversion.shared_rotary import fit_turning, turning_losses, turns, turns_whole
 from headjax.conversion.sharing import (
     Align,
     Groups,
@@ -42,7 +43,8 @@ class ToGrouped(Target):
     Pooling methods:
 
     * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
-      and W_V^h W_O^h, in closed form. With rotary embeddings keys are `aligned` and values fitted.
+      and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; keys of which some
+      dimensions do not turn are `aligned`.
     * `aligned`: rotations by generalised Procrustes turn the heads of a group onto each other, which changes nothing
       (W_Q^h R_h, W_K^h R_h; W_V^h R_h, R_h^T W_O^h). Then keys and values are averaged and the mean norm is restored.
       With rotary embeddings queries and keys turn pair by pair.
@@ -107,7 +109,9 @@ def head_distances(site: Site, pooling: str) -> np.ndarray:
     inputs weights both.
     """
     keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
-    if pooling != "fitted" or site.multi_head.rotary is not None:
+    if pooling == "fitted" and turns_whole(site.multi_head):
+        keys = turning_losses(site)
+    elif pooling != "fitted" or turns(site.multi_head):
         keys = _pair_distances(_keys(site), align_keys(site))
     if pooling != "fitted":
         values = _pair_distances(_values(site), orthogonal)
@@ -130,8 +134,9 @@ def rotary_pairs(rotary: Rotary, size: int) -> tuple[tuple[int, int], ...]:
 
 def _fitted(site: Site, groups: Groups, seed: int) -> Params:
     values = fit_value_output(site, groups, site.multi_head.values)
-    if site.multi_head.rotary is not None:
-        return _aligned(site, groups, seed) | values
+    if turns(site.multi_head):
+        keys = fit_turning(site, groups) if turns_whole(site.multi_head) else _aligned(site, groups, seed)
+        return keys | values
     fitted = fit_query_key(site, groups, site.multi_head.head_dim)
     return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
 

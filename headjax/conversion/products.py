@@ -11,7 +11,17 @@ import jax
 import jax.numpy as jnp
 from threadpoolctl import threadpool_limits
 
-from headjax.attention import Attention, Collaborative, Compressed, Gated, Grouped, Latent, MultiHead, Tucker
+from headjax.attention import (
+    Attention,
+    Collaborative,
+    Compressed,
+    Gated,
+    Grouped,
+    Latent,
+    MultiHead,
+    SharedRotary,
+    Tucker,
+)
 from headjax.attention.collaborative import SharedKey
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import kind_of
@@ -114,7 +124,8 @@ def qr_of_both(left: jax.Array, right: jax.Array) -> tuple[tuple[jax.Array, jax.
 def query_key(attention: Attention, params: Params) -> Products:
     """Return the bilinear forms of the logits, x T_h y^T: T_h = scale * W_Q^h W_K^hT or its counterpart.
 
-    Biases are left out. With rotary embeddings the form is the one between equal positions.
+    Biases are left out. With rotary embeddings the form is the one between equal positions. Of the normalisation of
+    queries and keys it has the learned scale; their root mean squares are left out.
 
     Returns:
         Products of `[width, heads, dim]` and `[memory width, heads, dim]` in float32.
@@ -143,6 +154,8 @@ def value_output(attention: Attention, params: Params) -> Products:
     if isinstance(attention, Compressed):
         inner = value_output(attention.inner, params["inner"])
         return inner._replace(left=jnp.einsum("mr,rhv->mhv", params["latent"], inner.left))
+    if isinstance(attention, SharedRotary):
+        return value_output(attention.inner, params["inner"])
     output = jnp.moveaxis(params["output"], 2, 0)
     if isinstance(attention, Grouped):
         return Products(params["value"][:, jnp.asarray(attention.groups)], output)
@@ -165,7 +178,16 @@ def _(attention: MultiHead, params: Params) -> Products:
 
 @_query_key.register
 def _(attention: Grouped, params: Params) -> Products:
-    return Products(params["query"] * attention.logit_scale, params["key"][:, jnp.asarray(attention.groups)])
+    query, key = (
+        params[name] * params[f"{name}_norm"]["scale"][None, None] if f"{name}_norm" in params else params[name]
+        for name in ("query", "key")
+    )
+    return Products(query * attention.logit_scale, key[:, jnp.asarray(attention.groups)])
+
+
+@_query_key.register
+def _(attention: SharedRotary, params: Params) -> Products:
+    return _query_key(attention.inner, attention.as_grouped(params))
 
 
 @_query_key.register

@@ -18,6 +18,7 @@ from headjax.attention.formulation import Attention, NoHeads
 from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import Rotary
+from headjax.attention.shared_rotary import SharedRotary
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten
@@ -176,6 +177,14 @@ def _(attention: Compressed, params: Params) -> PlainHeads:
     latent = np.asarray(params["latent"])
     rebuilt = {name: _product(latent, inner.weights[name]) for name in ("key", "value")}
     return dataclasses.replace(inner, weights=inner.weights | rebuilt)
+
+
+@plain_heads.register
+def _(attention: SharedRotary, params: Params) -> PlainHeads:
+    """Return the heads inside with the components multiplied out for their keys."""
+    if attention.inner.key_norm is not None:
+        raise InexpressibleError("shared components of normalised keys are no grouped attention with other weights")
+    return plain_heads(attention.inner, attention.as_grouped(params))
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:

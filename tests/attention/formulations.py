@@ -7,7 +7,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.attention import Attention, Collaborative, Compressed, Gated, Grouped, Latent, MultiHead, Talking, Tucker
+from headjax.attention import (
+    Attention,
+    Collaborative,
+    Compressed,
+    Gated,
+    Grouped,
+    Latent,
+    MultiHead,
+    SharedRotary,
+    Talking,
+    Tucker,
+)
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal, Params, initialize
@@ -60,6 +71,22 @@ FORMULATIONS: dict[str, Attention] = {
             key_norm=RMSNorm(),
         ),
         rank=7,
+    ),
+    "shared_rotary": SharedRotary(
+        inner=Grouped(num_heads=6, kv_heads=3, head_dim=6, rotary=RotaryHalves(base=100.0), projection_bias=True),
+        components=(1, 3, 2),
+    ),
+    "shared_rotary_normalised": SharedRotary(
+        inner=Grouped(
+            num_heads=4,
+            kv_heads=2,
+            head_dim=4,
+            kv_index=(1, 0, 0, 0),
+            rotary=RotaryInterleaved(base=100.0),
+            query_norm=RMSNorm(),
+            key_norm=RMSNorm(),
+        ),
+        components=(2, 1),
     ),
     "talking": Talking(num_heads=4, logit_heads=3, softmax_heads=5, head_dim=4, value_dim=3),
     "gated": Gated(inner=MultiHead(num_heads=3, head_dim=4)),

@@ -172,8 +172,8 @@ def enlarge(attention: Attention) -> Attention:
         return {
             field: scaled(entry)
             if field == "inner"
-            else 32 * entry
-            if entry is not None and field.endswith(("_dim", "_rank", "rank"))
+            else 32 * entry  # a list, of the components of each frequency, is repeated
+            if entry is not None and field.endswith(("_dim", "_rank", "rank", "components"))
             else entry
             for field, entry in data.items()
         }

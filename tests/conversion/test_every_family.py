@@ -74,12 +74,12 @@ def test_every_family_keeps_its_function(name: str) -> None:
 def test_rotary_families_keep_their_function_or_say_why_not() -> None:
     source = model_of(LLAMA)
     expected = hidden(source, "llama")
-    converted = convert(source, {("decoder", 0): ToGrouped(kv_heads=4), ("decoder", 1): ToFixed(head_dim=7)}).model
-    assert [type(a).__name__ for a in converted.config.attentions()["decoder"]] == ["Grouped", "MultiHead"]
-    assert_close(hidden(converted, "llama"), expected, sums=tiny.SUMS)
-    for target in ("collaborative:shared_dim=4", "tucker:rank=4"):
-        with pytest.raises(ConfigError, match=r"decoder/0: rotary: turns queries and keys"):
-            convert(source, target)
+    for other, kind in ((ToFixed(head_dim=7), "MultiHead"), (ToCollaborative(shared_dim=8), "SharedRotary")):
+        converted = convert(source, {("decoder", 0): ToGrouped(kv_heads=4), ("decoder", 1): other}).model
+        assert [type(a).__name__ for a in converted.config.attentions()["decoder"]] == ["Grouped", kind]
+        assert_close(hidden(converted, "llama"), expected, sums=tiny.SUMS)
+    with pytest.raises(ConfigError, match=r"decoder/0: rotary: turns queries and keys"):
+        convert(source, "tucker:rank=4")
     normalised = model_of(CONFIGS["qwen3"])
     with pytest.raises(ConfigError, match=r"decoder/0: query_norm: normalised queries or keys"):
         convert(normalised, "grouped:kv_heads=1")

@@ -40,6 +40,14 @@ BY_FORMULATION = {
         "latent inner/query inner/key inner/value inner/output",
         "inner/query_norm/scale inner/key_norm/scale",
     ),
+    "shared_rotary": (
+        "inner/query inner/value inner/output key mixing",
+        "inner/query_bias inner/value_bias key_bias",
+    ),
+    "shared_rotary_normalised": (
+        "inner/query inner/key inner/value inner/output key mixing",
+        "inner/query_norm/scale",
+    ),
     "talking": ("query key value logit_mixing weight_mixing output", PROJECTIONS),
     "gated": (
         "inner/query inner/key inner/value inner/output gate",

@@ -1,0 +1,217 @@
+"""Grouped attention whose key heads share complex components, one set for each rotary frequency."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention, KeyValues, NoHeads, Wrapping
+from headjax.attention.multi_head import Grouped
+from headjax.attention.operands import Attended
+from headjax.attention.projections import into_heads
+from headjax.attention.rotary import Rotary, positions_or_count
+from headjax.core.errors import require
+from headjax.core.norms import RMSNorm
+from headjax.core.serialize import kind
+from headjax.core.tensors import Initializer, Normal, Params, Tensor, Tensors, Zeros
+
+FOLDED = ("key", "key_bias", "key_norm")
+"""Parameters of the grouped layer inside that the shared components replace."""
+
+
+@kind("shared_rotary")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedRotary(Wrapping):
+    """Grouped attention with rotary embeddings whose key heads share their pairs of dimensions, frequency by frequency.
+
+    Rotary pair f of a query or key is one complex number, first + i second, which turns by e^(i t theta_f) at position
+    t. The key heads g share R_f complex components s of frequency f:
+
+        s_f,r(y) = y w_f,r + b_f,r,    k_g,f = sum over r of c_g,f,r s_f,r(y) / rms_g(y)
+        logit_h(m, n) = scale * Re sum over f of conj(q_h,f(x_m)) k_g(h),f(y_n) e^(i (n - m) theta_f)
+
+    Components turn as keys do, because mixing with c commutes with turning, so the rotation is exact. With R_f =
+    kv_heads any grouped layer of even head_dim can be written so. The division exists where the layer inside has a
+    key_norm: its learned scale is part of w, and the weights of the original keys stay to compute rms_g alone.
+
+    A decoding cache holds the turned components, 2 sum R_f numbers a token instead of kv_heads * head_dim, the values,
+    and with key_norm one number 1 / rms_g per key head, in float32.
+
+    There are two evaluations, equal up to rounding. Heads attend to the components themselves with queries conj(c) q:
+    nothing is rebuilt, and a pair of tokens costs 2 sum R_f products a head. Or keys of head_dim are rebuilt from the
+    components. The one with fewer operations is taken: the first for few queries, as in decoding. Normalised keys are
+    always rebuilt, because 1 / rms_g is no part of a dot product.
+
+    All arrays are real; a complex one has its real and its imaginary part along an axis of two.
+
+    Attributes:
+        inner: grouped attention with rotary embeddings of all dimensions; num_heads and head_ids are its own.
+        components: number R_f of shared components of each frequency, head_dim / 2 numbers from the fastest on.
+    """
+
+    inner: Grouped
+    components: tuple[int, ...]
+
+    def validate(self) -> None:
+        rotary, size = self.inner.rotary, self.inner.head_dim
+        require(rotary is not None, "inner", "has no rotary embeddings, and components are shared by frequency")
+        require(
+            self.rotary.dim in (None, size), "inner", f"rotary turns {self.rotary.dim} of {size} dimensions, not all"
+        )
+        norm = self.inner.key_norm
+        require(norm is None or isinstance(norm, RMSNorm), "inner", "key_norm must be an RMSNorm, which divides alone")
+        pairs = len(self.components) == size // 2 and all(count >= 1 for count in self.components)
+        require(pairs, "components", f"must be {size // 2} numbers of at least 1, got {self.components}")
+
+    @property
+    def rotary(self) -> Rotary:
+        """Rotation of queries, keys and components."""
+        if self.inner.rotary is None:
+            raise TypeError("the layer inside has no rotary embeddings")
+        return self.inner.rotary
+
+    @property
+    def total(self) -> int:
+        """Number of components of all frequencies together; each is two real numbers."""
+        return sum(self.components)
+
+    @property
+    def owners(self) -> np.ndarray:
+        """Frequency of each component, `[total]`."""
+        return np.repeat(np.arange(len(self.components)), self.components)
+
+    def tensors(self, width: int, memory_width: int) -> Tensors:
+        total, axes = self.total, (None, "shared_dim")
+        tensors: Tensors = {
+            "inner": self._inner_tensors(width, memory_width),
+            "key": Tensor((memory_width, 2, total), ("embed", *axes)),
+            "mixing": Tensor(
+                (2, self.inner.kv_heads, total), (None, "kv_heads", "shared_dim"), self._mixing_init, inputs=(0, 2)
+            ),
+        }
+        if self.inner.projection_bias:
+            tensors["key_bias"] = Tensor((2, total), axes, Zeros(), decay=False)
+        return tensors
+
+    @property
+    def _mixing_init(self) -> Initializer:
+        """Initialiser under which a key is as large as one component."""
+        return Normal((2.0 * self.total / len(self.components)) ** -0.5)
+
+    def _inner_tensors(self, width: int, memory_width: int) -> Tensors:
+        dropped = FOLDED if self.inner.key_norm is None else ("key_norm",)
+        declared = self.inner.tensors(width, memory_width)
+        return {name: tensor for name, tensor in declared.items() if name not in dropped}
+
+    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        inner, norm = params["inner"], self.inner.key_norm
+        shared = into_heads(inputs, params["key"], params.get("key_bias"))
+        first, second = shared[:, :, 0].astype(jnp.float32), shared[:, :, 1].astype(jnp.float32)
+        angles = self.rotary.angles(positions_or_count(positions, inputs.shape[1]), self.inner.head_dim)
+        turned = jnp.concatenate(self.rotary.turn(first, second, angles[..., self.owners]), axis=-1)
+        kept = {
+            "key": turned.astype(shared.dtype),
+            "value": into_heads(inputs, inner["value"], inner.get("value_bias")),
+        }
+        if norm is not None:
+            original = into_heads(inputs, inner["key"], inner.get("key_bias")).astype(jnp.float32)
+            kept["key_factor"] = jax.lax.rsqrt(jnp.mean(jnp.square(original), axis=-1) + norm.epsilon)
+        return kept
+
+    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query, value = self.inner.queries(params["inner"], inputs, call), self.inner.read(key_values["value"])
+        if self._rebuilds(inputs.shape[1]):
+            key = self.inner.read(self._rebuilt(params["mixing"], key_values))
+        else:
+            query, key = self._mixed(params["mixing"], query), key_values["key"][:, :, None]
+        return call(query, key, value, scale=self.inner.logit_scale)
+
+    def _rebuilds(self, query_length: int) -> bool:
+        """Whether keys are rebuilt; otherwise the heads attend to the components."""
+        return self.inner.key_norm is not None or self._of_keys(query_length) < self._of_components(query_length)
+
+    def _of_components(self, query_length: int) -> int:
+        """Number of multiply-adds for each key token where heads attend to the components."""
+        return query_length * self.num_heads * 2 * self.total
+
+    def _of_keys(self, query_length: int) -> int:
+        """Number of multiply-adds for each key token where keys are rebuilt."""
+        return 4 * self.inner.kv_heads * self.total + query_length * self.num_heads * self.inner.head_dim
+
+    def _mixed(self, mixing: jax.Array, query: jax.Array) -> jax.Array:
+        """Return conj(c) q of every component, `[batch, query, heads, 2 total]`, real parts first."""
+        real, imaginary = jnp.take(mixing, jnp.asarray(self.inner.groups), axis=1)[:, None, None]
+        first, second = (side[..., self.owners] for side in self.rotary.split(query))
+        return jnp.concatenate([real * first + imaginary * second, real * second - imaginary * first], axis=-1)
+
+    def _rebuilt(self, mixing: jax.Array, key_values: KeyValues) -> jax.Array:
+        """Return the turned keys `[batch, key, kv_heads, head_dim]`, normalised where the layer inside normalises."""
+        shared = key_values["key"].reshape(*key_values["key"].shape[:2], 2, self.total)
+        key = rebuilt_pairs(self.components, mixing, shared)
+        key = self.rotary.join(key[..., 0, :], key[..., 1, :])
+        if "key_factor" in key_values:
+            key = (key * key_values["key_factor"][..., None]).astype(key.dtype)
+        return key
+
+    def as_grouped(self, params: Params) -> Params:
+        """Return the key weights of the layer inside with the components multiplied out; the rest as it is.
+
+        Normalised keys come back divided by no root mean square, and times the learned scale.
+        """
+        key = rebuilt_pairs(self.components, params["mixing"], params["key"][None])[0]
+        found = params["inner"] | {"key": self.rotary.join(key[..., 0, :], key[..., 1, :])}
+        if "key_bias" in params:
+            bias = rebuilt_pairs(self.components, params["mixing"], params["key_bias"][None, None])[0, 0]
+            found["key_bias"] = self.rotary.join(bias[..., 0, :], bias[..., 1, :])
+        return found
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        inner, heads = self.inner, self.num_heads
+        queries = query_length * width * heads * inner.head_dim
+        normalised = inner.kv_heads * inner.head_dim if inner.key_norm is not None else 0
+        stored = key_length * memory_width * (2 * self.total + inner.kv_heads * inner.values + normalised)
+        cost = self._of_keys if self._rebuilds(query_length) else self._of_components
+        pairs = key_length * (cost(query_length) + query_length * heads * inner.values)
+        outputs = query_length * heads * inner.values * width
+        return 2 * (queries + stored + pairs + outputs)
+
+    def keep_heads(
+        self, params: Params, heads: Sequence[int], width: int, memory_width: int
+    ) -> tuple[Attention, Params]:
+        if not heads:
+            return NoHeads.from_params(params["inner"])
+        kept = self.inner.take(self._inner_tensors(width, memory_width), params["inner"], heads)
+        mixing = jnp.take(params["mixing"], jnp.asarray(self.inner.read_by(heads)), axis=1)
+        return self.with_heads(heads), {**params, "inner": kept, "mixing": mixing}
+
+
+def rebuilt_pairs(components: Sequence[int], mixing: jax.Array, shared: jax.Array) -> jax.Array:
+    """Return sum over r of c_g,f,r s_f,r for every frequency f.
+
+    Frequencies with equally many components are one product of matrices.
+
+    Args:
+        components: number R_f of components of each frequency.
+        mixing: c `[2, kv_heads, total]`.
+        shared: s `[batch, key, 2, total]`.
+
+    Returns:
+        `[batch, key, kv_heads, 2, frequencies]`.
+    """
+    counts, starts = np.asarray(components), np.cumsum([0, *components[:-1]])
+    parts, order = [], []
+    for count in sorted(set(components)):
+        chosen = np.flatnonzero(counts == count)
+        index = starts[chosen][:, None] + np.arange(count)
+        real, imaginary = mixing[:, :, index]
+        # (c' + i c'')(s' + i s'') = c' s' - c'' s'' + i (c'' s' + c' s''): from part p of s to part o of the key.
+        product = jnp.stack([jnp.stack([real, imaginary]), jnp.stack([-imaginary, real])])
+        parts.append(jnp.einsum("bnpfr,pogfr->bngof", shared[..., index], product))
+        order.append(chosen)
+    found = jnp.concatenate(parts, axis=-1)
+    return found if len(parts) == 1 else found[..., np.argsort(np.concatenate(order))]

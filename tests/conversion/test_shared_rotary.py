@@ -1,0 +1,205 @@
+"""Keys that turn share complex components: exact where they can be, the best ones below, where the logits need them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Call, Grouped, Mask, MultiHead, SharedRotary
+from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
+from headjax.conversion import ToCollaborative, ToGrouped, convert
+from headjax.conversion.model import convert_layer
+from headjax.conversion.shared_rotary import allot, best_components, turning_keys, turning_losses
+from headjax.conversion.target import Site
+from headjax.core.errors import ConfigError
+from headjax.core.norms import LayerNorm, RMSNorm
+from headjax.heads.pruning import prune
+from headjax.models.generation import Greedy, generate
+from headjax.models.model import load, save
+from tests import tiny
+from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
+from tests.hub.directories import CONFIGS, LLAMA, model_of
+
+NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
+TURNING = {
+    "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
+    "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
+    "qwen3": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
+    "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
+    "multi_head": MultiHead(num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
+}
+
+
+def output(attention, params, inputs):
+    call = Call(mask=Mask(causal=True))
+    attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), call)
+    return attention.combine(params, attended.context)
+
+
+@pytest.mark.parametrize("name", list(TURNING))
+def test_at_full_size_turned_and_normalised_keys_come_back(name) -> None:
+    source, inputs = TURNING[name], jnp.asarray(random_inputs())
+    params = random_params(source)
+    kv_heads = getattr(source, "kv_heads", source.num_heads)
+    found, weights = convert_layer(source, params, ToCollaborative(shared_dim=4 * kv_heads), width=WIDTH)
+    assert isinstance(found, SharedRotary)
+    assert found.components == (kv_heads, kv_heads)
+    assert_close(output(found, weights, inputs), output(source, params, inputs), sums=4 * tiny.SUMS)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_keys_that_are_complex_multiples_share_without_loss(name) -> None:
+    """One head's pairs are another's, scaled and turned by a number of each frequency's own."""
+    source, inputs = TURNING[name], jnp.asarray(random_inputs())
+    params = random_params(source)
+    factor = np.array([0.7 + 0.2j, -0.4 + 1.1j])
+    for part in ("key", "key_bias"):
+        if part in params:
+            one = np.asarray(params[part])[..., 0, :]
+            scale = np.asarray(params["key_norm"]["scale"]) if "key_norm" in params else np.ones(4)
+            pairs = factor * (one * scale)[..., :2] + 1j * factor * (one * scale)[..., 2:]
+            other = np.concatenate([pairs.real, pairs.imag], axis=-1) / scale
+            params[part] = jnp.asarray(np.stack([one, other], axis=-2), jnp.float32)
+    found, weights = convert_layer(source, params, ToCollaborative(shared_dim=4), width=WIDTH)
+    assert found.components == (1, 1)
+    assert_close(output(found, weights, inputs), output(source, params, inputs), sums=8 * tiny.SUMS)
+
+
+def test_the_components_are_the_best_for_logits_over_all_phases() -> None:
+    """Against logits of every pair of a basis of inputs at all phases; no small change makes the error smaller."""
+    source = dataclasses.replace(TURNING["llama"], num_heads=6, kv_heads=3)
+    params = random_params(source)
+    turning = turning_keys(Site(source, params, None))
+    shared = best_components(turning, (2, 1))
+    query = np.asarray(params["query"], np.float64)
+    query = query[..., :2] + 1j * query[..., 2:]
+    owners = np.repeat([0, 1], shared.components)
+
+    def error(rows, mixing) -> float:
+        total = 0.0
+        for frequency in range(2):
+            own = owners == frequency
+            lost = turning.rows[:-1, :, frequency] - rows[:-1, own] @ mixing[:, own].T
+            logits = np.einsum("xh,yh->hxy", query[:, :, frequency].conj(), np.repeat(lost, 2, axis=1))
+            total += np.mean(
+                [np.square((logits * np.exp(1j * phase)).real).sum() for phase in np.arange(12) / 6 * np.pi]
+            )
+        return total
+
+    best, generator = error(shared.rows, shared.mixing), np.random.default_rng(0)
+    lost = sum(np.linalg.eigvalsh(turning.weighted()[f])[: 3 - count].sum() for f, count in enumerate((2, 1)))
+    assert best == pytest.approx(lost / 2, rel=1e-6)
+    for _ in range(20):
+        rows, mixing = (
+            array + 1e-3 * (generator.standard_normal(array.shape) + 1j * generator.standard_normal(array.shape))
+            for array in (shared.rows, shared.mixing)
+        )
+        assert error(rows, mixing) > best
+
+
+def test_components_go_where_they_save_most_and_every_frequency_has_one() -> None:
+    saved = np.array([[9.0, 5.0, 4.0], [100.0, 0.1, 0.0], [1.0, 0.9, 0.8]])
+    assert [allot(saved, total) for total in (3, 4, 5, 6, 9)] == [(1, 1, 1), (2, 1, 1), (3, 1, 1), (3, 1, 2), (3, 3, 3)]
+
+
+def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
+    """The softmax does not see it where it hardly turns over the context."""
+    source = dataclasses.replace(TURNING["qwen2"], rotary=RotaryHalves(base=1e9))
+    params = random_params(source)
+    params["key"] = jnp.zeros_like(params["key"])
+    size = np.real(np.trace(turning_keys(Site(source, params, None)).weighted(), axis1=1, axis2=2))
+    assert size[1] < 1e-4 * size[0]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_decoder_generates_the_same_from_shared_components(name) -> None:
+    """At full size, by the cache, with padding on the left, pruned before or after."""
+    model = model_of(LLAMA if name == "llama" else CONFIGS["qwen3"])
+    converted = convert(model, "collaborative:shared_dim=8").model
+    layer = converted.config.attentions()["decoder"][0]
+    assert layer.cache_size(8, 8) == 8 + 8 + (2 if name == "qwen3" else 0)
+    prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
+    expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
+    np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)
+    heads = ["decoder/0/1", "decoder/1/0", "decoder/1/1"]
+    batch = {"input_ids": np.array([[1, 2, 3, 4, 5]])}
+    assert_close(prune(converted, heads)(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
+
+
+def test_a_smaller_model_decodes_as_it_reads_and_survives_its_folder(tmp_path) -> None:
+    model = convert(model_of(CONFIGS["qwen3"]), "collaborative:shared_dim=6").model
+    assert [layer.total for layer in model.config.attentions()["decoder"]] == [3, 3]
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    prompt = np.array([[3, 5, 7, 2]])
+    tokens = np.asarray(generate(loaded, {"input_ids": prompt}, max_new_tokens=5, sampler=Greedy()).tokens)
+    whole = np.concatenate([prompt, tokens], axis=1)
+    logits = np.asarray(model({"input_ids": whole}).logits)
+    np.testing.assert_array_equal(logits[0, 3:-1].argmax(axis=-1), tokens[0])
+
+
+def test_calibration_lowers_the_error_and_both_beat_the_mean_of_groups() -> None:
+    fields = LLAMA | {"num_key_value_heads": 4}
+    model = model_of(fields)
+    batches = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} for seed in range(4)]
+    unseen = {"input_ids": np.random.default_rng(9).integers(1, 20, (4, 8))}
+
+    def difference(target, **options) -> float:
+        return float(jnp.square(convert(model, target, **options).model(unseen).hidden - model(unseen).hidden).mean())
+
+    plain, calibrated = (difference("collaborative:shared_dim=8", batches=given) for given in (None, batches))
+    assert calibrated < plain < difference("grouped:kv_heads=2,pooling=mean")
+
+
+def test_one_fitted_key_per_group_beats_aligned_and_mean_ones() -> None:
+    """The logits between all pairs of 64 tokens, with both sides turned and heads of unequal queries."""
+    source = MultiHead(num_heads=4, head_dim=4, rotary=RotaryHalves(base=100.0))
+    params = random_params(source)
+    params["query"] = params["query"] * jnp.asarray([3.0, 0.3, 1.0, 1.0])[None, :, None]
+    inputs = jnp.asarray(random_inputs(batch=1, length=64))
+
+    def logits(attention, weights):
+        kept = attention.key_values(weights, inputs, None)["key"]
+        query = jnp.einsum("bqw,whd->bqhd", inputs, weights["query"]) + weights["query_bias"][None, None]
+        query = attention.rotary(query, jnp.arange(64)[None])
+        return jnp.einsum("bqhd,bkhd->bhqk", query, jnp.repeat(kept, 4 // kept.shape[2], axis=2))
+
+    def error(pooling) -> float:
+        target = ToGrouped(kv_heads=2, pooling=pooling, grouping="consecutive")
+        difference = logits(*convert_layer(source, params, target, width=WIDTH)) - logits(source, params)
+        return float(jnp.square(difference - difference.mean(axis=-1, keepdims=True)).sum())
+
+    assert error("fitted") < 0.9 * error("aligned") < error("mean")
+
+
+def test_groups_are_those_whose_keys_cost_least_to_share() -> None:
+    """The cost of a pair is what its best shared components leave."""
+    source = TURNING["multi_head"]
+    site = Site(source, random_params(source), None)
+    turning, losses = turning_keys(site), turning_losses(site)
+    pair = np.array([0, 2])
+    own = turning._replace(second=turning.second[:, pair[:, None], pair], weights=turning.weights[:, pair])
+    expected = np.linalg.eigvalsh(own.weighted())[:, 0].sum()
+    total = np.trace(turning.weighted(), axis1=1, axis2=2).real.sum()
+    assert losses[0, 2] == pytest.approx(expected / (total / 3), rel=1e-6)
+    np.testing.assert_allclose(np.diagonal(losses), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "message"),
+    [
+        ({}, 7, "shared_dim: keys that turn share pairs of dimensions, so it must be even, got 7"),
+        ({}, 2, r"shared_dim: must be from head_dim = 4 to kv_heads \* head_dim = 8 where keys turn, got 2"),
+        ({}, 10, r"shared_dim: must be from head_dim = 4 to kv_heads \* head_dim = 8 where keys turn, got 10"),
+        ({"rotary": RotaryHalves(dim=2)}, 4, "rotary: turns some dimensions of the heads alone"),
+        ({"key_norm": LayerNorm()}, 4, "key_norm: is no RMSNorm"),
+    ],
+)
+def test_sizes_and_layers_that_cannot_be_are_refused_in_one_line(changes, size, message) -> None:
+    source = dataclasses.replace(TURNING["llama"], **changes)
+    with pytest.raises(ConfigError, match=message):
+        ToCollaborative(shared_dim=size).check(source, WIDTH, WIDTH)
