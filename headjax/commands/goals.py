@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,7 +12,7 @@ from headjax.commands.examples import TASK, Examples
 from headjax.commands.options import option
 from headjax.commands.repair import RepairOptions, calibration_batches
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Bound, Count, Size
+from headjax.core.fields import Amount, Bound, Count, Size, read_amount
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -26,51 +25,19 @@ LENGTH = 128
 """Tokens of an example whose operations `--flops` counts, where neither a task nor `--length` says."""
 
 
-class Drop(NamedTuple):
-    """The largest loss of a metric: in its own unit, or as a share of its value with all heads."""
-
-    amount: float
-    relative: bool
+drop_of = functools.partial(read_amount, such_as="0.01, or 5%")
+"""Read the largest loss of a metric: in its own unit, or as a share of its value with all heads."""
 
 
-def drop_of(text: str) -> Drop:
-    """Return the drop that `0.01` or `5%` means.
-
-    Raises:
-        ValueError: the text is no number of at least 0.
-    """
-    try:
-        amount = float(text.removesuffix("%"))
-    except ValueError:
-        amount = -1.0
-    if not 0.0 <= amount < float("inf"):
-        raise ValueError(f"expected a number such as 0.01, or 5%, got {text!r}")
-    return Drop(amount / 100.0, True) if text.endswith("%") else Drop(amount, False)
-
-
-class Budget(NamedTuple):
-    """Largest size of a model: a number, or a share of the whole model's."""
-
-    amount: float
-    relative: bool
-
-    def of(self, whole: float) -> float:
-        """Return the number that the budget allows a model whose size is `whole` before the removal."""
-        return self.amount * whole if self.relative else self.amount
-
-
-def budget_of(text: str) -> Budget:
-    """Return the budget that `60%`, `20000000` or `1.5e9` means.
+def budget_of(text: str) -> Amount:
+    """Return the largest size of a model that `60%`, `20000000` or `1.5e9` means.
 
     Raises:
         ValueError: the text is neither a positive number nor a percentage above 0 and up to 100.
     """
-    number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)(%?)", text.strip().lower())
-    amount = float(number[1]) if number else 0.0
-    relative = bool(number and number[2])
-    if not 0.0 < amount < float("inf") or (relative and amount > 100.0):
-        raise ValueError(f"expected a percentage such as 60%, or a number such as 2e7, got {text!r}")
-    return Budget(amount / 100.0 if relative else amount, relative)
+    return read_amount(
+        text, "2e7, or 60%", lambda amount: amount.number > 0.0 and not (amount.relative and amount.number > 1.0)
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +45,7 @@ class GoalOptions(RepairOptions):
     """Options of commands that remove heads: how many, and which first."""
 
     remove: str | None = option(None, "40%, a number of heads, or heads: encoder/3/7,...", "WHAT", one_of="goal")
-    max_drop: Drop | None = option(
+    max_drop: Amount | None = option(
         None,
         "as many heads as cost at most this much of the metric: 0.01, or 5% of it",
         "D",
@@ -88,10 +55,10 @@ class GoalOptions(RepairOptions):
     speed_up: Annotated[float, Bound("must be at least 1", lambda value: value >= 1.0)] | None = option(
         None, "as few heads as make a forward X times as fast, by measurement", "X", one_of="goal"
     )
-    parameters: Budget | None = option(
+    parameters: Amount | None = option(
         None, "as few heads as leave this many parameters: 60%, or 2e7", "N", read=budget_of, one_of="goal"
     )
-    flops: Budget | None = option(
+    flops: Amount | None = option(
         None,
         "as few heads as leave this many operations of an example: 60%, or 1e9",
         "N",
@@ -100,7 +67,8 @@ class GoalOptions(RepairOptions):
     )
     by: str = option(
         "importance",
-        "order: a score, reconstruction (no labels), ablation, fisher_blocks, hard_concrete, subset, or random",
+        "order: a score, reconstruction (no labels), reconstruction_labels, ablation, fisher_blocks, hard_concrete, "
+        "subset, or random",
         "ORDER",
     )
     task: str = option("", TASK, "TASK")
@@ -176,7 +144,7 @@ def ordered(
     steps: int,
 ) -> Order:
     """Return the heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
-    from headjax.heads.named_orders import OrderConfig, order_heads
+    from headjax.heads.named_orders import RECONSTRUCTION, OrderConfig, order_heads
     from headjax.heads.ordering import iterative, keep_minimum
     from headjax.heads.pruning import fraction_steps
 
@@ -184,7 +152,7 @@ def ordered(
     fitted = model if examples is None else examples.selection.fit(model)
     if examples is None or options.by == "random":
         batches = []
-    elif options.by == "reconstruction":
+    elif options.by in RECONSTRUCTION:
         batches = calibration_batches(examples, options)
     else:
         batches = examples.selection_batches()
@@ -211,7 +179,7 @@ def is_gradual(options: GoalOptions) -> bool:
 
 
 def _within(
-    model: Model, examples: Examples, order: Order, options: GoalOptions, drop: Drop, progress: Progress
+    model: Model, examples: Examples, order: Order, options: GoalOptions, drop: Amount, progress: Progress
 ) -> Goal:
     from headjax.evaluation.task import evaluate_task
     from headjax.heads import gates as head_gates
@@ -222,6 +190,7 @@ def _within(
     done = 0
     with progress("searching", len(order).bit_length() + 1, "evaluation") as bar:
 
+        @functools.cache  # the search begins with the whole model, and so does a relative drop
         def evaluate(removed: Order) -> float:
             nonlocal done
             done += 1
@@ -232,7 +201,7 @@ def _within(
             bar(done, {task.headline: found[task.headline]})
             return sign * found[task.headline]
 
-        within = most_within(order, evaluate, drop.amount * (abs(evaluate(())) if drop.relative else 1.0))
+        within = most_within(order, evaluate, drop.of(abs(evaluate(()))))
     return Goal(
         len(within.heads), within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline}
     )
@@ -248,7 +217,7 @@ def _affordable(model: Model, examples: Examples | None, order: Order, options: 
     if budget is None:
         inputs = {} if examples is None else first_inputs(examples.evaluation, options)
         read = inputs["input_ids"].shape[1] if "input_ids" in inputs else LENGTH
-        budget, name = options.flops or Budget(1.0, True), "--flops"
+        budget, name = options.flops or Amount(1.0, True), "--flops"
         measure = functools.partial(_operations, length=options.length or read)
     smaller, whole = without_units(model.config, options.units), measure(model.config)
     removed = heads_for_budget(smaller, order, measure, budget.of(whole), name)

@@ -76,9 +76,11 @@ def run(options: Options, progress: Progress) -> Result:
 
 def _read(examples: Examples, options: Options) -> dict[str, Any]:
     """Return which selection examples were read, as `Examples.described` takes it: named heads alone need none."""
+    from headjax.heads.named_orders import RECONSTRUCTION
+
     if options.max_drop is not None:
         return {}
-    if options.by == "reconstruction" and not options.names_heads:
+    if options.by in RECONSTRUCTION and not options.names_heads:
         return {"selected": min(options.calibrate, len(examples.selection.data.train))}
     if not options.names_heads and options.by != "random":
         return {}

@@ -11,7 +11,7 @@ from headjax.commands.examples import Examples
 from headjax.commands.options import option
 from headjax.commands.surgery import FineTuningOptions
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Size
+from headjax.core.fields import Size, read_amount
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -42,13 +42,7 @@ def share_of(text: str) -> float:
     Raises:
         ValueError: the text is no share of at least 0 and below 1.
     """
-    try:
-        share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share < 1.0:
-        raise ValueError(f"expected a share below all, such as 30%, got {text!r}")
-    return share
+    return read_amount(text, "0.3, or 30%", lambda amount: amount.number < 1.0).number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +60,7 @@ class RepairOptions(FineTuningOptions):
         read=share_of,
         shown="0%",
     )
-    calibrate: Size = option(512, "with --reconstruct or --by reconstruction: selection examples to read")
+    calibrate: Size = option(512, "with --reconstruct or --by reconstruction...: selection examples to read")
 
 
 class Repaired(NamedTuple):

@@ -102,6 +102,44 @@ def number_or_ramp(text: str) -> float | Ramp:
         ) from None
 
 
+class Amount(NamedTuple):
+    """A number, or a share of a whole.
+
+    Attributes:
+        number: the number; of a share 0.6 for 60%.
+        relative: whether it is a share.
+    """
+
+    number: float
+    relative: bool
+
+    def of(self, whole: float) -> float:
+        """Return the number; of a share that of a whole."""
+        return self.number * whole if self.relative else self.number
+
+
+def read_amount(text: str, such_as: str, allowed: Callable[[Amount], bool] | None = None) -> Amount:
+    """Return the number that `0.01` or `2e7` means, or the share that `60%` means.
+
+    Args:
+        text: the text.
+        such_as: examples for the error's line, such as `0.01, or 5%`.
+        allowed: whether an amount can be used; None allows all.
+
+    Raises:
+        ValueError: the text is neither, it is negative or infinite, or the amount is not allowed.
+    """
+    relative = text.strip().endswith("%")
+    try:
+        number = float(text.strip().removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    amount = Amount(number / 100.0 if relative else number, relative)
+    if not 0.0 <= number < math.inf or not (allowed is None or allowed(amount)):
+        raise ValueError(f"expected a number such as {such_as}, got {text!r}")
+    return amount
+
+
 def check_fields(owner: Any) -> None:
     """Compare every field of a dataclass instance with its declared type and bounds.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
@@ -13,6 +11,7 @@ from headjax.evaluation.head_effects import RESAMPLES, paired_test
 from headjax.evaluation.measures import Classes, Numbers
 from headjax.evaluation.spans import Spans, normalize_answer
 from headjax.evaluation.task import BATCH_SIZE, Evaluation, Task, measure_task
+from headjax.heads.agreement import divergence
 from headjax.heads.significance import Comparison
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
@@ -105,8 +104,7 @@ def _divergence(
         logits = [model(device_batch(model.config, batch)).require_logits() for model in fitted]
         sizes = [array.shape[-1] for array in logits]
         tokens = min(sizes) if sizes[0] != sizes[1] else 0
-        logs = [jax.nn.log_softmax(array[..., : min(sizes)]) for array in logits]
-        present = np.asarray(batch["labels"]) != IGNORED if "labels" in batch else np.ones(logs[0].shape[:2], bool)
-        divergence = np.asarray((jnp.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=-1))
-        total, count = total + float(divergence[present].sum()), count + float(present.sum())
+        each = np.asarray(divergence(*(array[..., : min(sizes)] for array in logits)))
+        present = np.asarray(batch["labels"]) != IGNORED if "labels" in batch else np.ones(each.shape, bool)
+        total, count = total + float(each[present].sum()), count + float(present.sum())
     return total / max(count, 1.0), tokens

@@ -46,7 +46,7 @@ class Predictions(NamedTuple):
     """Predictions of one batch.
 
     Attributes:
-        values: `[..., n]`, log-probabilities, embeddings or numbers.
+        values: `[..., n]`, logits, embeddings or numbers.
         weight: `[...]`, 1.0 at predictions, 0.0 at padding.
     """
 
@@ -119,11 +119,15 @@ def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictio
     if isinstance(task, Span):
         counted = _counted(config, batch, logits.shape[:2])
         logits = jnp.where(counted[:, :, None] > 0, logits, -1e9)
-        return Predictions(
-            jax.nn.log_softmax(jnp.swapaxes(logits, 1, 2)), jnp.stack([_examples(batch, output)] * 2, axis=1)
-        )
+        return Predictions(jnp.swapaxes(logits, 1, 2), jnp.stack([_examples(batch, output)] * 2, axis=1))
     weight = _examples(batch, output) if logits.ndim == 2 else _counted(config, batch, logits.shape[:2])
-    return Predictions(jax.nn.log_softmax(logits), weight)
+    return Predictions(logits, weight)
+
+
+def divergence(first: jax.Array, second: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
+    """Return KL(softmax(first / T) || softmax(second / T)) of logits `[..., choices]`, in nats, `[...]`."""
+    one, other = (jax.nn.log_softmax(logits / temperature, axis=-1) for logits in (first, second))
+    return jnp.sum(jnp.exp(one) * (one - other), axis=-1)
 
 
 @functools.partial(jax.jit, static_argnames="kind")
@@ -136,7 +140,7 @@ def compare(kind: Kind, first: Predictions, second: Predictions) -> tuple[jax.Ar
     elif kind == "squared_difference":
         each = jnp.square(one - other).mean(axis=-1)
     else:
-        each = (jnp.exp(one) * (one - other)).sum(axis=-1)
+        each = divergence(one, other)
     return jnp.where(first.weight > 0, each, 0.0).sum(), first.weight.sum()
 
 

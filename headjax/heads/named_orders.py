@@ -24,6 +24,7 @@ OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
     "fisher_blocks": "greedy by Fisher information with the interactions inside a layer: Kwon et al. 2022",
     "reconstruction": "error left once the kept heads are solved anew, by its effect on the output: no labels; ZipLM",
+    "reconstruction_labels": "the same, by its effect on the loss on the examples' labels",
     "hard_concrete": "learned gates under an L0 penalty: Voita et al. 2019",
     "subset": "learned gates that keep exactly the number asked for: Li et al. 2021",
     "random": "no order at all",
@@ -105,6 +106,9 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
 }
 """Distributions of learned gates by name, made from the order's options and the number of heads to keep."""
 
+RECONSTRUCTION = frozenset({"reconstruction", "reconstruction_labels"})
+"""Orders for models whose kept heads are solved anew."""
+
 AT_ONCE = frozenset({"fisher_blocks", *LEARNED})
 """Orders that depend on the number of heads to remove and choose them together."""
 
@@ -117,8 +121,9 @@ def _fixed_order(
     if config.by == "ablation":
         heads = all_heads(model.config, config.stacks or None)
         return by_ablation(ablate(model, batches, heads=heads, gates=gates, progress=progress))
-    if config.by == "reconstruction":
-        return reconstruction_order(model, batches, gates=gates, stacks=config.stacks or None, progress=progress)
+    if config.by in RECONSTRUCTION:
+        labels, stacks = config.by == "reconstruction_labels", config.stacks or None
+        return reconstruction_order(model, batches, labels=labels, gates=gates, stacks=stacks, progress=progress)
     scores = score_heads(model, batches, gates=gates, progress=progress)
     return by_scores(scores, config.by, normalize_layers if config.normalize else dict)
 

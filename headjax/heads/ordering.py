@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Amount, read_amount
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values
@@ -154,17 +154,10 @@ def requested_count(config: ModelConfig, request: str) -> int:
     total = len(all_heads(config))
     amount = amount_of(request)
     # Rounding first keeps decimal percentages such as 28.7 % of 1000 from losing a head to binary fractions.
-    count = int(round(total * amount.number / 100.0, 9)) if amount.percent else int(amount.number)
+    count = int(round(amount.of(total), 9))
     if count > total:
         raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}")
     return count
-
-
-class Amount(NamedTuple):
-    """Number of heads, or percentage of all heads."""
-
-    number: float
-    percent: bool
 
 
 def amount_of(request: str) -> Amount:
@@ -173,12 +166,12 @@ def amount_of(request: str) -> Amount:
     Raises:
         HeadjaxError: The request is neither a number nor a percentage.
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(%?)", request.strip())
-    if match is None or ("." in match[1] and not match[2]):
+    try:
+        return read_amount(request, "12, or 40%", lambda amount: amount.relative or amount.number.is_integer())
+    except ValueError:
         raise HeadjaxError(
             f"remove: {request!r} is no number of heads, percentage or list of heads such as encoder/3/7"
-        )
-    return Amount(float(match[1]), bool(match[2]))
+        ) from None
 
 
 def select(config: ModelConfig, request: str, order: Order | None = None) -> Order:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.agreement import Predictions, agreement_kind, compare, counted_tokens, mean_agreement, predict
+from headjax.heads.agreement import Predictions, agreement_kind, compare, counted_tokens, mean_agreement, predictions_of
 from headjax.heads.head_id import HeadId, require_stack
 from headjax.heads.ordering import Order
+from headjax.heads.prefix import Recorded, record, resume
 from headjax.heads.refit import damped_inverse, without_features
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import AttentionLayer, attention_layers, map_attention, output_params
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
+from headjax.models.config import HEAD_STACKS, Batch, Gates, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 
 MEASURED = 64
 """Number of examples on which the effect of a layer's error on the model's output is measured."""
+
+LABELLED = 256
+"""Number of examples on which its effect on the loss is measured, which differs more from example to example."""
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
@@ -95,6 +100,7 @@ def reconstruction_order(
     model: Model,
     batches: Sequence[Batch],
     *,
+    labels: bool = False,
     gates: Gates | None = None,
     stacks: Iterable[str] | None = None,
     compute: Compute = Compute(),
@@ -108,31 +114,37 @@ def reconstruction_order(
     them by their error. Each step takes the layer in which the next removals raise that change least. No labels are
     read.
 
+    With `labels` the change of the model's loss on the examples' labels takes its place, which may be negative: heads
+    without which the labels are met better go first.
+
     Args:
         model: Model to order the heads of.
-        batches: Examples; labels are not needed.
+        batches: Examples: arrays by Hugging Face's names. Layers are compared on the first `MEASURED` of them, with
+            `labels` on the first `LABELLED`.
+        labels: Whether to compare layers by the loss.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         stacks: Head stacks to order; None is all.
         compute: Precision and kernels.
-        progress: Called after every batch and every measured layer.
+        progress: Called after every batch, and after every measured layer.
 
     Raises:
-        HeadjaxError: Second moments are not finite, or the model has no such head stack.
-        DataError: There are no batches.
+        HeadjaxError: Second moments or an effect are not finite, or the model has no such head stack.
+        DataError: There are no batches; or, with `labels`, no example has one.
     """
     chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
     for stack in chosen:
         require_stack(model.config, stack)
     at = head_gates.ones(model.config) if gates is None else dict(gates)
     layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.attention.num_heads]
+    effect = _LossRise(model.config) if labels else _OutputChange(model.config)
+    measure = _Measure(model, batches, at, compute, effect)
     moments = _collect(model, batches, at, compute, progress)
-    measure = _Measure(model, batches, at, compute)
     effects: list[np.ndarray] = []
     removals: list[Removals] = []
     for done, layer in enumerate(layers):
         found, mean = _removals(model, layer, moments)
-        removals.append(found)
         effects.append(_effects(layer, found, mean, measure))
+        removals.append(found._replace(outputs=[]))
         if progress is not None:
             progress(len(batches), {"layers": done + 1.0})
     return _merged(model.config, layers, removals, effects)
@@ -153,11 +165,11 @@ def _removals(
 
 
 def _effects(layer: AttentionLayer, found: Removals, mean: np.ndarray, measure: _Measure) -> np.ndarray:
-    """Return the change of the model's output after 0, 1, ... removals, measured at a few and set between by error."""
+    """Return the effect of 0, 1, ... removals, measured at a few numbers and set between them by error."""
     heads = len(found.order)
     counts = sorted({0} | {max(round(heads * point / POINTS), 1) for point in range(1, POINTS + 1)})
     values = [0.0] + [measure(layer, found, mean, count) for count in counts[1:]]
-    return np.interp(found.errors, found.errors[counts], np.maximum.accumulate(values))
+    return np.interp(found.errors, found.errors[counts], measure.effect.by_count(values))
 
 
 def _merged(
@@ -181,25 +193,89 @@ def _merged(
     return tuple(order)
 
 
-class _Measure:
-    """Change of the model's output when one layer loses heads."""
+@dataclasses.dataclass(frozen=True)
+class _OutputChange:
+    """Change of the model's own output, at least 0."""
 
-    def __init__(self, model: Model, batches: Sequence[Batch], gates: Gates, compute: Compute) -> None:
-        self.model, self.gates, self.compute = model, gates, compute
-        self.kind = agreement_kind(model.config)
-        self.batches: list[Any] = []
-        self.wanted: list[Predictions] = []
-        examples = 0
+    config: ModelConfig
+    limit: ClassVar[int] = MEASURED
+
+    def read(self, output: Output, batch: Batch) -> Predictions:
+        return predictions_of(self.config, output, batch)
+
+    def value(self, pairs: Iterable[tuple[Predictions, Predictions]]) -> float:
+        kind = agreement_kind(self.config)
+        return max(mean_agreement(kind, (compare(kind, whole, changed) for whole, changed in pairs)).apart, 0.0)
+
+    def by_count(self, values: Sequence[float]) -> np.ndarray:
+        return np.maximum.accumulate(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LossRise:
+    """Rise of the mean loss of a target; below 0 where heads did harm."""
+
+    config: ModelConfig
+    limit: ClassVar[int] = LABELLED
+
+    def read(self, output: Output, batch: Batch) -> Loss:
+        return self.config.for_evaluation().loss(output, batch)
+
+    def value(self, pairs: Iterable[tuple[Loss, Loss]]) -> float:
+        risen, targets = sum_over(
+            (changed.total.sum() - whole.total.sum(), whole.weight.sum()) for whole, changed in pairs
+        )
+        if targets == 0.0:
+            raise DataError("batches: there is no example with a label to compare layers by")
+        return float(risen / targets)
+
+    def by_count(self, values: Sequence[float]) -> np.ndarray:
+        return np.asarray(values)
+
+
+class _Example(NamedTuple):
+    """One batch with all heads.
+
+    Attributes:
+        batch: Its arrays.
+        streams: Residual streams entering every layer, see `headjax.heads.prefix.record`.
+        result: Predictions or losses.
+    """
+
+    batch: dict[str, jax.Array]
+    streams: Mapping[str, Recorded]
+    result: Any
+
+
+class _Measure:
+    """Effect on the model when one layer loses heads.
+
+    Attributes:
+        effect: Quantity that is measured.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        batches: Sequence[Batch],
+        gates: Gates,
+        compute: Compute,
+        effect: _OutputChange | _LossRise,
+    ) -> None:
+        self.effect = effect
+        self._model, self._gates, self._compute = model, gates, compute
+        self._examples: list[_Example] = []
+        count = 0
         for batch in batches:
-            if examples >= MEASURED:
+            if count >= effect.limit:
                 break
             arrays = device_batch(model.config, batch)
-            examples += next(iter(arrays.values())).shape[0]
-            self.batches.append(arrays)
-            self.wanted.append(predict(model.config, model.params, arrays, dict(gates), compute))
+            count += next(iter(arrays.values())).shape[0]
+            result, streams = _whole(model.config, effect, compute, model.params, arrays, gates)
+            self._examples.append(_Example(arrays, streams, result))
 
     def __call__(self, layer: AttentionLayer, found: Removals, mean: np.ndarray, count: int) -> float:
-        """Return the change after `count` removals of a layer, its W_O and bias solved anew."""
+        """Return the effect of `count` removals of a layer, its W_O and bias solved anew."""
         output = found.outputs[count]
         lost = (found.outputs[0] - output).reshape(len(mean), -1)
 
@@ -210,16 +286,44 @@ class _Measure:
                 own["output_bias"] = jnp.asarray(np.asarray(own["output_bias"]) + mean @ lost, own["output"].dtype)
             return attention, params | {"inner": own} if "inner" in params else own
 
-        changed = map_attention(self.model, change, stacks=[layer.stack], layers=[layer.layer])
-        gates = {name: np.array(array) for name, array in self.gates.items()}
-        tied = self.model.config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
-        gates[layer.stack][np.ix_(list(tied), found.order[:count])] = 0.0
+        config, home = self._model.config, HEAD_STACKS[layer.stack][0]
+        params = map_attention(self._model, change, stacks=[layer.stack], layers=[layer.layer]).params
+        gates = {name: np.array(array) for name, array in self._gates.items()}
+        gates[layer.stack][np.ix_(list(config.stacks()[home].tied_layers(layer.layer)), found.order[:count])] = 0.0
         at = {name: jnp.asarray(array) for name, array in gates.items()}
-        parts = (
-            compare(self.kind, wanted, predict(self.model.config, changed.params, batch, at, self.compute))
-            for batch, wanted in zip(self.batches, self.wanted, strict=True)
-        )
-        return max(mean_agreement(self.kind, parts).apart, 0.0)
+        step = functools.partial(_changed, config, self.effect, self._compute, home, params, at, jnp.int32(layer.layer))
+        value = self.effect.value((each.result, step(each.batch, each.streams)) for each in self._examples)
+        if not np.isfinite(value):
+            raise HeadjaxError(
+                f"reconstruction: {layer.stack}/{layer.layer}: the output without {count} of its heads is not finite"
+            )
+        return value
+
+
+@functools.partial(jax.jit, static_argnames=("config", "effect", "compute"))
+def _whole(
+    config: ModelConfig, effect: Any, compute: Compute, params: Params, batch: Any, gates: Gates
+) -> tuple[Any, dict[str, Recorded]]:
+    output, streams = record(config, params, batch, Options(gates=gates, compute=compute))
+    return effect.read(output, batch), streams
+
+
+@functools.partial(jax.jit, static_argnames=("config", "effect", "compute", "stack"))
+def _changed(
+    config: ModelConfig,
+    effect: Any,
+    compute: Compute,
+    stack: str,
+    params: Params,
+    gates: Gates,
+    start: jax.Array,
+    batch: Any,
+    streams: Mapping[str, Recorded],
+) -> Any:
+    """Return the result of a model that differs from the recorded one in layers of a stack from `start` on."""
+    return effect.read(
+        resume(config, params, batch, Options(gates=gates, compute=compute), streams, stack, start), batch
+    )
 
 
 def _collect(

@@ -20,6 +20,7 @@ from headjax.core.fields import Checked, Count, NotNegative, Positive, Ramp, Siz
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
+from headjax.heads.agreement import divergence
 from headjax.heads.statistics import counted_queries
 from headjax.mesh.distributed import on_this_process, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
@@ -286,10 +287,7 @@ def _divergence(student: ModelConfig, temperature: float | jax.Array, given: Out
     if isinstance(task, Regression | SentenceSimilarity):
         each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]
     else:
-        each = []
-        for pair in pairs:
-            offered, wanted = (jax.nn.log_softmax(array / temperature, axis=-1) for array in pair)
-            each.append(temperature**2 * jnp.sum(jnp.exp(wanted) * (wanted - offered), axis=-1))
+        each = [temperature**2 * divergence(theirs, mine, temperature) for mine, theirs in pairs]
     return _over_counted(student, functools.reduce(jnp.add, each) / len(each), batch, own)
 
 

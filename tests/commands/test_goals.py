@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headjax.commands.goals import Budget, budget_of
+from headjax.commands.goals import budget_of
+from headjax.core.fields import Amount
 from headjax.heads.pruning import prune
 from headjax.models.model import load
 
@@ -12,14 +13,14 @@ HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]
 
 
 def test_text_becomes_a_budget():
-    assert budget_of("60%") == Budget(0.6, True)
-    assert budget_of("1.5e9") == Budget(1.5e9, False)
+    assert budget_of("60%") == Amount(0.6, True)
+    assert budget_of("1.5e9") == Amount(1.5e9, False)
     assert (budget_of("60%").of(50.0), budget_of("20").of(50.0)) == (30.0, 20.0)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "101%", "many", "1e999", "nan"])
 def test_other_text_is_no_budget(text):
-    with pytest.raises(ValueError, match="expected a percentage such as 60%"):
+    with pytest.raises(ValueError, match="expected a number such as 2e7, or 60%"):
         budget_of(text)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.core.fields import (
+    Amount,
     Checked,
     Count,
     NotNegative,
@@ -20,6 +21,7 @@ from headjax.core.fields import (
     Share,
     Size,
     number_or_ramp,
+    read_amount,
     shown,
 )
 
@@ -117,6 +119,18 @@ def test_a_number_or_two_that_training_goes_between():
     assert number_or_ramp("0.5") == 0.5
     assert number_or_ramp("2:1") == Ramp(2.0, 1.0)
     assert str(Ramp(2.0, 1.0)) == "2:1"
+
+
+def test_text_becomes_an_amount():
+    assert read_amount("60%", "x") == Amount(0.6, True)
+    assert read_amount(" 1.5e9 ", "x") == Amount(1.5e9, False)
+    assert (read_amount("60%", "x").of(50.0), read_amount("20", "x").of(50.0)) == (30.0, 20.0)
+
+
+@pytest.mark.parametrize("text", ["", "%", "-1", "-1%", "many", "1e999", "nan", "5%%", "40%"])
+def test_other_text_is_no_amount(text):
+    with pytest.raises(ValueError, match=f"^expected a number such as 0.3, got '{text}'$"):
+        read_amount(text, "0.3", lambda amount: amount.number < 0.4)
 
 
 @pytest.mark.parametrize("text", ["", "a", "1:", "1:2:3", "-1:1", "nan:1"])

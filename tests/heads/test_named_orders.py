@@ -31,8 +31,9 @@ def test_each_name_is_the_order_it_says(model, batches):
     for name in ("importance", "fisher", "entropy"):
         assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
     assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(ablate(model, batches))
-    reconstruction = order_heads(model, batches, OrderConfig(by="reconstruction"))(2)
-    assert reconstruction == reconstruction_order(model, batches)
+    for name, labels in (("reconstruction", False), ("reconstruction_labels", True)):
+        expected = reconstruction_order(model, batches, labels=labels)
+        assert order_heads(model, batches, OrderConfig(by=name))(2) == expected
     blocks = fisher_blocks(model, batches)
     for count in (1, 3, 6):
         order = order_heads(model, batches, OrderConfig(by="fisher_blocks"))(count)

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.tensors import Normal
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import group_costs, layer_removals, reconstruction_order, remove_group
 from headjax.heads.surgery import map_attention
+from headjax.models.encoder import Bert
+from headjax.models.outputs import IGNORED, Pooler
+from headjax.models.sublayers import Dense
+from headjax.models.tasks import Classification
 from tests import tiny
 
 GENERATOR = np.random.default_rng(0)
@@ -103,6 +108,35 @@ def test_heads_that_are_gone_already_come_first(model):
     assert set(order[:2]) == {HeadId("decoder", 0, 3), HeadId("decoder", 1, 1)}
 
 
+@pytest.fixture(scope="module")
+def classifier():
+    recipe = Bert(
+        attention=tiny.multi_head(2), feed_forward=Dense(24), vocab_size=tiny.VOCABULARY, max_length=12,
+        width=tiny.WIDTH, num_layers=2, segments=0, pooler=Pooler(), task=Classification(classes=3),
+    )  # fmt: skip
+    return tiny.model(dataclasses.replace(recipe.build(), initializer=Normal(0.3)))
+
+
+@pytest.mark.parametrize(("sign", "first"), [(1.0, 0), (-1.0, 1)])
+def test_the_same_examples_with_other_labels_have_another_order(classifier, sign, first):
+    """The label is the class that gains most without the heads of layer 0, or the one that loses most."""
+    without = gates.without(classifier.config, [HeadId("encoder", 0, head) for head in range(2)])
+    tokens = [tiny.tokens(32, 8, seed) for seed in range(2)]
+    gains = [np.asarray(classifier(one, gates=without).logits - classifier(one).logits) for one in tokens]
+    labelled = [one | {"labels": np.argmax(sign * gain, axis=1)} for one, gain in zip(tokens, gains, strict=True)]
+    order = reconstruction_order(classifier, labelled, labels=True)
+    assert [head.layer for head in order] == [first] * 2 + [1 - first] * 2
+    assert reconstruction_order(classifier, labelled) == reconstruction_order(classifier, tokens)
+
+
+def test_an_order_by_labels_needs_them(classifier):
+    with pytest.raises(DataError, match=r"^labels: missing from the batch"):
+        reconstruction_order(classifier, BATCHES, labels=True)
+    ignored = [batch | {"labels": np.full(4, IGNORED)} for batch in BATCHES]
+    with pytest.raises(DataError, match="no example with a label to compare layers by"):
+        reconstruction_order(classifier, ignored, labels=True)
+
+
 def test_bad_requests_are_errors(model):
     with pytest.raises(DataError, match="no example"):
         reconstruction_order(model, [])
@@ -112,4 +146,10 @@ def test_bad_requests_are_errors(model):
         name: array * np.nan for name, array in model.params["embeddings"].items()
     }})  # fmt: skip
     with pytest.raises(HeadjaxError, match="decoder/0: second moments of contexts are not finite"):
+        reconstruction_order(broken, BATCHES)
+    last = model.params["decoder"]["final_norm"]
+    broken = model.replace(params=model.params | {"decoder": model.params["decoder"] | {"final_norm": {
+        name: array * np.nan for name, array in last.items()
+    }}})  # fmt: skip
+    with pytest.raises(HeadjaxError, match="decoder/0: the output without 1 of its heads is not finite"):
         reconstruction_order(broken, BATCHES)
