@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import optax
@@ -37,6 +34,7 @@ from headjax.training.optimizer import Optimizer
 from headjax.training.recording import MetricWriter, ProfiledSteps, Profiler, Recorder
 from headjax.training.state import TrainState, abstract_state, read_initialization, starting_state
 from headjax.training.step import NumberedStep, StepMetrics, train_step
+from headjax.training.stopping import StopRequest
 
 AfterStep = Callable[[int, TrainState, StepMetrics], bool]
 """Called after a step has been started, with its number, its state and its metrics, which the device may still be
@@ -365,38 +363,3 @@ def _result(
     return TrainResult(
         model, path, steps, made["metrics"], tokens_per_second, finished, diverged, extended_from, made["steps"]
     )
-
-
-class StopRequest:
-    """Context manager that turns the first SIGINT (Ctrl-C) or SIGTERM into a flag. A second one acts as usual.
-
-    The loop then finishes its step, saves a checkpoint and returns.
-
-    Signals reach only the main thread; in another thread the flag simply stays unset.
-    """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[signal.Signals, signal._HANDLER] = {}
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in self.SIGNALS:
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}

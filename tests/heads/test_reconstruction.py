@@ -16,20 +16,17 @@ from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.surgery import map_attention
 from headjax.heads.units import count_units, map_feed_forward, prune_units
-from headjax.models import Model
-from headjax.models.compute import Compute
 from headjax.models.encoder import Albert
 from headjax.models.encoder_decoder import T5
 from headjax.models.layer import ConstantPostNorm, PostNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
-from headjax.models.layerwise import Place, layer_output, slots, stack_end, stack_input
 from headjax.models.sublayers import Dense
 from tests import tiny
 from tests.closeness import assert_close
+from tests.layer_walk import joined, walk
 
 MASK = np.array([[1] * 12, [1] * 9 + [0] * 3] * 8)
 BATCHES = [tiny.tokens(16, 12, seed) | {"attention_mask": MASK} for seed in range(2)]
 REMOVED = [HeadId("decoder", 0, 3), HeadId("decoder", 1, 0), HeadId("decoder", 1, 2)]
-COMPUTE = Compute()
 
 
 @pytest.fixture(scope="module")
@@ -115,30 +112,6 @@ CASES = {
 }
 
 
-class Joined:
-    """Every sub-layer of a model at a batch, by its name: what it reads, and the stream that it makes."""
-
-    def __init__(self, model: Model, batch: dict) -> None:
-        self.sums, self.features, self.masks = {}, {}, {}
-        memory = None
-        for name, stack in model.config.stacks().items():
-            stream = stack_input(model.config, model.params, batch, name, memory, COMPUTE)
-            weights = stack.unstack(model.params[name])
-            for i, group in enumerate(stack.groups):
-                for number in range(group.start, group.stop):
-                    before = stream
-                    for slot in slots(group.layer):
-                        stream, seen = layer_output(
-                            model.config, model.params, batch, Place(name, i), number, weights[number], before,
-                            watched=slot,
-                        )  # fmt: skip
-                        shortcut, branch, before_it, output = map(np.asarray, (seen.shortcut, seen.branch, *seen[:2]))
-                        self.sums[name, number, slot] = shortcut.astype(np.float64) * before_it + branch * output
-                        self.features[name, number, slot] = np.asarray(seen.features, np.float64)
-                        self.masks[name] = seen.mask
-            memory = stack_end(model.config, model.params, name, stream, COMPUTE)
-
-
 @pytest.mark.parametrize("case", list(CASES))
 def test_every_repaired_map_is_at_its_least_squares(case):
     """What the stream lacks after a repaired layer, errors of earlier layers included, is orthogonal to its features.
@@ -151,12 +124,11 @@ def test_every_repaired_map_is_at_its_least_squares(case):
     assert len(repairs) >= 2, found.layers
     lacking, features = {}, {}
     for batch in batches:
-        wanted, got = Joined(whole, batch), Joined(found.model, batch)
-        for key, joined in got.sums.items():
-            mask = got.masks[key[0]]
-            mask = batch["labels"] != -100 if mask is None else np.asarray(mask)
-            lacking.setdefault(key, []).append((wanted.sums[key] - joined)[mask])
-            features.setdefault(key, []).append(got.features[key][mask])
+        wanted, got = (walk(model, batch, watch=True).seen for model in (whole, found.model))
+        for key, seen in got.items():
+            mask = batch["labels"] != -100 if seen.mask is None else np.asarray(seen.mask)
+            lacking.setdefault(key, []).append((joined(wanted[key]) - joined(seen))[mask])
+            features.setdefault(key, []).append(np.asarray(seen.features, np.float64)[mask])
     slots_of = {"encoder": ("encoder", "attention"), "decoder": ("decoder", "attention")}
     slots_of["cross"] = ("decoder", "cross_attention")
     biased = case not in ("t5", "grouped")

@@ -10,16 +10,15 @@ import pytest
 
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
-from headjax.models.compute import Compute
 from headjax.models.encoder import Albert
 from headjax.models.encoder_decoder import T5
 from headjax.models.layer import ConstantPostNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
-from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output, slots, stack_end, stack_input
+from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output, slots
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close
+from tests.layer_walk import walk
 
-COMPUTE = Compute()
 MASK = np.array([[1] * 8, [1] * 5 + [0] * 3])
 
 
@@ -45,26 +44,10 @@ def albert():
     return tiny.model(config), tiny.tokens(2, 8) | {"attention_mask": MASK}
 
 
-def hidden(model, batch):
-    """The last stack's output, layer by layer."""
-    memory = None
-    for name, stack in model.config.stacks().items():
-        stream = stack_input(model.config, model.params, batch, name, memory, COMPUTE)
-        weights = stack.unstack(model.params[name])
-        for i, group in enumerate(stack.groups):
-            for number in range(group.start, group.stop):
-                place = Place(name, i)
-                stream, _ = layer_output(
-                    model.config, model.params, batch, place, jnp.asarray(number), weights[number], stream
-                )
-        memory = stack_end(model.config, model.params, name, stream, COMPUTE)
-    return memory
-
-
 @pytest.mark.parametrize("case", [decoder, t5, albert])
 def test_layer_by_layer_is_the_whole_forward(case):
     model, batch = case()
-    assert_close(hidden(model, batch), model(batch).hidden, sums=tiny.SUMS)
+    assert_close(walk(model, batch).output, model(batch).hidden, sums=tiny.SUMS)
 
 
 RESIDUALS = [PostNorm(), ScaledPostNorm(), ConstantPostNorm(alpha=1.7), PreNorm(), ScaledPreNorm(), ScaledNoNorm()]
