@@ -240,7 +240,7 @@ class RemovalTrials:
 
     def _count(self, removal: Removal) -> int:
         total, amount = self.total_heads(removal.stacks), amount_of(removal.remove)
-        count = int(round(total * amount.number / 100.0, 9)) if amount.percent else int(amount.number)
+        count = int(round(amount.of(total), 9))
         if count > total:
             raise HeadjaxError(f"remove: {removal.remove} asks for {count} heads, there are {total}")
         return count
