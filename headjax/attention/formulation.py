@@ -56,6 +56,11 @@ class Attention(Checked, abc.ABC):
         """Original number of each head."""
         return tuple(range(self.num_heads)) if self.head_ids is None else self.head_ids
 
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The key and value head that each query head reads; by default each has its own."""
+        return tuple(range(self.num_heads))
+
     @abc.abstractmethod
     def tensors(self, width: int, memory_width: int) -> Tensors:
         """The declared parameters."""
@@ -141,6 +146,10 @@ class Wrapping(Attention):
         object.__setattr__(self, "num_heads", self.inner.num_heads)
         object.__setattr__(self, "head_ids", self.inner.head_ids)
         super().__post_init__()
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return self.inner.groups
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return self.inner.combine(params["inner"], context)

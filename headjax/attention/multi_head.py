@@ -137,7 +137,6 @@ class Grouped(HeadSizes, Attention):
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The key and value head that each query head reads."""
         return equal_groups(self.num_heads, self.kv_heads) if self.kv_index is None else self.kv_index
 
     def tensors(self, width: int, memory_width: int) -> Tensors:

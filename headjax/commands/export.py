@@ -41,6 +41,7 @@ def run(options: Options, progress: Progress) -> Result:
         exported = to_huggingface(model, options.out, options.layout, family=options.family, progress=progress)
         if options.check:
             exported = exported._replace(max_difference=max_difference(model, options.out))
+    padding = exported.padding
     data = exported._asdict() | {"directory": str(options.out)}
     rows = [
         ("family", exported.family),
@@ -50,4 +51,12 @@ def run(options: Options, progress: Progress) -> Result:
     ]
     if exported.max_difference is not None:
         rows.append(("largest difference of outputs", f"{exported.max_difference:.2g}"))
-    return Result(data, [Table((Column("Exported"), Column("")), rows)], f"directory: {options.out}")
+    message = f"directory: {options.out}"
+    if padding is not None:
+        data["padding"] = padding._asdict()
+        message = (
+            f"zeros in place of removed heads: {numbers.size(padding.bytes)} of weights, "
+            f"{padding.flops:+.1%} operations at {padding.length} tokens, "
+            f"{numbers.size(padding.cache_bytes_per_token)} of cache a token; {message}"
+        )
+    return Result(data, [Table((Column("Exported"), Column("")), rows)], message)

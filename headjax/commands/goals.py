@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from headjax.commands.examples import TASK, Examples
 from headjax.commands.options import option
@@ -17,7 +17,7 @@ from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
-    from headjax.heads.ordering import Order
+    from headjax.heads.ordering import Order, Steps
     from headjax.models.config import Batch, ModelConfig
     from headjax.models.model import Model
 
@@ -76,11 +76,20 @@ class GoalOptions(RepairOptions):
     minimum: Count = option(0, "heads every layer keeps")
     steps: Size = option(1, "score and remove in N rounds, heads scored anew in each")
     normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
+    whole_groups: bool = option(False, "remove all query heads of a key and value head together")
+    uniform: bool = option(
+        False,
+        "leave every layer as many query heads in as many groups: one of each group in turn, or with --whole-groups "
+        "(or where the number allows nothing else) whole groups",
+    )
 
     @property
     def names_heads(self) -> bool:
         """Whether the heads to remove are named one by one."""
         return self.remove is not None and "/" in self.remove
+
+
+OptionsT = TypeVar("OptionsT", bound=GoalOptions)
 
 
 class Goal(NamedTuple):
@@ -103,35 +112,36 @@ def goal_of(model: Model, examples: Examples | None, options: GoalOptions, progr
     Raises:
         HeadjaxError: heads that do not exist, or more heads than may be removed.
     """
-    from headjax.heads.head_id import all_heads, require_stack
     from headjax.heads.named_orders import AT_ONCE
-    from headjax.heads.ordering import explicit_heads, keep_minimum, requested_count, select
+    from headjax.heads.ordering import ends, explicit_heads, flat, requested_count
 
-    stacks = options.stacks or None
-    for stack in options.stacks:
-        require_stack(model.config, stack, "--stacks")
-    removable = keep_minimum(model.config, all_heads(model.config, stacks), options.minimum)
+    removable = _removable(model.config, options)
+    even = len(set(map(len, removable))) <= 1
+    if not even and options.steps > 1:
+        raise HeadjaxError("--steps: groups of different sizes go in one round")
     if options.remove is not None:
         named = explicit_heads(model.config, options.remove)
         if named is not None:
             return Goal(len(named), named, {})
-        count = requested_count(model.config, options.remove)
-        select(model.config, options.remove, removable)  # finds a count that is too large before anything is scored
+        # A number that cannot be met is found before anything is scored, unless groups differ in size.
+        count = _count(model.config, removable, options) if even else requested_count(model.config, options.remove)
         if is_gradual(options):
             return Goal(count, None, {})
-        order = ordered(model, examples, options, count, progress, steps=options.steps)
-        return Goal(count, select(model.config, options.remove, order), {})
+        steps = ordered(model, examples, options, count, progress, steps=options.steps)
+        count = _count(model.config, steps, options)
+        return Goal(count, flat(steps)[:count], {})
     if options.by in AT_ONCE:
         raise HeadjaxError(f"--by: {options.by} chooses a given number of heads; ask for one with --remove")
+    total = ends(removable)[-1]
     if options.parameters is not None or options.flops is not None:
-        order = ordered(model, examples, options, len(removable), progress, steps=options.steps)
-        return _affordable(model, examples, order, options)
+        steps = ordered(model, examples, options, total, progress, steps=options.steps)
+        return _affordable(model, examples, steps, options)
     if examples is None:
         raise HeadjaxError("--task: needed to measure on")
-    order = ordered(model, examples, options, len(removable), progress, steps=options.steps)
+    steps = ordered(model, examples, options, total, progress, steps=options.steps)
     if options.max_drop is not None:
-        return _within(model, examples, order, options, options.max_drop, progress)
-    return _fast_enough(model, examples.selection, order, options, options.speed_up or 1.0)
+        return _within(model, examples, steps, options, options.max_drop, progress)
+    return _fast_enough(model, examples.selection, steps, options, options.speed_up or 1.0)
 
 
 def ordered(
@@ -142,13 +152,19 @@ def ordered(
     progress: Progress,
     *,
     steps: int,
-) -> Order:
-    """Return the heads that may go, in the order of their removal, scored anew `steps` times on the way to `count`."""
+) -> Steps:
+    """Return the removals that may be made, in their order, heads scored anew `steps` times on the way to `count`."""
     from headjax.heads.named_orders import RECONSTRUCTION, OrderConfig, order_heads
-    from headjax.heads.ordering import iterative, keep_minimum
+    from headjax.heads.ordering import iterative_steps, steps_within_minimum
     from headjax.heads.pruning import fraction_steps
 
-    config = OrderConfig(by=options.by, normalize=options.normalize, seed=options.seed, stacks=options.stacks)
+    config = OrderConfig(
+        by=options.by,
+        normalize=options.normalize,
+        seed=options.seed,
+        stacks=options.stacks,
+        whole_groups=options.whole_groups,
+    )
     fitted = model if examples is None else examples.selection.fit(model)
     if examples is None or options.by == "random":
         batches = []
@@ -161,16 +177,87 @@ def ordered(
         with progress(f"ordering by {options.by}", max(len(batches), 1), "batch") as bar:
             return order_heads(fitted, batches, config, gates=gates, progress=bar)(count)
 
+    arrange = functools.partial(_together, model.config, options)
     if steps == 1 or options.by == "random":
-        order = once()
-    else:
-        counts = fraction_steps(count, [step / steps for step in range(1, steps + 1)])
+        return steps_within_minimum(model.config, arrange(once()), options.minimum)
+    counts = fraction_steps(count, [step / steps for step in range(1, steps + 1)])
 
-        def rescore(gates: Any) -> dict[Any, float]:
-            return {head: float(place) for place, head in enumerate(once(gates))}
+    def rescore(gates: Any) -> dict[Any, float]:
+        return {head: float(place) for place, head in enumerate(once(gates))}
 
-        order = iterative(model.config, counts, rescore, options.minimum, options.stacks or None)
-    return keep_minimum(model.config, order, options.minimum)
+    return iterative_steps(model.config, counts, rescore, arrange, options.minimum, options.stacks or None)
+
+
+def _together(config: ModelConfig, options: GoalOptions, order: Order) -> Steps:
+    """Return the removals of an order: heads, whole groups, or equal numbers of every layer."""
+    from headjax.heads.groups import group_steps, uniform_steps
+    from headjax.heads.ordering import single_steps
+
+    if options.uniform:
+        return uniform_steps(config, order, whole_groups=options.whole_groups)
+    return group_steps(config, order) if options.whole_groups else single_steps(order)
+
+
+def _removable(config: ModelConfig, options: GoalOptions) -> Steps:
+    """Return removals as many and as large as those that an order will give, before there is one."""
+    from headjax.heads.head_id import all_heads, require_stack
+    from headjax.heads.ordering import steps_within_minimum
+
+    for stack in options.stacks:
+        require_stack(config, stack, "--stacks")
+    steps = _together(config, options, all_heads(config, options.stacks or None))
+    return steps_within_minimum(config, steps, options.minimum)
+
+
+def settled(config: ModelConfig, options: OptionsT) -> OptionsT:
+    """Return the options with `--whole-groups` where the number of heads allows `--uniform` nothing else.
+
+    Raises:
+        HeadjaxError: layers differ already, or the number cannot be removed from all of them alike.
+    """
+    from headjax.heads.ordering import ends, requested_count
+
+    if not options.uniform or options.names_heads:
+        return options
+    ways = {"as many of each group": options, "whole groups": dataclasses.replace(options, whole_groups=True)}
+    possible = {name: ends(_removable(config, way))[1:] for name, way in ways.items()}
+    if options.remove is None:
+        return options
+    count = requested_count(config, options.remove)
+    for name, numbers in possible.items():
+        if not count or count in numbers:
+            return ways[name]
+    alike = len(set(possible.values())) == 1
+    listed = {name: ", ".join(map(str, numbers)) for name, numbers in possible.items() if numbers}
+    shown = [text if alike else f"{text} ({name})" for name, text in listed.items()][: 1 if alike else 2]
+    raise HeadjaxError(
+        f"--remove: {options.remove} asks for {count} heads; --uniform can remove {' or '.join(shown) or 'none'}"
+    )
+
+
+def _count(config: ModelConfig, steps: Steps, options: GoalOptions) -> int:
+    """Return the number of heads that `--remove` asks for, percentages rounded down to whole removals."""
+    from headjax.heads.ordering import amount_of, ends, most_of, requested_count
+
+    asked = options.remove or "0"
+    count, total = requested_count(config, asked), ends(steps)[-1]
+    if count > total:
+        raise HeadjaxError(f"remove: {asked} asks for {count} heads, only {total} may be removed")
+    whole = most_of(steps, count)
+    if whole < count and not amount_of(asked).relative:
+        more = min(end for end in ends(steps) if end > count)
+        raise HeadjaxError(f"--remove: {count} heads would divide a group; whole groups take {whole} or {more}")
+    return whole
+
+
+def rounds(config: ModelConfig, options: GoalOptions, count: int) -> list[int]:
+    """Return the numbers of heads that are gone after each of `--steps` rounds, as whole removals take them."""
+    from headjax.heads.ordering import most_of
+    from headjax.heads.pruning import fraction_steps
+
+    steps = _removable(config, options)
+    counts = fraction_steps(count, [step / options.steps for step in range(1, options.steps + 1)])
+    return [most_of(steps, min(each, count)) for each in counts]
 
 
 def is_gradual(options: GoalOptions) -> bool:
@@ -179,16 +266,16 @@ def is_gradual(options: GoalOptions) -> bool:
 
 
 def _within(
-    model: Model, examples: Examples, order: Order, options: GoalOptions, drop: Amount, progress: Progress
+    model: Model, examples: Examples, steps: Steps, options: GoalOptions, drop: Amount, progress: Progress
 ) -> Goal:
     from headjax.evaluation.task import evaluate_task
     from headjax.heads import gates as head_gates
-    from headjax.heads.ordering import most_within
+    from headjax.heads.ordering import ends, flat, most_within
 
     task = examples.selection
     sign = 1.0 if task.higher_is_better else -1.0
     done = 0
-    with progress("searching", len(order).bit_length() + 1, "evaluation") as bar:
+    with progress("searching", len(steps).bit_length() + 1, "evaluation") as bar:
 
         @functools.cache  # the search begins with the whole model, and so does a relative drop
         def evaluate(removed: Order) -> float:
@@ -201,15 +288,16 @@ def _within(
             bar(done, {task.headline: found[task.headline]})
             return sign * found[task.headline]
 
-        within = most_within(order, evaluate, drop.of(abs(evaluate(()))))
+        within = most_within(flat(steps), evaluate, drop.of(abs(evaluate(()))), ends(steps))
     return Goal(
         len(within.heads), within.heads, {"gated_metric": sign * within.value, "baseline": sign * within.baseline}
     )
 
 
-def _affordable(model: Model, examples: Examples | None, order: Order, options: GoalOptions) -> Goal:
+def _affordable(model: Model, examples: Examples | None, steps: Steps, options: GoalOptions) -> Goal:
     """Return the fewest heads that bring the model within `--parameters` or `--flops`, units that go counted in."""
     from headjax.heads.budgets import count_parameters, heads_for_budget, without_heads
+    from headjax.heads.ordering import ends, flat
     from headjax.heads.units import without_units
 
     measure: Callable[[ModelConfig], float] = count_parameters
@@ -220,7 +308,7 @@ def _affordable(model: Model, examples: Examples | None, order: Order, options: 
         budget, name = options.flops or Amount(1.0, True), "--flops"
         measure = functools.partial(_operations, length=options.length or read)
     smaller, whole = without_units(model.config, options.units), measure(model.config)
-    removed = heads_for_budget(smaller, order, measure, budget.of(whole), name)
+    removed = heads_for_budget(smaller, flat(steps), measure, budget.of(whole), name, ends(steps))
     found = {}
     if options.flops is not None:
         found = {"flops": measure(without_heads(smaller, removed)), "flops_before": whole}
@@ -231,11 +319,12 @@ def _operations(config: ModelConfig, length: int) -> float:
     return config.flops(length)
 
 
-def _fast_enough(model: Model, task: Task, order: Order, options: GoalOptions, speed_up: float) -> Goal:
+def _fast_enough(model: Model, task: Task, steps: Steps, options: GoalOptions, speed_up: float) -> Goal:
     from headjax.heads.latency import heads_for_speed_up, measure_latency
+    from headjax.heads.ordering import ends, flat
 
     table = measure_latency(model, first_inputs(task, options))
-    removed = heads_for_speed_up(model.config, order, table, speed_up)
+    removed = heads_for_speed_up(model.config, flat(steps), table, speed_up, ends(steps))
     predicted = table.seconds(model.config) / table.seconds(model.config, removed)
     return Goal(len(removed), removed, {"predicted_speed_up": predicted})
 

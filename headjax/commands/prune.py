@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import NOTHING_READ, Examples, open_model_and_examples_if_any
-from headjax.commands.goals import Goal, GoalOptions, first_inputs, goal_of, is_gradual, ordered
+from headjax.commands.goals import Goal, GoalOptions, first_inputs, goal_of, is_gradual, ordered, rounds, settled
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.commands.repair import Repaired, check_repair, reconstructed
 from headjax.commands.surgery import comparison_table, evaluate_pair, fine_tune, fine_tuning_of
@@ -41,13 +41,17 @@ def run(options: Options, progress: Progress) -> Result:
     _check(options)
     require_new(options.out, options)
     model, examples = open_model_and_examples_if_any(options)
+    options = settled(model.config, options)
     goal = goal_of(model, examples, options, progress)
     repaired, removed = _remove(model, examples, goal, options, progress)
     pruned = repaired.model
     metrics = evaluate_pair(model, pruned, None if examples is None else examples.evaluation, options, progress)
-    found = goal.found
+    found = dict(goal.found)
+    if options.uniform:
+        layer = next(iter(pruned.config.attentions().values()))[0]
+        found |= {"heads_per_layer": layer.num_heads, "groups_per_layer": len(set(layer.groups))}
     if options.speed_up is not None and examples is not None:
-        found = {**found, "speed_up": measured_speed_up(model, pruned, examples.evaluation, options)}
+        found["speed_up"] = measured_speed_up(model, pruned, examples.evaluation, options)
     training = options.fine_tune > 0
     described = NOTHING_READ if examples is None else examples.described(**_read(examples, options), training=training)
     pruned.save(options.out)
@@ -63,8 +67,11 @@ def run(options: Options, progress: Progress) -> Result:
         **described.data,
         "model": str(options.out),
     }
-    where = " on the selection examples" if options.max_drop is not None else ""
-    notes = [f"{name.replace('_', ' ')}{where}: {value:.4g}" for name, value in found.items()]
+    judged = goal.found if options.max_drop is not None else ()
+    notes = [
+        f"{name.replace('_', ' ')}{' on the selection examples' * (name in judged)}: {value:.4g}"
+        for name, value in found.items()
+    ]
     if options.by == "fisher_blocks" and len(removed) > FISHER_SHARE * len(all_heads(model.config)):
         notes.append("fisher_blocks estimates small removals; past half of the heads importance is the safer order")
     return Result(
@@ -98,6 +105,9 @@ def _check(options: Options) -> None:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
     if options.remove is not None and not options.names_heads:
         amount_of(options.remove)
+    for name, chosen in (("--uniform", options.uniform), ("--whole-groups", options.whole_groups)):
+        if chosen and options.names_heads:
+            raise HeadjaxError(f"{name}: an order chooses the heads, but --remove names them")
     needs = {
         f"order heads by {options.by}": not options.names_heads and options.by != "random",
         "measure --max-drop on": options.max_drop is not None,
@@ -149,13 +159,14 @@ def _remove_gradually(
     model: Model, examples: Examples, count: int, options: Options, progress: Progress
 ) -> tuple[Model, Order]:
     """Return the model without `count` heads, trained and ordered anew after every step, and the heads that went."""
-    from headjax.heads.pruning import fraction_steps, prune_gradually
+    from headjax.heads.ordering import flat
+    from headjax.heads.pruning import prune_gradually
 
     lessons = fine_tuning_of(options)
-    counts = fraction_steps(count, [step / options.steps for step in range(1, options.steps + 1)])
+    counts = rounds(model.config, options, count)
 
     def order(left: Model, wanted: int) -> Order:
-        return ordered(left, examples, options, wanted, progress, steps=1)
+        return flat(ordered(left, examples, options, wanted, progress, steps=1))
 
     def tune(left: Model) -> Model:
         return left if lessons is None else fine_tune(left, model, examples.evaluation, lessons, options, progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from headjax.models.model import Model
 Metric = Callable[[Output, Batch], jax.Array]
 """Function of a model's output and its batch that JAX can trace; one value per example, `[batch]`, higher is better."""
 
-Mode = Literal["each", "all-but-one"]
+Mode = Literal["each", "all-but-one", "group"]
 
 DEFAULT_BUDGET = 2**30
 """Bytes of device memory for the temporaries of one call."""
@@ -38,7 +38,8 @@ class Ablation(NamedTuple):
     """Effects of removing heads, example by example.
 
     Attributes:
-        mode: `each` if the head was removed, `all-but-one` if all others of its layer were.
+        mode: `each` if the head was removed, `all-but-one` if all others of its layer were, `group` if all heads that
+            read its key and value head were.
         heads: Ablated heads, by stack, layer and position.
         baseline: By metric, `[examples]` values of the model itself; `loss` is the summed loss of an example, nats.
         ablated: By metric, `[heads, examples]` values with the ablation of each head.
@@ -105,16 +106,16 @@ def ablate(
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Ablation:
-    """Remove every head alone (`each`), or all heads of a layer but one (`all-but-one`).
+    """Remove every head alone (`each`), all heads of a layer but one (`all-but-one`), or a whole group (`group`).
 
-    These are sections 3.2 and 3.3 of Michel et al. (2019). For every batch the residual stream entering each layer is
-    computed once; an ablation in layer l then recomputes only the layers from l on. Ablations of one layer are computed
-    together, as many as fit the budget. Batches may be sharded over a mesh, also of several processes.
+    The first two are sections 3.2 and 3.3 of Michel et al. (2019). For every batch the residual stream entering each
+    layer is computed once; an ablation in layer l then recomputes only the layers from l on. Ablations of one layer are
+    computed together, as many as fit the budget. Batches may be sharded over a mesh, also of several processes.
 
     Args:
         model: Model to examine.
         batches: Examples; batches of equal shapes compile once. Examples without targets are left out.
-        mode: Heads to remove: the head itself, or all others of its layer.
+        mode: Heads to remove: the head itself, all others of its layer, or all that read its key and value head.
         metrics: Metrics besides the loss, by name.
         heads: Heads to ablate; None is all.
         gates: `[layers, max_heads]` by head stack, gates to start from (heads already removed at 0); None is all ones.
@@ -129,8 +130,8 @@ def ablate(
         DataError: No example has a target.
         HeadjaxError: A head or the mode does not exist, or the budget is too small for a single ablation.
     """
-    if mode not in ("each", "all-but-one"):
-        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), ('each', 'all-but-one'))}")
+    if mode not in get_args(Mode):
+        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
     config = model.config
     chosen = all_heads(config) if heads is None else tuple(heads)
     measures = tuple((metrics or {}).items())
@@ -164,9 +165,10 @@ Measures = tuple[tuple[str, Metric], ...]
 def _row(config: ModelConfig, at: Gates, head: HeadId, mode: Mode) -> np.ndarray:
     """Return the gates `[max_heads]` of the head's layer under its ablation."""
     column = position(config, head)
-    if mode == "each":
+    if mode != "all-but-one":
+        groups = np.asarray(config.attentions()[head.stack][head.layer].groups)
         row = np.array(at[head.stack][head.layer], np.float32)
-        row[column] = 0.0
+        row[np.flatnonzero(groups == groups[column]) if mode == "group" else column] = 0.0
     else:
         row = np.zeros(at[head.stack].shape[1], np.float32)
         row[column] = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headjax.attention.formulation import Attention, NoHeads
@@ -54,7 +54,12 @@ def _left(attention: Attention, kept: list[int], width: int) -> Attention:
 
 
 def heads_for_budget(
-    config: ModelConfig, order: Order, measure: Callable[[ModelConfig], float], most: float, name: str
+    config: ModelConfig,
+    order: Order,
+    measure: Callable[[ModelConfig], float],
+    most: float,
+    name: str,
+    stops: Sequence[int] | None = None,
 ) -> Order:
     """Return the fewest heads from the front of the order whose removal brings the model within a budget.
 
@@ -64,20 +69,22 @@ def heads_for_budget(
         measure: size of an architecture, such as `count_parameters`; it falls with every head.
         most: largest size.
         name: name of the size in the error.
+        stops: numbers of heads that may be gone, rising from 0 (`headjax.heads.ordering.ends`); None is every number.
 
     Raises:
         HeadjaxError: the model is larger without all heads of the order.
     """
+    stops = range(len(order) + 1) if stops is None else stops
     least = measure(without_heads(config, order))
     if least > most:
         raise HeadjaxError(
             f"{name}: at most {most:,.0f} asked for; removing all {len(order)} heads leaves {least:,.0f}"
         )
-    low, high = 0, len(order)
+    low, high = 0, len(stops) - 1
     while low < high:
         middle = (low + high) // 2
-        if measure(without_heads(config, order[:middle])) <= most:
+        if measure(without_heads(config, order[: stops[middle]])) <= most:
             high = middle
         else:
             low = middle + 1
-    return order[:low]
+    return order[: stops[low]]

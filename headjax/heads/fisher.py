@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +13,9 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import Order, by_score, keep_minimum
+from headjax.heads.groups import key_value_groups
+from headjax.heads.head_id import all_heads
+from headjax.heads.ordering import Order, ends, flat, most_of, single_steps, steps_within_minimum
 from headjax.heads.scores import gate_gradient, own_arrays
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
@@ -52,39 +53,55 @@ def fisher_blocks(
 
 
 def fisher_selection(
-    config: ModelConfig, blocks: Blocks, count: int, minimum: int = 0, stacks: Collection[str] | None = None
+    config: ModelConfig,
+    blocks: Blocks,
+    count: int,
+    minimum: int = 0,
+    stacks: Collection[str] | None = None,
+    *,
+    whole_groups: bool = False,
 ) -> Order:
     """Return the heads to remove: their number per layer by the diagonal, then by the whole block (sections 4.1, 4.2).
 
     A layer loses as many heads as it has among the `count` heads of least diagonal Fisher information. Removed
-    heads of a layer are then exchanged for kept ones, the best exchange first, while that lowers s^T F s.
+    heads of a layer are then exchanged for kept ones, the best exchange first, while that lowers s^T F s. Whole groups
+    have one gate each: their F sums over the heads of both groups.
 
     Args:
         config: Architecture of the model.
         blocks: Result of `fisher_blocks`.
-        count: Number of heads to remove.
+        count: Number of heads to remove; whole groups may be fewer.
         minimum: Number of heads that every layer keeps.
         stacks: Head stacks to remove heads from; None is all.
+        whole_groups: Whether heads go by whole groups.
 
     Raises:
         HeadjaxError: Fewer heads may be removed than asked for, or the model has no such head stack.
     """
-    values = head_gates.to_values(
-        config, {stack: np.diagonal(array, axis1=1, axis2=2) for stack, array in blocks.items()}
-    )
-    diagonal = {head: values[head] for head in all_heads(config, stacks)}
-    order = keep_minimum(config, by_score(diagonal), minimum)
-    if count > len(order):
-        raise HeadjaxError(f"remove: {count} heads, only {len(order)} may be removed")
-    chosen = set(order[:count])
-    selected: list[HeadId] = []
-    for stack, layers in config.attentions().items():
-        for layer, attention in enumerate(layers if stacks is None or stack in stacks else ()):
-            heads = [HeadId(stack, layer, head) for head in attention.ids]
-            removed = np.array([head in chosen for head in heads], bool)
-            block = blocks[stack][layer][: len(heads), : len(heads)]
-            selected.extend(head for head, gone in zip(heads, exchange(block, removed), strict=True) if gone)
-    return tuple(sorted(selected, key=lambda head: (diagonal[head], head)))
+    heads = all_heads(config, stacks)
+    layers: dict[tuple[str, int], list[Order]] = {}
+    for group in key_value_groups(config, stacks) if whole_groups else single_steps(heads):
+        layers.setdefault((group[0].stack, group[0].layer), []).append(group)
+    summed = {place: _summed(config, blocks, groups) for place, groups in layers.items()}
+    diagonal = {group: float(summed[place][i, i]) for place, groups in layers.items() for i, group in enumerate(groups)}
+    steps = steps_within_minimum(config, tuple(sorted(diagonal, key=lambda group: (diagonal[group], group))), minimum)
+    if count > ends(steps)[-1]:
+        raise HeadjaxError(f"remove: {count} heads, only {ends(steps)[-1]} may be removed")
+    chosen = set(steps[: ends(steps).index(most_of(steps, count))])
+    selected: list[Order] = []
+    for place, groups in layers.items():
+        removed = np.array([group in chosen for group in groups], bool)
+        selected.extend(group for group, gone in zip(groups, exchange(summed[place], removed), strict=True) if gone)
+    return flat(sorted(selected, key=lambda group: (diagonal[group], group)))
+
+
+def _summed(config: ModelConfig, blocks: Blocks, groups: Sequence[Order]) -> np.ndarray:
+    """Return F of a layer's groups, `[groups, groups]`: the sum over the heads of both."""
+    stack, layer = groups[0][0].stack, groups[0][0].layer
+    ids = config.attentions()[stack][layer].ids
+    member = np.array([[head in {each.head for each in group} for head in ids] for group in groups], np.float64)
+    block: np.ndarray = member @ blocks[stack][layer][: len(ids), : len(ids)] @ member.T
+    return block
 
 
 def exchange(block: np.ndarray, removed: np.ndarray) -> np.ndarray:

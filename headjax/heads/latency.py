@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +71,9 @@ def measure_latency(model: Model, batch: Batch, *, repeats: int = 9) -> LatencyT
     return table._replace(base=max(whole - table.seconds(config), 0.0))
 
 
-def heads_for_speed_up(config: ModelConfig, order: Order, table: LatencyTable, speed_up: float) -> Order:
+def heads_for_speed_up(
+    config: ModelConfig, order: Order, table: LatencyTable, speed_up: float, stops: Sequence[int] | None = None
+) -> Order:
     """Return the fewest heads from the front of the order that make the model this many times as fast, by the table.
 
     Args:
@@ -79,13 +81,14 @@ def heads_for_speed_up(config: ModelConfig, order: Order, table: LatencyTable, s
         order: Heads in the order of their removal.
         table: Result of `measure_latency`.
         speed_up: Factor of at least 1.
+        stops: Numbers of heads that may be gone, rising from 0 (`headjax.heads.ordering.ends`); None is every number.
 
     Raises:
         HeadjaxError: The speed-up is below 1, or removing all these heads gives less.
     """
     require(speed_up >= 1.0, "speed_up", f"must be at least 1, got {speed_up}")
     whole = table.seconds(config)
-    for count in range(len(order) + 1):
+    for count in range(len(order) + 1) if stops is None else stops:
         if whole >= speed_up * table.seconds(config, order[:count]):
             return order[:count]
     most = whole / table.seconds(config, order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
+from headjax.heads.groups import by_groups, group_steps, key_value_groups
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
-from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, in_stacks, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES, normalize_layers, score_heads
 from headjax.models.config import Batch, Gates
@@ -47,6 +49,8 @@ class OrderConfig(Checked):
         gate_rate: Learning rate of learned gates.
         gate_weight: Nats that an open gate costs under `hard_concrete`.
         stacks: Head stacks to remove heads from; empty is all.
+        whole_groups: Whether all query heads of a key and value head go together, by the sum of their scores, or by
+            the cost of removing them together (`ablation`, `fisher_blocks`, `reconstruction`).
     """
 
     by: str = "importance"
@@ -56,6 +60,7 @@ class OrderConfig(Checked):
     gate_rate: Positive = 0.05
     gate_weight: NotNegative = 0.01
     stacks: tuple[str, ...] = ()
+    whole_groups: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +97,7 @@ def order_heads(
     if gates is not None and config.by in AT_ONCE:
         raise HeadjaxError(f"by: {config.by} chooses all heads at once and cannot be repeated step by step")
     if config.by == "fisher_blocks":
-        return _by_fisher_blocks(model, batches, config.stacks or None)
+        return _by_fisher_blocks(model, batches, config)
     if config.by in LEARNED:
         return lambda count: _by_learned_gates(model, batches, config, count, progress)
     order = _fixed_order(model, batches, config, gates, progress)
@@ -116,24 +121,35 @@ AT_ONCE = frozenset({"fisher_blocks", *LEARNED})
 def _fixed_order(
     model: Model, batches: Sequence[Batch], config: OrderConfig, gates: Gates | None, progress: Update | None
 ) -> Order:
+    stacks = config.stacks or None
     if config.by == "random":
-        return random_order(model.config, config.seed, config.stacks or None)
+        order = random_order(model.config, config.seed, stacks)
+        return flat(group_steps(model.config, order)) if config.whole_groups else order
     if config.by == "ablation":
-        heads = all_heads(model.config, config.stacks or None)
-        return by_ablation(ablate(model, batches, heads=heads, gates=gates, progress=progress))
+        heads: Order = all_heads(model.config, stacks)
+        if not config.whole_groups:
+            return by_ablation(ablate(model, batches, heads=heads, gates=gates, progress=progress))
+        groups = {group[0]: group for group in key_value_groups(model.config, stacks)}
+        found = by_ablation(ablate(model, batches, "group", heads=list(groups), gates=gates, progress=progress))
+        return flat(groups[head] for head in found)
     if config.by in RECONSTRUCTION:
-        labels, stacks = config.by == "reconstruction_labels", config.stacks or None
-        return reconstruction_order(model, batches, labels=labels, gates=gates, stacks=stacks, progress=progress)
+        chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
+        labels = config.by == "reconstruction_labels"
+        return reconstruction_order(model, batches, labels=labels, gates=gates, **chosen, progress=progress)
     scores = score_heads(model, batches, gates=gates, progress=progress)
-    return by_scores(scores, config.by, normalize_layers if config.normalize else dict)
+    transform = normalize_layers if config.normalize else dict
+    if config.whole_groups:
+        return by_groups(model.config, transform(scores.score(config.by)), SCORES[config.by].low_first)
+    return by_scores(scores, config.by, transform)
 
 
-def _by_fisher_blocks(model: Model, batches: Sequence[Batch], stacks: Sequence[str] | None) -> Callable[[int], Order]:
-    blocks = fisher_blocks(model, batches)
-    everything = fisher_selection(model.config, blocks, len(all_heads(model.config, stacks)), stacks=stacks)
+def _by_fisher_blocks(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Callable[[int], Order]:
+    blocks, stacks = fisher_blocks(model, batches), config.stacks or None
+    select = functools.partial(fisher_selection, model.config, blocks, stacks=stacks, whole_groups=config.whole_groups)
+    everything = select(len(all_heads(model.config, stacks)))
 
     def choose(count: int) -> Order:
-        together = fisher_selection(model.config, blocks, count, stacks=stacks)
+        together = select(count)
         return together + tuple(head for head in everything if head not in set(together))
 
     return choose
@@ -146,4 +162,5 @@ def _by_learned_gates(
     kept = max(len(all_heads(model.config, stacks)) - count, 1)
     options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
     options["stacks"] = stacks
-    return by_score(learn_gates(model, batches, LEARNED[config.by](config, kept), **options, progress=progress).logits)
+    learned = learn_gates(model, batches, LEARNED[config.by](config, kept), **options, progress=progress).logits
+    return by_groups(model.config, learned) if config.whole_groups else by_score(learned)

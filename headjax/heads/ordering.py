@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,9 @@ from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
 """Heads in the order of their removal."""
+
+Steps = tuple[Order, ...]
+"""Removals one after another, each of heads that go together."""
 
 Rescore = Callable[[dict[str, jax.Array]], Values]
 """Function of gates (removed heads at 0) that returns a score of every head, low for dispensable ones."""
@@ -55,13 +59,13 @@ def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
     """Return the oracle order: heads whose removal alone costs least go first (Michel et al. 2019, section 4).
 
     Args:
-        ablation: Removal of each head alone.
+        ablation: Removal of each head alone, or of each group.
         metric: `loss`, or a metric of which more is better.
 
     Raises:
-        HeadjaxError: The metric does not exist, or the ablation is not of mode `each`.
+        HeadjaxError: The metric does not exist, or the ablation is of mode `all-but-one`.
     """
-    if ablation.mode != "each":
+    if ablation.mode == "all-but-one":
         raise HeadjaxError(f"mode: an order needs the ablation of each head alone, got {ablation.mode!r}")
     return by_score(ablation.effects(metric), low_first=metric == "loss")
 
@@ -95,17 +99,60 @@ def iterative(
     Raises:
         HeadjaxError: The counts do not rise, or the model has no such head stack.
     """
+    return flat(iterative_steps(config, counts, rescore, single_steps, minimum, stacks))
+
+
+def iterative_steps(
+    config: ModelConfig,
+    counts: Sequence[int],
+    rescore: Rescore,
+    arrange: Callable[[Order], Steps],
+    minimum: int = 0,
+    stacks: Iterable[str] | None = None,
+) -> Steps:
+    """Return the order with re-scoring of heads that go together.
+
+    Args:
+        config, counts, rescore, minimum, stacks: As for `iterative`; a step may remove fewer heads than its count.
+        arrange: Function of the order of the remaining heads that returns what goes together
+            (`headjax.heads.groups`).
+
+    Raises:
+        HeadjaxError: The counts do not rise, or the model has no such head stack.
+    """
     if sorted(counts) != list(counts):
         raise HeadjaxError(f"counts: must rise, got {list(counts)}")
     heads = all_heads(config, stacks)
-    order: Order = ()
+    done: Steps = ()
     for count in counts:
+        order = flat(done)
         if count <= len(order):
             continue
         values = rescore(head_gates.without(config, order))
         rest = by_score({head: values[head] for head in heads if head not in set(order)})
-        order = keep_minimum(config, order + rest, minimum)[:count]
-    return order
+        steps = steps_within_minimum(config, (*done, *arrange(rest)), minimum)
+        done = steps[: ends(steps).index(most_of(steps, count))]
+    return done
+
+
+def single_steps(order: Order) -> Steps:
+    """Return the order as removals of one head each."""
+    return tuple((head,) for head in order)
+
+
+def flat(steps: Iterable[Order]) -> Order:
+    """Return the heads of all removals, one after another."""
+    return tuple(head for step in steps for head in step)
+
+
+def ends(steps: Steps) -> tuple[int, ...]:
+    """Return the numbers of heads that are gone before the first removal and after each one."""
+    return tuple(accumulate(map(len, steps), initial=0))
+
+
+def most_of(steps: Steps, count: int) -> int:
+    """Return the largest number of heads up to `count` that whole removals take."""
+    return max(end for end in ends(steps) if end <= count)
 
 
 def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order:
@@ -122,12 +169,18 @@ def in_stacks(config: ModelConfig, order: Order, stacks: Iterable[str]) -> Order
 
 def keep_minimum(config: ModelConfig, order: Order, minimum: int) -> Order:
     """Return the order without the removals that would leave a layer fewer than `minimum` heads."""
+    return flat(steps_within_minimum(config, single_steps(order), minimum))
+
+
+def steps_within_minimum(config: ModelConfig, steps: Steps, minimum: int) -> Steps:
+    """Return the removals without those that would leave a layer fewer than `minimum` heads."""
     left = Counter((head.stack, head.layer) for head in all_heads(config))
     kept = []
-    for head in order:
-        if left[head.stack, head.layer] > minimum:
-            left[head.stack, head.layer] -= 1
-            kept.append(head)
+    for step in steps:
+        gone = Counter((head.stack, head.layer) for head in step)
+        if all(left[place] - count >= minimum for place, count in gone.items()):
+            left.subtract(gone)
+            kept.append(step)
     return tuple(kept)
 
 
@@ -210,7 +263,9 @@ class Within(NamedTuple):
     baseline: float
 
 
-def most_within(order: Order, evaluate: Callable[[Order], float], drop: float) -> Within:
+def most_within(
+    order: Order, evaluate: Callable[[Order], float], drop: float, stops: Sequence[int] | None = None
+) -> Within:
     """Return the most heads from the front of the order that cost at most `drop` of a metric, by bisection.
 
     The search assumes that the metric falls as heads are removed; the result itself was always evaluated.
@@ -219,20 +274,23 @@ def most_within(order: Order, evaluate: Callable[[Order], float], drop: float) -
         order: Heads in the order of their removal.
         evaluate: Metric without the given heads; more is better.
         drop: Largest loss of the metric, in its own unit.
+        stops: Numbers of heads that may be gone, rising from 0 (`ends`); None is every number.
 
     Raises:
         HeadjaxError: The drop is negative.
     """
     if drop < 0.0:
         raise HeadjaxError(f"drop: must not be negative, got {drop}")
+    stops = range(len(order) + 1) if stops is None else stops
     baseline = evaluate(())
     best = Within((), baseline, baseline)
-    low, high = 0, len(order)
+    low, high = 0, len(stops) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        value = evaluate(order[:middle])
+        removed = order[: stops[middle]]
+        value = evaluate(removed)
         if value >= baseline - drop:
-            best = Within(order[:middle], value, baseline)
+            best = Within(removed, value, baseline)
             low = middle
         else:
             high = middle - 1

@@ -38,60 +38,73 @@ POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
 
 
+Positions = tuple[int, ...]
+"""Positions of the heads of a layer that go together."""
+
+
 class Removals(NamedTuple):
-    """Removal of a layer's heads one after another.
+    """Removal of a layer's heads one after another, or group after group.
 
     Attributes:
-        order: Positions of the heads.
-        errors: `[heads + 1]`, mean squared error of the layer's output after 0, 1, ... removals.
-        outputs: `[heads + 1, heads, value_dim, width]`, W_O after these removals, solved anew.
+        order: Positions of the heads that go together, by removal.
+        errors: `[removals + 1]`, mean squared error of the layer's output after 0, 1, ... removals.
+        outputs: `[removals + 1, heads, value_dim, width]`, W_O after these removals, solved anew.
     """
 
-    order: tuple[int, ...]
+    order: tuple[Positions, ...]
     errors: np.ndarray
     outputs: list[np.ndarray]
 
 
-def group_costs(inverse: np.ndarray, output: np.ndarray, heads: Sequence[int]) -> np.ndarray:
-    """Return the cost of removing each of these heads: tr(W_S^T ((H^-1)_SS)^-1 W_S) (ZipLM, arXiv 2302.04089).
+def group_costs(inverse: np.ndarray, output: np.ndarray, groups: Sequence[Positions]) -> np.ndarray:
+    """Return the cost of removing each of these groups: tr(W_S^T ((H^-1)_SS)^-1 W_S) (ZipLM, arXiv 2302.04089).
 
     It is the mean squared error of the layer's output once the other heads have been solved anew.
 
     Args:
         inverse: H^-1, `[heads * value_dim, heads * value_dim]`, inverse of the second moments of the contexts.
         output: W_O, `[heads, value_dim, width]`.
-        heads: Positions of the heads.
+        groups: Positions of the heads of each group.
     """
-    size = output.shape[1]
-    rows = np.asarray(heads)[:, None] * size + np.arange(size)[None, :]
-    blocks = inverse[rows[:, :, None], rows[:, None, :]]
-    own = output[np.asarray(heads)]
-    return np.asarray((own * np.linalg.solve(blocks, own)).sum(axis=(1, 2)))
+    flat = output.reshape(-1, output.shape[2])
+
+    def cost(rows: np.ndarray) -> float:
+        return float((flat[rows] * np.linalg.solve(inverse[np.ix_(rows, rows)], flat[rows])).sum())
+
+    return np.array([cost(_rows(group, output.shape[1])) for group in groups])
 
 
-def remove_group(inverse: np.ndarray, output: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return H^-1 and W_O after a head's removal, the other heads solved anew, see `without_features`."""
-    size = output.shape[1]
-    rows = np.arange(head * size, (head + 1) * size)
+def remove_group(inverse: np.ndarray, output: np.ndarray, group: Positions) -> tuple[np.ndarray, np.ndarray]:
+    """Return H^-1 and W_O after the removal of heads together, the other heads solved anew, see `without_features`."""
+    rows = _rows(group, output.shape[1])
     inverse, flat = without_features(inverse, output.reshape(-1, output.shape[2]), rows)
     return inverse, flat.reshape(output.shape)
 
 
-def layer_removals(moments: np.ndarray, output: np.ndarray) -> Removals:
-    """Return the greedy removal of all heads of a layer, each time the head of least cost.
+def _rows(group: Positions, size: int) -> np.ndarray:
+    """Return the features of the contexts that belong to these heads."""
+    rows: np.ndarray = (np.asarray(group)[:, None] * size + np.arange(size)[None, :]).ravel()
+    return rows
+
+
+def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Positions] | None = None) -> Removals:
+    """Return the greedy removal of all heads of a layer, each time the group of least cost per head.
 
     Args:
         moments: H, second moments of the contexts (about their mean where a bias takes it up).
         output: W_O, `[heads, value_dim, width]`.
+        groups: Positions of the heads that go together; None is each head alone.
     """
     inverse = damped_inverse(moments)
-    left, order, errors, outputs = list(range(len(output))), [], [0.0], [output]
+    left = [(head,) for head in range(len(output))] if groups is None else list(groups)
+    order, errors, outputs = [], [0.0], [output]
     while left:
         costs = group_costs(inverse, outputs[-1], left)
-        head = left.pop(int(np.argmin(costs)))
-        inverse, solved = remove_group(inverse, outputs[-1], head)
-        order.append(head)
-        errors.append(errors[-1] + max(float(costs.min()), 0.0))
+        best = int(np.argmin(costs / np.array(list(map(len, left)))))
+        group = left.pop(best)
+        inverse, solved = remove_group(inverse, outputs[-1], group)
+        order.append(group)
+        errors.append(errors[-1] + max(float(costs[best]), 0.0))
         outputs.append(solved)
     return Removals(tuple(order), np.asarray(errors), outputs)
 
@@ -103,16 +116,17 @@ def reconstruction_order(
     labels: bool = False,
     gates: Gates | None = None,
     stacks: Iterable[str] | None = None,
+    whole_groups: bool = False,
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Order:
     """Return heads in the order in which their removal costs least once the kept heads have been solved anew.
 
-    Within a layer the order is greedy by `group_costs`. Layers are compared by the effect on the model's own output
-    (`headjax.heads.agreement`): with a quarter, half, three quarters and all heads of one layer removed and the others
-    solved anew, the change of the output is measured on a few examples, and other numbers of heads are placed between
-    them by their error. Each step takes the layer in which the next removals raise that change least. No labels are
-    read.
+    Within a layer the order is greedy by `group_costs`, of heads or of whole groups. Layers are compared by the effect
+    on the model's own output (`headjax.heads.agreement`): with a quarter, half, three quarters and all heads of one
+    layer removed and the others solved anew, the change of the output is measured on a few examples, and other numbers
+    of heads are placed between them by their error. Each step takes the layer in which the next removals raise that
+    change least per head. No labels are read.
 
     With `labels` the change of the model's loss on the examples' labels takes its place, which may be negative: heads
     without which the labels are met better go first.
@@ -124,6 +138,7 @@ def reconstruction_order(
         labels: Whether to compare layers by the loss.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         stacks: Head stacks to order; None is all.
+        whole_groups: Whether all query heads of a key and value head go together.
         compute: Precision and kernels.
         progress: Called after every batch, and after every measured layer.
 
@@ -142,7 +157,7 @@ def reconstruction_order(
     effects: list[np.ndarray] = []
     removals: list[Removals] = []
     for done, layer in enumerate(layers):
-        found, mean = _removals(model, layer, moments)
+        found, mean = _removals(model, layer, moments, whole_groups)
         effects.append(_effects(layer, found, mean, measure))
         removals.append(found._replace(outputs=[]))
         if progress is not None:
@@ -151,7 +166,7 @@ def reconstruction_order(
 
 
 def _removals(
-    model: Model, layer: AttentionLayer, moments: Mapping[str, Sequence[np.ndarray]]
+    model: Model, layer: AttentionLayer, moments: Mapping[str, Sequence[np.ndarray]], whole_groups: bool
 ) -> tuple[Removals, np.ndarray]:
     """Return the removals of a layer, and the mean of its contexts that its bias takes up (0 without a bias)."""
     tied = model.config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
@@ -161,13 +176,17 @@ def _removals(
     tokens = max(float(sums[-1, -1]), 1.0)
     mean = sums[-1, :-1] / tokens * ("output_bias" in output_params(layer.params))
     second = sums[:-1, :-1] / tokens - np.outer(mean, mean)
-    return layer_removals(second, np.asarray(layer.attention.output_matrices(layer.params), np.float64)), mean
+    groups: dict[int, Positions] = {}
+    for place, group in enumerate(layer.attention.groups if whole_groups else range(layer.attention.num_heads)):
+        groups[group] = (*groups.get(group, ()), place)
+    output = np.asarray(layer.attention.output_matrices(layer.params), np.float64)
+    return layer_removals(second, output, list(groups.values())), mean
 
 
 def _effects(layer: AttentionLayer, found: Removals, mean: np.ndarray, measure: _Measure) -> np.ndarray:
     """Return the effect of 0, 1, ... removals, measured at a few numbers and set between them by error."""
-    heads = len(found.order)
-    counts = sorted({0} | {max(round(heads * point / POINTS), 1) for point in range(1, POINTS + 1)})
+    removals = len(found.order)
+    counts = sorted({0} | {max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
     values = [0.0] + [measure(layer, found, mean, count) for count in counts[1:]]
     return np.interp(found.errors, found.errors[counts], measure.effect.by_count(values))
 
@@ -178,18 +197,20 @@ def _merged(
     """Return the heads of all layers, next always that of the layer whose effect rises least per head."""
     done = [0] * len(layers)
     order: list[HeadId] = []
+    gone = [np.cumsum([0, *map(len, found.order)]) for found in removals]
 
     def slope(i: int) -> float:
         ahead = effects[i][done[i] + 1 :] - effects[i][done[i]]
-        return float((ahead / np.arange(1, len(ahead) + 1)).min()) if len(ahead) else float("inf")
+        heads = gone[i][done[i] + 1 :] - gone[i][done[i]]
+        return float((ahead / heads).min()) if len(ahead) else float("inf")
 
     for _ in range(sum(len(found.order) for found in removals)):
         i = min(range(len(layers)), key=slope)
         layer = layers[i]
-        head = layer.attention.ids[removals[i].order[done[i]]]
+        heads = [layer.attention.ids[place] for place in removals[i].order[done[i]]]
         done[i] += 1
         tied = config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
-        order.extend(HeadId(layer.stack, depth, head) for depth in tied)
+        order.extend(HeadId(layer.stack, depth, head) for depth in tied for head in heads)
     return tuple(order)
 
 
@@ -289,7 +310,8 @@ class _Measure:
         config, home = self._model.config, HEAD_STACKS[layer.stack][0]
         params = map_attention(self._model, change, stacks=[layer.stack], layers=[layer.layer]).params
         gates = {name: np.array(array) for name, array in self._gates.items()}
-        gates[layer.stack][np.ix_(list(config.stacks()[home].tied_layers(layer.layer)), found.order[:count])] = 0.0
+        gone = [place for group in found.order[:count] for place in group]
+        gates[layer.stack][np.ix_(list(config.stacks()[home].tied_layers(layer.layer)), gone)] = 0.0
         at = {name: jnp.asarray(array) for name, array in gates.items()}
         step = functools.partial(_changed, config, self.effect, self._compute, home, params, at, jnp.int32(layer.layer))
         value = self.effect.value((each.result, step(each.batch, each.streams)) for each in self._examples)

@@ -31,6 +31,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.model import Model
+from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.models.vision import VisionModel
 from headjax.tokenizers.files import write_tokenizer
@@ -38,12 +39,31 @@ from headjax.tokenizers.files import write_tokenizer
 LENGTH = 16
 """Largest number of tokens of the sequences on which an export is checked."""
 
+COUNTED = 128
+"""Largest number of tokens of the example whose operations the cost of padding counts."""
+
 ONNX = "model.onnx"
 TOLERANCE = 1e-3
 """Largest relative difference between the outputs of a model and of onnxruntime."""
 
 _FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
 """Fields of an imported config that an export does not carry on."""
+
+
+class Padding(NamedTuple):
+    """Difference between the shapes that the layout `padded` writes and those of the model.
+
+    Attributes:
+        bytes: bytes of weights.
+        flops: floating-point operations of one forward of one example, as a share of the model's own.
+        cache_bytes_per_token: bytes that a float32 decoding cache holds for each token.
+        length: tokens of the example.
+    """
+
+    bytes: int
+    flops: float
+    cache_bytes_per_token: int
+    length: int
 
 
 class Exported(NamedTuple):
@@ -55,6 +75,7 @@ class Exported(NamedTuple):
         tensors: number of tensors in the file.
         bytes: size of the weights in bytes.
         max_difference: largest difference of outputs, where they were compared.
+        padding: cost of zeros in place of removed heads, where the layout is `padded`.
     """
 
     family: str
@@ -62,6 +83,7 @@ class Exported(NamedTuple):
     tensors: int
     bytes: int
     max_difference: float | None = None
+    padding: Padding | None = None
 
 
 def to_huggingface(
@@ -102,7 +124,10 @@ def to_huggingface(
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
     arrays = _arrays(written.model, chosen, class_name, progress)
-    fields = _merge(past, written.fields) | {"architectures": [class_name], "dtype": _dtype(arrays)}
+    fields = {**chosen.defaults, **_merge(past, written.fields)} | {
+        "architectures": [class_name],
+        "dtype": _dtype(arrays),
+    }
 
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, arrays)
@@ -112,7 +137,21 @@ def to_huggingface(
 
     write_directory(Path(directory), write, marker=SINGLE)
     size = (Path(directory) / SINGLE).stat().st_size
-    return Exported(chosen.model_type, name, len(arrays), size)
+    cost = padding_cost(model, written.model) if name == "padded" else None
+    return Exported(chosen.model_type, name, len(arrays), size, padding=cost)
+
+
+def padding_cost(model: Model, padded: Model) -> Padding:
+    """Return the sizes of a padded model above those of the model itself, for an example of at most 128 tokens."""
+    length = min(COUNTED, longest(model) or COUNTED)
+    own, filled = (summarize(each.config, length) for each in (model, padded))
+    weights = [sum(array.nbytes for array in jax.tree.leaves(each.params)) for each in (model, padded)]
+    return Padding(
+        weights[1] - weights[0],
+        filled.flops / own.flops - 1.0,
+        filled.cache_bytes_per_token - own.cache_bytes_per_token,
+        own.length,
+    )
 
 
 def _families(model: Model, asked: str | Family | None, imported: Mapping[str, Any] | None) -> list[Family]:

@@ -85,6 +85,7 @@ class Family:
         ignored: patterns of whole names: tensors of older files that hold nothing learned.
         supported: fields with the values that are supported, the default first.
         constants: fields that every config of the family has.
+        defaults: fields that other readers require and no model here decides, for models that came without them.
         prunable: the head stack whose layers transformers 4 numbers in `pruned_heads`; None where it removes no heads.
         head_shape: `head_shape(num_heads, head_dim, width)` is the smallest shape that the family can have with at
             least this number and size of heads; None where no shape fits.
@@ -103,6 +104,7 @@ class Family:
     ignored: tuple[str, ...] = ()
     supported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     prunable: str | None = None
     head_shape: Callable[[int, int, int], HeadShape | None] = dividing
     standard: Callable[[HeadShape, Attention], Attention] = multi_head

@@ -28,6 +28,15 @@ from headjax.cli import main
             ("prune", "model", "bad"),
             "one of the arguments --remove --max-drop --speed-up --parameters --flops is required",
         ),
+        (
+            ("prune", "model", "bad", "--remove", "1", "--by", "random", "--uniform"),
+            "--remove: 1 asks for 1 heads; --uniform can remove 2",
+        ),
+        (("prune", "model", "bad", "--remove", "decoder/0/0", "--uniform"), "--uniform: an order chooses the heads"),
+        (
+            ("prune", "model", "bad", "--remove", "decoder/0/0", "--whole-groups"),
+            "--whole-groups: an order chooses the heads, but --remove names them",
+        ),
         (("prune", "model", "bad", "--max-drop", "-1"), "--max-drop: expected a number such as 0.01, or 5%"),
         (("prune", "model", "bad", "--max-drop", "1", "--by", "random"), "--task: needed to measure --max-drop on"),
         (("prune", "model", "bad", "--speed-up", "9", "--by", "subset", "--task", "text.txt"), "--by: subset chooses"),

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from headjax.cli import main
+from headjax.heads.pruning import prune
+from headjax.models.model import load
 from tests.hub.directories import BERT, model_of
 
 
@@ -22,6 +24,15 @@ def test_export(bert, tmp_path, capsys):
     assert data["family"] == "bert"
     assert data["max_difference"] < 1e-5
     assert (tmp_path / "hf" / "model.safetensors").is_file()
+
+
+def test_the_cost_of_zeros_is_told(bert, tmp_path, capsys):
+    prune(load(bert), ["encoder/1/0"]).save(tmp_path / "smaller")
+    assert main(["export", str(tmp_path / "smaller"), str(tmp_path / "hf"), "--json", str(tmp_path / "json")]) == 0
+    data = json.loads((tmp_path / "json").read_text())
+    assert data["layout"] == "padded"
+    assert data["padding"].keys() == {"bytes", "flops", "cache_bytes_per_token", "length"}
+    assert "zeros in place of removed heads: 280 B of weights, +" in capsys.readouterr().out
 
 
 def test_an_unknown_family_is_refused(bert, tmp_path, capsys):

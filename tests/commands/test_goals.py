@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 
-from headjax.commands.goals import budget_of
+from headjax.attention import Grouped
+from headjax.cli import main
+from headjax.commands.goals import GoalOptions, budget_of, rounds
 from headjax.core.fields import Amount
 from headjax.heads.pruning import prune
 from headjax.models.model import load
+from tests import tiny
 
+GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
 HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]
 
 
@@ -22,6 +29,101 @@ def test_text_becomes_a_budget():
 def test_other_text_is_no_budget(text):
     with pytest.raises(ValueError, match="expected a number such as 2e7, or 60%"):
         budget_of(text)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A model with grouped heads, and one whose layers differ."""
+    folder = tmp_path_factory.mktemp("grouped")
+    layer, other = tiny.layer(GROUPED), tiny.layer(tiny.multi_head(4))
+    tiny.model(tiny.decoder_config(layer, layer)).save(folder / "grouped")
+    tiny.model(tiny.decoder_config(layer, other)).save(folder / "ragged")
+    return folder
+
+
+def attentions(folder):
+    return [
+        dataclasses.replace(layer.attention, head_ids=None, kv_index=None)
+        for layer in load(folder).config.decoder.layers
+    ]
+
+
+@pytest.mark.parametrize(
+    "goal, heads, groups",
+    [
+        (("--remove", "4", "--uniform"), 2, 2),
+        (("--remove", "50%", "--uniform", "--whole-groups"), 2, 1),
+        (("--remove", "0", "--uniform"), 4, 2),
+        (("--parameters", "90%", "--uniform"), 2, 2),
+        (("--flops", "99%", "--uniform", "--whole-groups"), 2, 1),
+        (("--remove", "4", "--uniform", "--steps", "2"), 2, 2),
+    ],
+)
+def test_every_layer_keeps_as_many_heads_in_as_many_groups(models, tmp_path, capsys, goal, heads, groups):
+    assert main(["prune", str(models / "grouped"), str(tmp_path / "out"), "--by", "random", *goal, "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["heads_per_layer"], data["groups_per_layer"]) == (heads, groups)
+    assert attentions(tmp_path / "out") == [Grouped(num_heads=heads, kv_heads=groups, head_dim=4)] * 2
+
+
+def test_the_number_decides_between_heads_of_each_group_and_whole_groups(tmp_path, capsys):
+    layer = tiny.layer(Grouped(num_heads=6, kv_heads=3, head_dim=4))
+    tiny.model(tiny.decoder_config(layer, layer)).save(tmp_path / "model")
+    for count, groups in (("6", 3), ("8", 1)):
+        words = ["prune", str(tmp_path / "model"), str(tmp_path / count), "--by", "random", "--uniform"]
+        assert main([*words, "--remove", count, "--json", "-"]) == 0
+        assert json.loads(capsys.readouterr().out)["groups_per_layer"] == groups
+    words = ["prune", str(tmp_path / "model"), str(tmp_path / "no"), "--by", "random", "--uniform", "--remove", "5"]
+    assert main(words) == 2
+    assert "5 heads; --uniform can remove 6 (as many of each group) or 4, 8 (whole groups)" in capsys.readouterr().err
+
+
+def test_whole_groups_of_any_layer(models, tmp_path, capsys):
+    words = ["prune", str(models / "grouped"), "--by", "random", "--whole-groups", "--remove"]
+    assert main([*words, "30%", "--out", str(tmp_path / "out"), "--json", "-"]) == 0
+    gone = json.loads(capsys.readouterr().out)["removed"]
+    assert len(gone) == 2, "2.4 heads are one group"
+    assert len({(name.split("/")[1], int(name.split("/")[2]) // 2) for name in gone}) == 1
+    assert main([*words, "3", "--out", str(tmp_path / "no")]) == 2
+    assert "3 heads would divide a group; whole groups take 2 or 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "model, words, message",
+    [
+        (
+            "ragged",
+            ("--remove", "4", "--uniform"),
+            "decoder/1 has 4 heads and decoder/0 has 4 heads in 2 groups (of 2)",
+        ),
+        ("ragged", ("--remove", "4", "--whole-groups", "--steps", "2"), "--steps: groups of different sizes"),
+        ("grouped", ("--remove", "6", "--uniform"), "--uniform can remove 4"),
+        ("grouped", ("--remove", "4", "--uniform", "--minimum", "3"), "--uniform can remove none"),
+        ("grouped", ("--parameters", "10%", "--uniform"), "--parameters: at most"),
+    ],
+)
+def test_what_cannot_be_uniform_is_one_line(models, tmp_path, capsys, model, words, message):
+    assert main(["prune", str(models / model), str(tmp_path / "out"), "--by", "random", *words]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_rounds_end_between_whole_removals():
+    config = tiny.decoder_config(tiny.layer(GROUPED), tiny.layer(GROUPED))
+    assert rounds(config, GoalOptions(model="", remove="6", steps=3), 6) == [2, 4, 6]
+    assert rounds(config, GoalOptions(model="", remove="6", steps=4, whole_groups=True), 6) == [2, 2, 4, 6]
+    assert rounds(config, GoalOptions(model="", remove="4", steps=2, uniform=True), 4) == [0, 4]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("words", [("--max-drop", "1e12"), ("--speed-up", "1"), ("--remove", "50%", "--steps", "2")])
+def test_goals_that_measure_are_uniform_too(run, folder, words):
+    data = run("prune", *words, "--uniform", "--select", "validation", out=f"uniform{words[-1]}")
+    kept = [sum(name.startswith(f"decoder/{layer}/") for name in data["kept"]) for layer in range(2)]
+    assert kept == [data["heads_per_layer"]] * 2
+    assert kept[0] == (2 if words[0] == "--speed-up" else 1)
 
 
 @pytest.mark.whole

@@ -3,17 +3,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headjax.attention import Grouped
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
+from headjax.heads.groups import group_steps, key_value_groups
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
-from headjax.heads.ordering import by_ablation, by_scores
+from headjax.heads.ordering import by_ablation, by_scores, flat
 from headjax.heads.pruning import prune_gradually
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import score_heads
 from tests import tiny
+from tests.closeness import close_to
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,44 @@ def test_each_name_is_the_order_it_says(model, batches):
         order = order_heads(model, batches, OrderConfig(by="fisher_blocks"))(count)
         assert order[:count] == fisher_selection(model.config, blocks, count)
         assert sorted(order) == sorted(all_heads(model.config))
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    layer = tiny.layer(Grouped(num_heads=4, kv_heads=2, head_dim=4))
+    return tiny.model(tiny.decoder_config(layer, layer))
+
+
+@pytest.mark.parametrize(
+    "name", ["importance", "entropy", "ablation", "fisher_blocks", "reconstruction", "subset", "random"]
+)
+def test_whole_groups_stay_together(grouped, batches, name):
+    order = order_heads(grouped, batches, OrderConfig(by=name, whole_groups=True, gate_steps=2))(4)
+    assert sorted(order) == sorted(all_heads(grouped.config))
+    assert sorted(flat(group_steps(grouped.config, order))) == sorted(order)
+    assert flat(group_steps(grouped.config, order)) == order
+    if name in ("importance", "entropy"):
+        values = score_heads(grouped, batches).score(name)
+        sums = [sum(values[head] for head in group) for group in group_steps(grouped.config, order)]
+        assert sums == sorted(sums, reverse=name == "entropy")
+
+
+def test_groups_cost_together(grouped, batches):
+    """Ablation and Fisher information of a group are not the sum over its heads."""
+    groups = key_value_groups(grouped.config)
+    ablated = ablate(grouped, batches, "group", heads=[group[0] for group in groups])
+    effects = ablated.effects()
+    for group in groups:
+        gates = head_gates.without(grouped.config, group)
+        losses = [grouped.config.loss(grouped(batch, gates), batch) for batch in batches]
+        loss = sum(float(each.total.sum()) for each in losses) / sum(float(each.weight.sum()) for each in losses)
+        assert effects[group[0]] == close_to(loss - ablated.mean(), sums=8 * tiny.SUMS)
+    blocks = fisher_blocks(grouped, batches)
+    order = fisher_selection(grouped.config, blocks, 3, whole_groups=True)
+    costs = {
+        group: blocks["decoder"][group[0].layer][group[0].head :, group[0].head :][:2, :2].sum() for group in groups
+    }
+    assert order == min(costs, key=costs.get)
 
 
 @pytest.mark.parametrize("name", ["subset", "random"])

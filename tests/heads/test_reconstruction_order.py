@@ -42,7 +42,7 @@ def refit_error(contexts, output, removed):
 
 def test_a_cost_is_the_error_that_the_best_map_of_the_others_leaves():
     contexts, moments, output = layer()
-    costs = group_costs(np.linalg.inv(moments), output, range(HEADS))
+    costs = group_costs(np.linalg.inv(moments), output, [(h,) for h in range(HEADS)])
     np.testing.assert_allclose(costs, [refit_error(contexts, output, {h})[0] for h in range(HEADS)], rtol=1e-8)
 
 
@@ -51,7 +51,7 @@ def test_downdating_is_the_inverse_and_the_solution_without_the_heads():
     inverse, solved = np.linalg.inv(moments), output
     removed = set()
     for head in (2, 0):
-        inverse, solved = remove_group(inverse, solved, head)
+        inverse, solved = remove_group(inverse, solved, (head,))
         removed.add(head)
         _, kept, expected = refit_error(contexts, output, removed)
         np.testing.assert_allclose(inverse[np.ix_(kept, kept)], np.linalg.inv(moments[np.ix_(kept, kept)]), rtol=1e-7)
@@ -66,11 +66,22 @@ def test_errors_add_up_to_the_error_of_the_heads_removed_together(monkeypatch):
     contexts, moments, output = layer()
     found = layer_removals(moments, output)
     for count in range(HEADS):
-        expected = refit_error(contexts, output, set(found.order[:count]))[0]
+        expected = refit_error(contexts, output, {h for (h,) in found.order[:count]})[0]
         assert found.errors[count] == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert found.errors[-1] == pytest.approx(np.square(contexts @ output.reshape(FEATURES, WIDTH)).sum() / 200)
     first = [refit_error(contexts, output, {h})[0] for h in range(HEADS)]
-    assert found.order[0] == int(np.argmin(first))
+    assert found.order[0] == (int(np.argmin(first)),)
+
+
+def test_groups_go_together_at_the_error_that_the_others_leave(monkeypatch):
+    monkeypatch.setattr("headjax.heads.refit.DAMPING", 1e-12)
+    contexts, moments, output = layer()
+    groups = [(0, 2), (1, 3)]
+    found = layer_removals(moments, output, groups)
+    costs = [refit_error(contexts, output, set(group))[0] for group in groups]
+    assert found.order == tuple(groups if costs[0] < costs[1] else groups[::-1])
+    np.testing.assert_allclose(found.errors[1], min(costs), rtol=1e-6)
+    assert not found.outputs[1][list(found.order[0])].any()
 
 
 @pytest.fixture(scope="module")

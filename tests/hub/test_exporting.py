@@ -15,7 +15,7 @@ from headjax.cli import main
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.exporting import LENGTH, example_batch, longest, max_difference, to_onnx
+from headjax.hub.exporting import LENGTH, example_batch, longest, max_difference, padding_cost, to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from tests import tiny
 from tests.closeness import assert_close, close_to, tolerance
@@ -61,6 +61,25 @@ def test_bfloat16_is_written_as_such(bert, tmp_path):
     smaller = prune(half, RAGGED)
     to_huggingface(smaller, tmp_path / "three", "padded")
     assert from_huggingface(tmp_path / "three").params["embeddings"]["token"].dtype == "bfloat16"
+
+
+def test_zeros_in_place_of_removed_heads_have_a_cost(tmp_path):
+    llama = model_of(LLAMA)
+    smaller = prune(llama, ["decoder/0/0", "decoder/0/1"])
+    exported = to_huggingface(smaller, tmp_path / "padded")
+    # Two query heads and one key and value head of size 4, float32 (width 8); the sizes are those of the whole model.
+    assert exported.layout == "padded"
+    assert exported.padding == padding_cost(smaller, llama)
+    assert exported.padding.bytes == 4 * 4 * 8 * (2 + 1 + 1 + 2)
+    assert exported.padding.cache_bytes_per_token == 4 * 2 * 4
+    assert exported.padding.flops == llama.config.flops(128) / smaller.config.flops(128) - 1.0 > 0.0
+    assert to_huggingface(llama, tmp_path / "native").padding is None
+
+
+def test_a_model_without_a_length_gets_the_one_that_transformers_assumes(tmp_path):
+    """llama.cpp loads no file without a context length."""
+    to_huggingface(model_of(LLAMA).replace(history=()), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 2048
 
 
 def test_bad_requests(bert, ragged, tmp_path):

@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headjax.heads.groups import uniform_steps
+from headjax.heads.ordering import flat, random_order
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
+from headjax.models.generation import generate
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -304,12 +307,40 @@ def test_equal_counts_load_there_in_their_own_shapes(case, tmp_path):
     assert_same(smaller(inputs), outputs(again, inputs), inputs)
 
 
+@pytest.mark.parametrize("whole_groups", [False, True])
+@pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen3ForCausalLM"], indirect=True)
+def test_a_uniformly_pruned_decoder_generates_the_same_there(case, whole_groups, tmp_path):
+    """Heads times their size is no longer the width, and the config says all three numbers."""
+    import torch
+
+    theirs, folder = case
+    model = from_huggingface(folder)
+    (step,) = uniform_steps(model.config, random_order(model.config, 3), whole_groups=whole_groups)
+    smaller = prune(model, step)
+    exported = to_huggingface(smaller, tmp_path / "ours")
+    assert (exported.layout, exported.padding) == ("native", None)
+    fields = json.loads((tmp_path / "ours" / "config.json").read_text())
+    size = CASES[type(theirs).__name__].get("head_dim", 4)
+    shape = {"num_attention_heads": 2, "num_key_value_heads": 1 if whole_groups else 2, "head_dim": size}
+    assert shape.items() <= fields.items()
+    assert fields["max_position_embeddings"] == SIZES["max_position_embeddings"]
+    inputs = batch(theirs.config)
+    again = loaded(type(theirs), tmp_path / "ours")
+    logits = np.asarray(smaller(inputs).logits)[inputs["attention_mask"] == 1]
+    np.testing.assert_allclose(logits, outputs(again, inputs)["logits"][inputs["attention_mask"] == 1], atol=1e-4)
+    prompt = {"input_ids": inputs["input_ids"][:1]}
+    ours = np.asarray(generate(smaller, prompt, max_new_tokens=8).tokens)
+    again.generation_config.eos_token_id = None
+    tokens = again.generate(torch.from_numpy(prompt["input_ids"]), max_new_tokens=8, do_sample=False, pad_token_id=0)
+    assert ours.tolist() == tokens[:, prompt["input_ids"].shape[1] :].tolist()
+
+
 @pytest.mark.parametrize("case", ["T5ForConditionalGeneration"], indirect=True)
-def test_the_same_heads_everywhere_leave_a_smaller_t5(case, tmp_path):
+def test_the_same_heads_in_every_layer_leave_a_smaller_t5(case, tmp_path):
     """The heads left keep their columns of the position bias."""
     theirs, folder = case
-    layers = ("encoder/0", "encoder/1", "decoder/0", "cross/0")
-    smaller = prune(from_huggingface(folder), [f"{layer}/{head}" for layer in layers for head in (0, 2)])
+    model = from_huggingface(folder)
+    smaller = prune(model, flat(uniform_steps(model.config, random_order(model.config, 1))[:2]))
     assert to_huggingface(smaller, tmp_path / "ours").layout == "native"
     inputs = batch(theirs.config)
     again = loaded(type(theirs), tmp_path / "ours")

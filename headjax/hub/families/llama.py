@@ -185,6 +185,8 @@ def _family(model_type: str, class_prefix: str, config: Record) -> Family:
         copies=(("lm_head.weight", "model.embed_tokens.weight"),),
         ignored=(r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",),
         head_groups=(("decoder",),),
+        # llama.cpp loads no model without a context length; transformers assumes this one for Llama.
+        defaults={"max_position_embeddings": 2048},
         head_shape=any_size,
         standard=_grouped,
     )

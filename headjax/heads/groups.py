@@ -1,0 +1,140 @@
+"""Heads that go together: whole key and value groups, or the same number of heads of every layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from headjax.core.errors import HeadjaxError
+from headjax.heads.gates import Values
+from headjax.heads.head_id import HeadId
+from headjax.heads.ordering import Order, Steps, flat
+from headjax.models.config import HEAD_STACKS, ModelConfig
+
+Place = tuple[str, int]
+"""A head stack and a layer in it."""
+
+
+def key_value_groups(config: ModelConfig, stacks: Iterable[str] | None = None) -> Steps:
+    """Return the heads of each key and value head, by stack, layer and position.
+
+    A head with keys and values of its own is a group of one.
+
+    Args:
+        config: Architecture of the model.
+        stacks: Head stacks to list; None lists all.
+    """
+    groups: dict[tuple[str, int, int], list[HeadId]] = {}
+    for stack, layers in config.attentions().items():
+        for layer, attention in enumerate(layers if stacks is None or stack in stacks else ()):
+            for head, group in zip(attention.ids, attention.groups, strict=True):
+                groups.setdefault((stack, layer, group), []).append(HeadId(stack, layer, head))
+    return tuple(map(tuple, groups.values()))
+
+
+def by_groups(config: ModelConfig, values: Values, low_first: bool = True) -> Order:
+    """Return the order of whole groups by the sum of their heads' scores, ties by name.
+
+    Args:
+        config: Architecture of the model.
+        values: Score of every head that may go.
+        low_first: Whether low sums go first, see `headjax.heads.ordering.by_score`.
+    """
+    sign = 1.0 if low_first else -1.0
+    groups = (tuple(head for head in group if head in values) for group in key_value_groups(config))
+    return flat(sorted(groups, key=lambda group: (sign * sum(values[head] for head in group), group)))
+
+
+def group_steps(config: ModelConfig, order: Order) -> Steps:
+    """Return the groups of an order, each where its first head stands."""
+    home = {head: number for number, group in enumerate(key_value_groups(config)) for head in group}
+    groups: dict[int, list[HeadId]] = {}
+    for head in order:
+        groups.setdefault(home[head], []).append(head)
+    return tuple(map(tuple, groups.values()))
+
+
+def uniform_steps(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
+    """Return removals after each of which all layers have equal numbers of heads and of key and value heads.
+
+    A step takes one head of every group of every layer, or one whole group of every layer: in each of them the one that
+    comes first in the order. Where every head has keys and values of its own, both are one head of every layer. One
+    head of every group, or one group, stays. Layers that share their parameters or a position bias lose the same heads:
+    those with the lowest sum of places in the order.
+
+    Args:
+        config: Architecture of the model.
+        order: Heads in the order of their removal, all that are left in the head stacks to prune.
+        whole_groups: Whether whole groups go.
+
+    Raises:
+        HeadjaxError: Layers have different numbers of heads, or groups different sizes, before anything is removed.
+    """
+    rank = {head: place for place, head in enumerate(order)}
+    layers: dict[Place, list[Order]] = {
+        (stack, layer): []
+        for stack in dict.fromkeys(head.stack for head in order)
+        for layer in range(len(config.attentions()[stack]))
+    }
+    for group in key_value_groups(config):
+        left = tuple(head for head in group if head in rank)
+        if left:
+            layers[left[0].stack, left[0].layer].append(left)
+    number, size = _common_shape(layers)
+    whole_groups = whole_groups or size == 1
+    steps: list[list[HeadId]] = [[] for _ in range((number if whole_groups else size) - 1)]
+    for together in _together(config, layers):
+        cost = Counter({head.head: 0 for group in layers[together[0]] for head in group})
+        for place in together:
+            for group in layers[place]:
+                cost.update({head.head: rank[head] for head in group})
+        for step, part in zip(steps, _parts(layers[together[0]], cost, whole_groups), strict=False):
+            step.extend(HeadId(stack, layer, head) for stack, layer in together for head in part)
+    return tuple(map(tuple, steps))
+
+
+def _parts(groups: Sequence[Order], cost: Mapping[int, int], whole_groups: bool) -> list[tuple[int, ...]]:
+    """Return the numbers of a layer's heads that go together, in the order of their removal."""
+    numbers = [tuple(head.head for head in group) for group in groups]
+    if whole_groups:
+        return sorted(numbers, key=lambda group: (sum(cost[head] for head in group), group))
+    ranked = (sorted(group, key=lambda head: (cost[head], head)) for group in numbers)
+    return list(zip(*ranked, strict=True))
+
+
+def _common_shape(layers: Mapping[Place, Sequence[Order]]) -> tuple[int, int]:
+    """Return the number of groups of every layer and their size; raise `HeadjaxError` where layers differ."""
+    if not layers:
+        raise HeadjaxError("uniform: the model has no heads left")
+    (first, groups), *_ = layers.items()
+    sizes = {len(group) for group in groups}
+    for (stack, layer), other in layers.items():
+        if {len(group) for group in other} != sizes or len(other) != len(groups):
+            raise HeadjaxError(
+                f"uniform: {stack}/{layer} has {_shown(other)} and {first[0]}/{first[1]} has {_shown(groups)}; "
+                "it takes layers with equal numbers, of the head stacks that --stacks names"
+            )
+    if len(sizes) != 1:
+        raise HeadjaxError(f"uniform: {first[0]}/{first[1]} has {_shown(groups)}; it takes groups of one size")
+    return len(groups), sizes.pop()
+
+
+def _shown(groups: Sequence[Order]) -> str:
+    sizes = [len(group) for group in groups]
+    if set(sizes) <= {1}:
+        return f"{len(sizes)} heads"
+    even = f"of {sizes[0]}" if len(set(sizes)) == 1 else f"of {', '.join(map(str, sizes))}"
+    return f"{sum(sizes)} heads in {len(sizes)} groups ({even})"
+
+
+def _together(config: ModelConfig, layers: Iterable[Place]) -> Iterator[list[Place]]:
+    """Yield the layers that lose the same heads: alone, or with those that share parameters or a position bias."""
+    found: dict[tuple[Any, ...], list[Place]] = {}
+    for stack, layer in layers:
+        name, slot = HEAD_STACKS[stack]
+        home = config.stacks()[name]
+        ids = config.attentions()[stack][layer].ids
+        biased = slot == "attention" and home.position_bias is not None
+        found.setdefault((stack, ids) if biased else (stack, home.tied_layers(layer)[0]), []).append((stack, layer))
+    yield from found.values()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from headjax.attention import Grouped
+from headjax.attention.compressed import Compressed
+from headjax.core.errors import HeadjaxError
+from headjax.heads.groups import by_groups, group_steps, key_value_groups, uniform_steps
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.ordering import ends, flat, steps_within_minimum
+from headjax.heads.pruning import prune
+from headjax.models.embeddings import RelativeBuckets
+from headjax.models.encoder_decoder import Translation
+from headjax.models.sublayers import Dense
+from tests import tiny
+
+
+def grouped(num_heads=4, kv_heads=2, **fields):
+    return tiny.layer(Grouped(num_heads=num_heads, kv_heads=kv_heads, head_dim=4, **fields))
+
+
+CONFIG = tiny.decoder_config(grouped(), grouped())
+
+
+def heads(*names):
+    return tuple(HeadId.parse(f"decoder/{name}") for name in names)
+
+
+ORDER = heads("1/3", "0/1", "1/0", "0/3", "0/2", "1/1", "1/2", "0/0")
+
+
+def test_groups_are_the_heads_of_one_key():
+    assert key_value_groups(CONFIG)[1] == heads("0/2", "0/3")
+    uneven = tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0)))
+    assert [len(group) for group in key_value_groups(uneven)] == [1, 1, 1, 1, 2, 1]
+    assert key_value_groups(uneven, ["cross"]) == ()
+    inside = Compressed(inner=Grouped(num_heads=4, kv_heads=2, head_dim=4), rank=4)
+    assert inside.groups == (0, 0, 1, 1)
+
+
+def test_groups_are_ordered_by_their_sum():
+    values = dict(zip(all_heads(CONFIG), [1.0, 5.0, 2.0, 2.0, 0.0, 9.0, 3.0, 0.5], strict=True))
+    assert group_steps(CONFIG, by_groups(CONFIG, values)) == (
+        heads("1/2", "1/3"),
+        heads("0/2", "0/3"),
+        heads("0/0", "0/1"),
+        heads("1/0", "1/1"),
+    )
+    assert by_groups(CONFIG, values, low_first=False)[:2] == heads("1/0", "1/1")
+    assert group_steps(CONFIG, ORDER)[0] == heads("1/3", "1/2")
+
+
+def test_one_head_of_every_group_of_every_layer():
+    assert uniform_steps(CONFIG, ORDER) == (heads("0/1", "0/3", "1/0", "1/3"),)
+    left = prune(tiny.model(CONFIG), uniform_steps(CONFIG, ORDER)[0]).config
+    layers = [dataclasses.replace(layer.attention, head_ids=None) for layer in left.decoder.layers]
+    assert layers == [Grouped(num_heads=2, kv_heads=2, head_dim=4)] * 2
+
+
+def test_one_group_of_every_layer():
+    (step,) = uniform_steps(CONFIG, ORDER, whole_groups=True)
+    assert set(step) == set(heads("0/2", "0/3", "1/2", "1/3"))
+    model = prune(tiny.model(CONFIG), step)
+    for layer in model.config.decoder.layers:
+        assert dataclasses.replace(layer.attention, head_ids=None) == Grouped(num_heads=2, kv_heads=1, head_dim=4)
+    assert model.num_parameters == tiny.model(CONFIG).num_parameters - 2 * 4 * 16 * (2 + 1 + 1 + 2)
+
+
+def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
+    config = tiny.decoder_config()
+    order = all_heads(config)[::-1]
+    steps = uniform_steps(config, order)
+    assert steps == uniform_steps(config, order, whole_groups=True)
+    assert ends(steps) == (0, 2, 4, 6)
+    assert flat(steps)[:2] == heads("0/3", "1/3")
+    assert ends(steps_within_minimum(config, steps, 3)) == (0, 2)
+
+
+def test_what_is_left_goes_uniformly_after_a_step():
+    config = tiny.decoder_config(grouped(6), grouped(6))
+    first, second = uniform_steps(config, all_heads(config))
+    rest = tuple(head for head in all_heads(config) if head not in first)
+    assert uniform_steps(config, rest) == (second,)
+
+
+def test_layers_that_share_a_position_bias_lose_the_same_heads():
+    config = Translation(
+        vocab_size=20, width=16, num_layers=2, attention=tiny.multi_head(4), feed_forward=Dense(24)
+    ).build()
+    biased = dataclasses.replace(config.encoder, position_bias=RelativeBuckets(num_heads=4))
+    config = dataclasses.replace(config, encoder=biased)
+    order = tuple(
+        HeadId("encoder", 1, 3 - head.head) if head.stack == "encoder" and head.layer else head
+        for head in all_heads(config, ["encoder"])
+    )
+    first, *_ = uniform_steps(config, order)
+    assert len({head.head for head in first}) == 1
+    apart, *_ = uniform_steps(
+        dataclasses.replace(config, encoder=dataclasses.replace(biased, position_bias=None)), order
+    )
+    assert [str(head) for head in apart] == ["encoder/0/0", "encoder/1/3"]
+
+
+@pytest.mark.parametrize(
+    "layers, message",
+    [
+        ([grouped(), grouped(4, 4)], r"decoder/1 has 4 heads and decoder/0 has 4 heads in 2 groups \(of 2\)"),
+        ([tiny.layer(tiny.multi_head(3)), tiny.layer()], "decoder/1 has 4 heads and decoder/0 has 3 heads"),
+        ([grouped(3, 2, kv_index=(0, 0, 1))] * 2, r"3 heads in 2 groups \(of 2, 1\); it takes groups of one size"),
+    ],
+)
+def test_layers_that_differ_are_refused(layers, message):
+    config = tiny.decoder_config(*layers)
+    with pytest.raises(HeadjaxError, match=message):
+        uniform_steps(config, all_heads(config))
+
+
+def test_a_layer_without_heads_is_refused():
+    config = prune(tiny.model(CONFIG), ["decoder/1/0", "decoder/1/1", "decoder/1/2", "decoder/1/3"]).config
+    with pytest.raises(HeadjaxError, match="decoder/1 has 0 heads"):
+        uniform_steps(config, all_heads(config))
+    with pytest.raises(HeadjaxError, match="no heads left"):
+        uniform_steps(config, ())
