@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 WORKERS ?= 2
 
-.PHONY: help quickstart docs test test-whole test-portable parity check format clean
+.PHONY: help quickstart docs test test-whole attack test-portable parity check format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests, but for those that run whole programs'
 	@echo 'make test-whole   the tests that run whole programs: notebooks, the quickstart, commands, long runs, every formulation in every stack'
+	@echo 'make attack       the tests that kill, damage and overload, seeded, for long'
 	@echo 'make test-portable  the tests as processors with other instruction sets and fewer cores run them'
 	@echo 'make parity       the tests against PyTorch, transformers and TensorLy'
 	@echo 'make check        lint, format and types'
@@ -31,10 +32,13 @@ docs: $(VENV)/.docs
 
 # A file's tests share models and compiled programs, so one worker runs them all.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m 'not parity and not whole' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 test-whole: $(VENV)/.test
-	$(BIN)/python -m pytest -m 'whole and not parity' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -m 'whole and not parity and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+
+attack: $(VENV)/.test
+	$(BIN)/python -m pytest -m attack tests
 
 # By default every instruction set that the processor has, each with 1, 2 and 4 cores for a worker. A part of it:
 # make test-portable ISAS="SSE4_2 AVX2" CORES=2 TESTS=tests/models WORKERS=4

@@ -105,7 +105,7 @@ def environment(isa: InstructionSet, cores: int) -> dict[str, str]:
 def run(isa: InstructionSet, cores: int, workers: int | None, tests: list[str], log: Path) -> bool:
     """Run the tests with so many cores for each worker; return whether they passed."""
     workers = workers or max(1, len(os.sched_getaffinity(0)) // cores)
-    pytest = [sys.executable, "-m", "pytest", "-m", "not parity", "-rf"]
+    pytest = [sys.executable, "-m", "pytest", "-m", "not parity and not attack", "-rf"]
     spread = ["--numprocesses", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     with log.open("w") as output:
         done = subprocess.run(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headjax.core.errors import DIVERGED, FAILED
 from headjax.plan.tpu import find_slice
 
 MANIFEST = Path(__file__).resolve().parents[1] / "tpu" / "gke" / "sweep.yaml"
@@ -50,6 +51,16 @@ def test_the_hosts_have_all_chips_of_one_slice(manifest, job):
     assert manifest["metadata"]["annotations"] == {
         "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
     }
+
+
+def test_runs_that_would_fail_again_are_not_restarted(manifest, job):
+    """By exit code; any other, such as that of an interrupted run, restarts the set."""
+    policy = manifest["spec"]["failurePolicy"]
+    assert policy["rules"] == [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "In")
+    assert set(rule["onExitCodes"]["values"]) == {FAILED, DIVERGED}
+    assert rule["onExitCodes"]["containerName"] == job["spec"]["template"]["spec"]["containers"][0]["name"]
 
 
 def test_the_run_writes_to_the_mounted_bucket(manifest, job):

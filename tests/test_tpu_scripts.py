@@ -122,6 +122,32 @@ def test_the_launched_command_trains_once_and_again_after_it_ended(call, tmp_pat
         os.kill(launch(2), signal.SIGKILL)
 
 
+@pytest.mark.parametrize("code, again", [(0, False), (2, False), (3, False), (130, True), (137, True)])
+def test_resume_starts_runs_again_that_were_interrupted_alone(code, again, call, tmp_path):
+    """By the exit codes that docs/command_line.md lists."""
+    host = tmp_path / "host"
+    (host / "venv" / "bin").mkdir(parents=True)
+    program = host / "venv" / "bin" / "headjax"
+    program.write_text('#!/bin/sh\necho started\nexit "$(cat code)"\n')
+    program.chmod(0o755)
+    (host / "code").write_text(str(code))
+
+    def ran(script):
+        """Run what a script has a host run; return the number of starts so far."""
+        lines = call(script, "--dry-run", *ARGUMENTS[script])[0].stdout
+        words = shlex.split(lines.splitlines()[-1].replace("$'", "'"))
+        (command,) = (word.removeprefix("--command=") for word in words if word.startswith("--command="))
+        subprocess.run(["bash", "-c", command], cwd=host, check=True, timeout=60, capture_output=True)
+        end = time.monotonic() + 60
+        while not (host / "headjax.exit").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert (host / "headjax.exit").read_text() == f"{code}\n"
+        return (host / "headjax.log").read_text().count("started")
+
+    assert [ran("resume.sh"), ran("resume.sh")] == [1, 1 + again]
+    assert ran("launch.sh") == 2 + again
+
+
 def alive(number):
     try:
         os.kill(number, 0)

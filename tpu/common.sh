@@ -16,6 +16,11 @@ REST=()
 # shellcheck disable=SC2016,SC2034
 TRAINS='kill -0 "$(cat headjax.pid 2> /dev/null)" 2> /dev/null'
 
+# On a host: whether its last run needs no other: it finished (0), or would fail (2) or diverge (3) again. Any other code
+# is one of an interrupted (130) or killed run.
+# shellcheck disable=SC2016,SC2034
+ENDED='case "$(cat headjax.exit 2> /dev/null)" in 0 | 2 | 3) ;; *) false ;; esac'
+
 # Reads the options; what follows -- is left in REST. --dry-run counts wherever it stands, also after --: whoever writes
 # it last must not find that the commands were run.
 options() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # After a preemption: asks for the slice again, waits for it, sets it up and goes on training. Run it from cron, or in
-# a loop; while the slice is active it only makes sure that every host trains.
+# a loop; while the slice is active it only makes sure that every host trains, unless its run finished, failed or diverged.
 #   resume.sh --bucket B [options of create.sh] -- [arguments of headjax train]
 
 # shellcheck source=common.sh
@@ -26,4 +26,4 @@ if [ "$now" != ACTIVE ]; then
   until [ -n "$DRY_RUN" ] || [ "$(state)" = ACTIVE ]; do sleep 60; done
   "$here/setup.sh"
 fi
-"$here/launch.sh" -- "${REST[@]}"
+UNFINISHED=1 "$here/launch.sh" -- "${REST[@]}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.commands.train import ending
+from headjax.core.directories import replace_directory
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.progress import Progress
@@ -55,7 +56,7 @@ class Options(OverwriteOptions):
 def run(options: Options, progress: Progress) -> Result:
     """Trains a model on one's own files and writes it as a model directory; an interrupted run goes on."""
     from headjax.evaluation.task import measure_of
-    from headjax.models.model import load
+    from headjax.models.model import LAYOUT, load
     from headjax.models.tasks.classification import class_names, names_or_numbers
     from headjax.training.loop import train
     from headjax.training.own_data import OwnFiles, find_lesson
@@ -80,7 +81,7 @@ def run(options: Options, progress: Progress) -> Result:
         raise HeadjaxError(f"{error} To begin anew, remove that folder.") from None
     curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
     if result.path is not None:
-        _move(result.path, Path(options.out))
+        replace_directory(result.path, Path(options.out), LAYOUT)
     ended = ending(result)
     if result.finished or result.diverged is not None:
         shutil.rmtree(workdir)
@@ -176,16 +177,6 @@ def best_point(curve: Sequence[Mapping[str, float]], headline: str, higher_is_be
         return None
     best = max(measured, key=lambda point: rank(point, headline, higher_is_better))
     return {"step": best["step"], "metric": headline, "value": best[headline]}
-
-
-def _move(model: Path, out: Path) -> None:
-    """Move a finished model directory to its place; an older model there goes."""
-    if out.exists():
-        if out.is_dir() and any(out.iterdir()) and not (out / "history.json").is_file():
-            raise CheckpointError(f"{out}: exists and holds something else (no history.json)")
-        shutil.rmtree(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    model.rename(out)
 
 
 def _summary(found: Mapping[str, Any], steps: int) -> Table:

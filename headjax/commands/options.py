@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from headjax.core.directories import settle
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
 from headjax.report.tables import Table
@@ -122,6 +123,7 @@ def require_new(path: str, options: OverwriteOptions) -> None:
         HeadjaxError: the folder exists, and `--overwrite` was not typed.
     """
     folder = Path(path)
+    settle(folder)
     if folder.exists() and not options.overwrite and not (folder.is_dir() and not any(folder.iterdir())):
         raise HeadjaxError(f"{path}: exists already; --overwrite replaces it")
 

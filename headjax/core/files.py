@@ -1,17 +1,25 @@
-"""Files and folders: read with one-line errors, and written whole or not at all."""
+"""Files: read with one-line errors, and written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
 import gzip
+import io
+import itertools
 import os
+import re
+import secrets
 import shutil
-import tempfile
+import socket
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from headjax.core.errors import CheckpointError, DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
@@ -29,25 +37,125 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write a file beside its place, move it there when complete, and return its path.
+    """Write a file beside its place, move it there when complete and on disk, and return its path.
 
-    Folders on the way are made. A file that was there stays as it is until then.
+    A file that was there stays as it is until then, and its permissions are kept. Links are followed. A device
+    or a pipe is written to as it stands. Folders on the way are made, below one that exists.
 
     Raises:
         HeadjaxError: the file cannot be written.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        if _is_stream(Path(path)):
+            with open(path, "ab", buffering=0) as stream:
+                _write_all(stream, data)
+            return Path(path)
+        target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+        if not os.path.islink(path):
+            _make_parent(target)
+        partial = hidden(target, "new")
         try:
-            partial.write_bytes(data)
+            with open(partial, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if target.is_file():
+                shutil.copymode(target, partial)
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
+        sync_folder(target.parent)
+        for entry, _ in leftovers(target):
+            entry.unlink(missing_ok=True)
     except OSError as error:
         raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
-    return target
+    return Path(path)
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path leads to a device, a pipe or an open file of a process, which no file may replace."""
+    if not path.exists():
+        return False
+    system = os.path.abspath(path).startswith(("/dev/fd/", "/dev/std", "/proc/"))
+    return system or not (path.is_file() or path.is_dir())
+
+
+def _write_all(stream: io.RawIOBase, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) or 0 :]
+
+
+def _make_parent(target: Path) -> None:
+    """Make the folders above a file, unless none of them but the root exists: such a path is a mistake in typing."""
+    if target.parent.is_dir():
+        return
+    there = next(folder for folder in target.parents if folder.exists())
+    if there == Path(target.anchor) and target.is_absolute():
+        raise FileNotFoundError(errno.ENOENT, f"no folder {target.parent}, nor any above it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+
+_NONCE, _COUNT = secrets.token_hex(4), itertools.count()
+"""Tell this process from an earlier one of the same number, as in containers, and its writings from each other."""
+
+_HIDDEN = re.compile(r"\.(?P<pid>\d+)-(?P<nonce>[0-9a-f]{8})-\d+@(?P<host>[^/]+)\.(?P<kind>new|old)")
+
+
+def hidden(target: Path, kind: Literal["new", "old"]) -> Path:
+    """Return a new path beside a file or folder: `new` is written there until complete, `old` is the one before it.
+
+    Its name has the process and the host, by which others see whether the writer still lives.
+    """
+    owner = f"{os.getpid()}-{_NONCE}-{next(_COUNT)}@{socket.gethostname()}"
+    return target.with_name(f".{target.name}.{owner}.{kind}")
+
+
+def leftovers(target: Path) -> list[tuple[Path, str]]:
+    """Return what killed writers left beside a file or folder, with its kind, see `hidden`; `old` entries first."""
+    found = []
+    for entry in target.parent.glob(f".{glob.escape(target.name)}.*@*.*"):
+        match = _HIDDEN.fullmatch(entry.name.removeprefix(f".{target.name}"))
+        if match is not None and _is_abandoned(entry, match):
+            found.append((entry, match["kind"]))
+    return sorted(found, key=lambda each: each[1], reverse=True)
+
+
+ELSEWHERE = 24 * 3600.0
+"""Age in seconds at which what a process of another host is writing counts as left behind."""
+
+
+def _is_abandoned(entry: Path, match: re.Match[str]) -> bool:
+    if match["host"] == socket.gethostname():
+        ours = int(match["pid"]) == os.getpid()
+        return match["nonce"] != _NONCE if ours else not process_lives(int(match["pid"]))
+    try:
+        return time.time() - entry.stat().st_ctime > ELSEWHERE
+    except FileNotFoundError:
+        return False
+
+
+def process_lives(number: int) -> bool:
+    """Return whether a process of this host has a number; True where the system does not tell."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to disk, where the system can."""
+    with contextlib.suppress(OSError):  # neither Windows nor every mount opens or syncs folders
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read_text(file: Path) -> str:
@@ -92,32 +200,6 @@ def reading(file: Path) -> Iterator[None]:
         raise DataError(f"{file}: not a whole gzip file ({error})") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-def write_directory(path: Path, write: Callable[[Path], None], marker: str) -> None:
-    """Write a directory beside its place and move it there when complete.
-
-    Args:
-        path: the directory; an older one that holds `marker` is replaced.
-        write: function that fills the folder it is given.
-        marker: name of a file that every such directory holds.
-
-    Raises:
-        CheckpointError: the path holds something else.
-    """
-    if path.exists() and not (path / marker).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise CheckpointError(f"{path}: exists and holds something else (no {marker})")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        staging.chmod(0o755)
-        write(staging)
-        if path.exists():
-            shutil.rmtree(path)
-        staging.rename(path)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
 
 
 def first_line(error: BaseException) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 
 from headjax.core import tensors as declared
 from headjax.core.class_names import tell_nothing
+from headjax.core.directories import Layout, write_directory
 from headjax.core.errors import HeadjaxError
-from headjax.core.files import write_directory
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
@@ -34,7 +34,8 @@ from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.models.vision import VisionModel
-from headjax.tokenizers.files import write_tokenizer
+from headjax.tokenizers.files import CONFIG_FILE, write_tokenizer
+from headjax.tokenizers.tokenizer import SPECIAL_FILE, TARGET_FILE, VOCABULARY_FILE
 
 LENGTH = 16
 """Largest number of tokens of the sequences on which an export is checked."""
@@ -43,6 +44,12 @@ COUNTED = 128
 """Largest number of tokens of the example whose operations the cost of padding counts."""
 
 ONNX = "model.onnx"
+EXPORTED = frozenset(
+    {"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json"}
+    | {VOCABULARY_FILE, TARGET_FILE, SPECIAL_FILE, CONFIG_FILE}
+)
+"""Names of the files that an export may have."""
+
 TOLERANCE = 1e-3
 """Largest relative difference between the outputs of a model and of onnxruntime."""
 
@@ -135,7 +142,7 @@ def to_huggingface(
         if model.tokenizer is not None:
             write_tokenizer(model.tokenizer, folder, longest(model))
 
-    write_directory(Path(directory), write, marker=SINGLE)
+    write_directory(Path(directory), write, Layout(SINGLE, EXPORTED))
     size = (Path(directory) / SINGLE).stat().st_size
     cost = padding_cost(model, written.model) if name == "padded" else None
     return Exported(chosen.model_type, name, len(arrays), size, padding=cost)
@@ -334,7 +341,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
         if model.tokenizer is not None:
             write_tokenizer(model.tokenizer, folder, longest(model))
 
-    write_directory(Path(directory), write, marker=ONNX)
+    write_directory(Path(directory), write, Layout(ONNX, EXPORTED))
     size = sum(file.stat().st_size for file in Path(directory).glob(f"{ONNX}*"))
     return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
 

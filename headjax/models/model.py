@@ -19,8 +19,9 @@ from jax.sharding import Mesh
 from headjax.core import integrity
 from headjax.core import tensors as declared
 from headjax.core.arguments import checked
+from headjax.core.directories import Layout, read_directory, settle, write_directory
 from headjax.core.errors import CheckpointError, DataError
-from headjax.core.files import first_line, write_directory
+from headjax.core.files import first_line
 from headjax.core.serialize import from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import MeshConfig
@@ -151,6 +152,9 @@ def _forward(
 FORMAT = 1
 """Version of the layout below; a reader refuses a newer one."""
 
+LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "params", "tokenizer", integrity.RECORD}))
+"""Content of a model directory."""
+
 
 def save(model: Model, path: str | Path) -> None:
     """Write a model directory; it appears under its name only once it is complete.
@@ -158,7 +162,7 @@ def save(model: Model, path: str | Path) -> None:
     Among several processes, the one that calls this writes, without the others; it has the parameters whole.
 
     Raises:
-        CheckpointError: the path exists and is not a model directory.
+        CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
         ParameterError: the parameters are not those the config declares, or not finite.
     """
     import orbax.checkpoint as ocp
@@ -183,7 +187,7 @@ def save(model: Model, path: str | Path) -> None:
             checkpointer.save(folder.absolute() / "params", args=ocp.args.PyTreeSave(params))
         integrity.write_record(folder)
 
-    write_directory(Path(path), write, marker="history.json")
+    write_directory(Path(path), write, LAYOUT)
 
 
 def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
@@ -200,6 +204,10 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
     folder = Path(path)
+    return read_directory(folder, lambda: _load(folder, mesh))
+
+
+def _load(folder: Path, mesh: Mesh | None) -> Model:
     config = load_model_config(folder)
     with integrity.checking(folder), integrity.checking(folder / "params"):  # the latter of an earlier headjax
         history = _read_json(folder / "history.json")
@@ -217,6 +225,7 @@ def load_model_config(path: str | Path) -> ModelConfig:
         ConfigError: a config that describes no model.
     """
     folder = Path(path)
+    settle(folder)
     if not (folder / "config.json").is_file():
         hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
         raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")

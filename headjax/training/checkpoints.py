@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -16,12 +17,14 @@ from typing import Any
 import jax
 
 from headjax.core import integrity
+from headjax.core.directories import check_target, settle
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
 from headjax.core.files import first_line, write_file
+from headjax.core.lock import FolderLock
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import is_first, on_first, wait_for_all
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.model import Model, load
+from headjax.models.model import LAYOUT, Model, load
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig, train_config
 from headjax.training.state import TrainState, abstract_state
 
@@ -210,6 +213,7 @@ class BestModel:
         self._path, self._headline, self._higher_is_better = workdir / "best", headline, higher_is_better
         self.step: int | None = None
         self._rank = (-math.inf, -math.inf)
+        settle(self._path)
         if (self._path / "history.json").is_file():
             made = json.loads((self._path / "history.json").read_text())[-1]
             self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
@@ -239,8 +243,11 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
         the number of steps that the run was begun or last continued for; that of `config` in a new workdir.
 
     Raises:
-        CheckpointError: the workdir holds another config; the message names the first field that differs.
+        CheckpointError: the workdir holds another config, and the message names the first field that differs; or its
+            models' folders hold files that headjax did not write.
     """
+    for name in ("best", "model"):
+        check_target(workdir / name, LAYOUT)
     path = workdir / CONFIG
     if not path.exists():
         return config.steps
@@ -260,6 +267,21 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
     if differing is not None:
         raise CheckpointError(f"{workdir}: holds another run; {differing}. Choose another --workdir.")
     return config.steps if steps is None else int(steps)
+
+
+@contextlib.contextmanager
+def hold_workdir(workdir: Path) -> Iterator[FolderLock]:
+    """Hold the lock of a workdir, which the first process takes for all. All processes call this together.
+
+    Raises:
+        HeadjaxError: another run holds it.
+    """
+    lock = FolderLock(workdir)
+    on_first(lock.acquire)
+    try:
+        yield lock
+    finally:
+        lock.release()
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> None:

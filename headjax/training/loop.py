@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from headjax.core import history
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.files import local_folder
+from headjax.core.lock import FolderLock
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
@@ -27,7 +28,7 @@ from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.batches import Feed, Validation, validation
-from headjax.training.checkpoints import BestModel, Checkpoints, check_workdir, claim_workdir
+from headjax.training.checkpoints import BestModel, Checkpoints, check_workdir, claim_workdir, hold_workdir
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed
 from headjax.training.optimizer import Optimizer
@@ -157,12 +158,22 @@ def train(
         ConfigError: fields that do not fit together, or the mesh.
         DataError: data that cannot be used.
         CheckpointError: the workdir holds another run, or checkpoints of which none is intact.
-        HeadjaxError: the workdir cannot be written, or not all processes see it.
+        HeadjaxError: another run holds the workdir, it cannot be written, or not all processes see it.
     """
     workdir = local_folder(workdir)
     if profiled is not None:
         profiled.check(config.steps)
     run, start = _prepare(config, workdir, data)
+    with hold_workdir(workdir) as lock:
+        claim_workdir(workdir, config)
+        return _train(run, start, workdir, lock, progress, profiled)
+
+
+def _train(
+    run: Training, start: Start, workdir: Path, lock: FolderLock, progress: Progress, profiled: ProfiledSteps | None
+) -> TrainResult:
+    """Train in a workdir whose lock is held, see `train`."""
+    config = run.config
     feed = Feed(config, run.model, run.data, run.mesh)
     with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
         state = _first_state(run, start, feed, checkpoints, workdir)
@@ -184,7 +195,7 @@ def train(
                     recorder.evaluated(number, found)
                     return found
 
-                keeper = Keeper(run, feed, checkpoints, recorder, evaluate, stop, first=int(state.step) + 1)
+                keeper = Keeper(run, feed, checkpoints, recorder, evaluate, stop, lock, first=int(state.step) + 1)
                 remaining = range(int(state.step) + 1, config.steps + 1)
                 state = run_steps(step, state, recorder.timed(feed), remaining, keeper)
                 diverged = keeper.diverged
@@ -209,7 +220,6 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     model = with_class_names(model, data.info.get("labels", ()))
     start = start._replace(config=model)
     check_vocabulary(model, data)
-    claim_workdir(workdir, config)
     optimizer = _optimizer(config.optimizer, model, config.steps)
     evaluate = validation(config, model, mesh, data)
     return Training(config, model, mesh, data, optimizer, evaluate, held_steps), start
@@ -274,10 +284,11 @@ class Keeper:
         recorder: Recorder,
         evaluate: Evaluate,
         stop: StopRequest,
+        lock: FolderLock,
         first: int,
     ) -> None:
         self._run, self._feed, self._checkpoints, self._recorder = run, feed, checkpoints, recorder
-        self._evaluate = evaluate
+        self._evaluate, self._lock = evaluate, lock
         self._stop, self._stop_wanted, self._first = stop, Vote(run.mesh), first
         self.diverged: str | None = None
 
@@ -291,6 +302,8 @@ class Keeper:
         records = ends or number == self._first or number % config.log_every == 0
         saves = ends or number % config.checkpoint_every == 0
         diverged = why_diverged(number, measured, config.diverged_above) if saves or records else None
+        if records or saves:
+            self._lock.check()
         if records or diverged is not None:
             recorder.record(number, measured)
         if diverged is not None:

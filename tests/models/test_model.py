@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -134,7 +138,7 @@ def test_truncated_parameters_are_one_line(copy):
         load(copy)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.attack) for seed in range(1, 40))])
 def test_flipped_bits_of_every_file_are_found_and_named(seed, copy):
     """A model that differs by a bit from the one that was saved is never returned."""
     rng = np.random.default_rng(seed)
@@ -157,6 +161,32 @@ def test_a_directory_without_checksums_is_read(saved, copy):
     """As every earlier headjax wrote them."""
     (copy / "checksums.json").unlink()
     assert load(copy).history == saved[0].history
+
+
+SAVE_AGAIN_AND_AGAIN = """
+import itertools, sys
+from headjax.models.model import load
+model = load(sys.argv[1])
+for number in itertools.count():
+    model.replace(history=({"action": "made", "number": number},)).save(sys.argv[1])
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.attack
+def test_saves_that_are_killed_at_random_moments_leave_a_whole_model(copy):
+    """Fifty kills; each time the path has a model that was saved, and nothing stays beside it."""
+    rng, numbers = np.random.default_rng(0), []
+    for _ in range(50):
+        command = [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(copy)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as writer:
+            writer.stdout.readline()
+            time.sleep(rng.uniform(0.0, 0.5))
+            writer.kill()
+        (entry,) = load(copy).history
+        numbers.append(entry["number"])
+        assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+    assert min(numbers) >= 0
 
 
 def test_saving_replaces_a_model_but_nothing_else(saved, copy, tmp_path):

@@ -74,14 +74,15 @@ def test_a_run_that_is_killed_has_the_record_of_its_last_checkpoint(state, tmp_p
             checkpoints.restore(2, state)
 
 
-def test_flipped_bits_of_every_file_of_a_checkpoint_are_found(state, three):
+@pytest.mark.parametrize("position", [-1, *(pytest.param(at, marks=pytest.mark.attack) for at in range(12))])
+def test_flipped_bits_of_every_file_of_a_checkpoint_are_found(position, state, three):
     """Neither another state nor another position in the data is ever restored; the record itself is left out here."""
     files = files_of(three / "checkpoints" / "3")
     assert any("position" in path.parts for path in files)
     with Checkpoints(three, keep=3) as checkpoints:
         for file in files:
             content = file.read_bytes()
-            flip(file) if content else file.write_bytes(b"0")
+            flip(file, position % len(content)) if content else file.write_bytes(b"0")
             with pytest.raises(DamagedError) as caught:
                 checkpoints.restore(3, state)
             assert str(caught.value).startswith(f"{file}: ")

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import jax
 import numpy as np
@@ -288,6 +289,48 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(uninterrupt
     assert_equal(again.model.params, whole.model.params)
     assert again.metrics == whole.metrics
     assert (tmp_path / "copy" / "checkpoints.damaged" / "7").is_dir()
+
+
+def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
+    """It changes nothing, and the first one goes on."""
+    second = []
+
+    @contextlib.contextmanager
+    def during(title, total, unit):
+        def update(done, values):
+            if done == 1:
+                before = (tmp_path / "metrics.jsonl").read_bytes()
+                with pytest.raises(HeadjaxError, match=rf"in use by process {os.getpid()} of ") as caught:
+                    train(config(), tmp_path, data=data)
+                assert (tmp_path / "metrics.jsonl").read_bytes() == before
+                second.append(str(caught.value))
+
+        yield update
+
+    with one_device():
+        assert train(config(), tmp_path, data=data, progress=during).finished
+    assert len(second) == 1
+    assert "\n" not in second[0]
+    assert not (tmp_path / "lock.json").exists()
+
+
+def test_a_run_that_lost_its_workdir_stops(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("headjax.core.lock.BEAT", 0.05)
+    other = {"owner": "ann", "host": "elsewhere", "process": 7, "token": "00", "heartbeat": 0.0}
+
+    @contextlib.contextmanager
+    def taken(title, total, unit):
+        def update(done, values):
+            if done == 2:
+                (tmp_path / "lock.json").write_text(json.dumps(other))
+                time.sleep(1.0)
+
+        yield update
+
+    with one_device(), pytest.raises(HeadjaxError, match="taken over by process 7 of ann on elsewhere"):
+        train(config(), tmp_path, data=data, progress=taken)
+    assert json.loads((tmp_path / "lock.json").read_text()) == other
+    assert not (tmp_path / "checkpoints" / "3").exists()
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(data, tmp_path):

@@ -1,0 +1,181 @@
+"""Directories: written whole, replaced without a moment in which neither the old nor the new one is on disk.
+
+A directory is written beside its place, brought to disk, and renamed. One that was there is renamed aside before and
+deleted after. A process that is killed in between leaves hidden entries, from which the next access restores the old
+directory or deletes what is left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from headjax.core import integrity
+from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.files import hidden, leftovers, sync_folder
+
+PATIENCE = 1.0
+"""Seconds that a reader waits for a writer that is renaming."""
+
+ATTEMPTS = 3
+"""Readings of a directory that is replaced meanwhile."""
+
+T = TypeVar("T")
+
+
+class Layout(NamedTuple):
+    """Content of a kind of directory.
+
+    Attributes:
+        marker: name of a file that every such directory holds.
+        names: names of all files and folders that headjax writes into it.
+    """
+
+    marker: str
+    names: frozenset[str]
+
+
+def write_directory(path: Path, write: Callable[[Path], None], layout: Layout) -> None:
+    """Write a directory beside its place and move it there when complete and on disk.
+
+    Args:
+        path: the directory; an older one of the same kind is replaced.
+        write: function that fills the folder it is given.
+        layout: kind of directory.
+
+    Raises:
+        CheckpointError: the path holds something else, or files that headjax did not write.
+    """
+    path = Path(os.path.realpath(path))
+    settle(path)
+    check_target(path, layout)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = hidden(path, "new")
+    staging.mkdir()
+    try:
+        write(staging)
+        _sync(staging)
+        replace_directory(staging, path, layout)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def replace_directory(new: Path, path: Path, layout: Layout) -> None:
+    """Move a complete directory to its place, on the same file system; an older one of its kind goes.
+
+    Raises:
+        CheckpointError: the path holds something else, or files that headjax did not write.
+    """
+    path = Path(os.path.realpath(path))
+    check_target(path, layout)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = hidden(path, "old") if path.exists() else None
+    try:
+        if aside is not None:
+            path.rename(aside)
+        new.rename(path)
+    except BaseException:
+        if aside is not None and not path.exists():
+            aside.rename(path)
+        raise
+    sync_folder(path.parent)
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_target(path: Path, layout: Layout) -> None:
+    """Check that a directory may be written to a path: it is free, empty, or holds files of this kind alone.
+
+    Raises:
+        CheckpointError: it holds something else; the message names it.
+    """
+    path = Path(os.path.realpath(path))
+    with contextlib.suppress(FileNotFoundError):
+        if Path.cwd().is_relative_to(path):
+            raise CheckpointError(f"{path}: the current folder or one above it, which cannot be replaced")
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: exists and is no folder")
+    if not any(path.iterdir()):
+        return
+    if not (path / layout.marker).is_file():
+        raise CheckpointError(f"{path}: exists and holds something else (no {layout.marker})")
+    others = _others(path, layout)
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise CheckpointError(
+            f"{path}: holds {others[0]}{more}, not written by headjax; move it or choose another folder"
+        )
+
+
+def _others(path: Path, layout: Layout) -> list[str]:
+    """Return the files below a directory that headjax did not write: by its record, without one by their names."""
+    files = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_symlink() or not file.is_dir()]
+    try:
+        known = integrity.read_record(path)
+    except DamagedError:
+        known = None
+    if known is not None:
+        return sorted(name for name in files if name not in known and name != integrity.RECORD)
+    return sorted(name for name in files if name.split("/")[0] not in layout.names)
+
+
+def read_directory(path: Path, read: Callable[[], T]) -> T:
+    """Return the result of reading a directory, read anew where it was replaced meanwhile."""
+    for _ in range(ATTEMPTS - 1):
+        settle(path)
+        before = _identity(path)
+        try:
+            found = read()
+        except Exception:
+            if _identity(path) == before:
+                raise
+        else:
+            if _identity(path) == before:
+                return found
+    return read()
+
+
+def settle(path: Path) -> None:
+    """Undo or finish a replacement whose process was killed, and delete what killed processes left beside a path.
+
+    Where another process is between its two renames, wait for it for a moment.
+    """
+    path = Path(os.path.realpath(path))
+    end = time.monotonic() + PATIENCE
+    while not path.exists() and not leftovers(path) and any(path.parent.glob(f".{glob.escape(path.name)}.*.old")):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    for entry, kind in leftovers(path):
+        with contextlib.suppress(OSError):  # read-only, or settled by another process
+            if kind == "old" and not path.exists():
+                entry.rename(path)
+            else:
+                shutil.rmtree(entry)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a directory from another one under the same name; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _sync(folder: Path) -> None:
+    """Bring all files below a folder to disk, and the names of all of them."""
+    for root, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            with open(Path(root) / name, "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(root))

@@ -1,0 +1,188 @@
+"""Directories are replaced whole: a writer may be killed anywhere, and what is not headjax's own stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headjax.core import directories, files, integrity
+from headjax.core.directories import Layout, check_target, read_directory, replace_directory, settle, write_directory
+from headjax.core.errors import CheckpointError
+
+LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
+
+
+def writer(version, recorded=True):
+    """A function that fills a folder with files of a version."""
+
+    def write(folder):
+        for name in ("config.json", "history.json"):
+            (folder / name).write_text(f"{version} " * 1000)
+        if recorded:
+            integrity.write_record(folder)
+
+    return write
+
+
+def version_of(path):
+    integrity.check(path)
+    texts = {(path / name).read_text() for name in ("config.json", "history.json")}
+    assert len(texts) == 1
+    return int(next(iter(texts)).split()[0])
+
+
+def save(path, version):
+    write_directory(path, writer(version), LAYOUT)
+
+
+@pytest.fixture
+def path(tmp_path):
+    save(tmp_path / "model", 1)
+    return tmp_path / "model"
+
+
+def test_a_directory_is_replaced_and_nothing_else_is_left(path):
+    save(path, 2)
+    assert version_of(path) == 2
+    assert [entry.name for entry in path.parent.iterdir()] == ["model"]
+    (path.parent / "link").symlink_to(path)
+    save(path.parent / "link", 3)
+    assert (path.parent / "link").is_symlink()
+    assert version_of(path) == 3
+
+
+def test_files_of_others_are_not_deleted(path, monkeypatch):
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"model: holds notes\.txt, not written by headjax; move it or choose"):
+        save(path, 2)
+    (path / "params").mkdir()
+    (path / "params" / "notes.txt").symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match=r"holds notes\.txt and 1 more, not written"):
+        replace_directory(path.parent / "other", path, LAYOUT)
+    assert version_of(path) == 1
+    (path / "checksums.json").unlink()  # as earlier versions wrote it
+    with pytest.raises(CheckpointError, match=r"holds notes\.txt and 1 more, not written"):
+        check_target(path, LAYOUT)
+    monkeypatch.chdir(path)
+    with pytest.raises(CheckpointError, match="model: the current folder or one above it"):
+        check_target(path, LAYOUT)
+    (path.parent / "file").write_text("")
+    with pytest.raises(CheckpointError, match="file: exists and is no folder"):
+        check_target(path.parent / "file", LAYOUT)
+    assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_a_failed_move_puts_the_old_one_back(path):
+    with pytest.raises(FileNotFoundError):
+        replace_directory(path.parent / "nowhere", path, LAYOUT)
+    assert version_of(path) == 1
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.core.test_directories import save
+calls = 0
+def kill(*arguments):
+    global calls
+    calls += 1
+    if calls > int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir")
+sys.addaudithook(lambda event, _: kill() if event in EVENTS else None)
+save(Path(sys.argv[1]), 2)
+"""
+
+
+def save_killed(path, after):
+    """Save version 2 in a process that dies before its file operation number `after`; return whether it came so far."""
+    command = [sys.executable, "-c", KILLED, str(path), str(after)]
+    done = subprocess.run(command, check=False, capture_output=True, cwd=Path(__file__).parents[2])
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode != 0
+
+
+def attack(path, moments):
+    """Kill a save at some of its file operations; return the number of kills. The directory is whole after each."""
+    kills = 0
+    for after in moments:
+        killed = save_killed(path, after)
+        kills += killed
+        found = read_directory(path, lambda: version_of(path))
+        assert found in (1, 2)
+        assert found == 2 or killed
+        assert [entry.name for entry in path.parent.iterdir()] == ["model"]
+        save(path, 1)
+    return kills
+
+
+def test_a_save_that_is_killed_leaves_one_of_both(path):
+    """A few moments around the renames; `make attack` goes through all of them."""
+    assert attack(path, [2, 16, 20]) >= 1
+
+
+@pytest.mark.attack
+def test_a_save_that_is_killed_anywhere_leaves_one_of_both(path):
+    assert attack(path, range(60)) >= 20
+
+
+def test_the_two_renames_are_undone_or_finished(path, tmp_path, monkeypatch):
+    """The state between them, and that after them, as another process left it."""
+    monkeypatch.setattr(files, "_NONCE", "00000000")
+    old, new = files.hidden(path, "old"), files.hidden(path, "new")
+    monkeypatch.undo()
+    path.rename(old)
+    new.mkdir()
+    writer(2)(new)
+    settle(path)
+    assert version_of(path) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+    old.mkdir()
+    writer(0)(old)
+    settle(path)
+    assert version_of(path) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_a_living_writer_has_begun_is_left_alone(path, tmp_path):
+    ours, theirs = files.hidden(path, "new"), tmp_path / f".model.{os.getppid()}-00000000-0@{os.uname().nodename}.new"
+    elsewhere, users = tmp_path / ".model.1-00000000-0@another-host.new", tmp_path / ".model.finetune"
+    for folder in (ours, theirs, elsewhere, users):
+        folder.mkdir()
+    settle(path)
+    assert all(folder.is_dir() for folder in (ours, theirs, elsewhere, users))
+
+
+def test_a_reader_never_sees_two_versions(path):
+    """Versions are read while a thread replaces the directory again and again."""
+    stop = threading.Event()
+
+    def replace():
+        for version in range(2, 40):
+            save(path, version)
+        stop.set()
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    found = []
+    while not stop.is_set():
+        found.append(read_directory(path, lambda: version_of(path)))
+    thread.join()
+    assert found == sorted(found)
+    assert version_of(path) == 39
+
+
+def test_reading_again_is_not_endless(path, monkeypatch):
+    count = iter(range(100))
+    monkeypatch.setattr(directories, "_identity", lambda path: next(count))
+    assert read_directory(path, lambda: 5) == 5
+    assert next(count) < 10
+
+
+def test_an_error_of_a_reader_is_its_own(path):
+    with pytest.raises(KeyError, match="missing"):
+        read_directory(path, lambda: {}["missing"])
