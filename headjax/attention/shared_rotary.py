@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -44,8 +45,9 @@ class SharedRotary(Wrapping):
 
     There are two evaluations, equal up to rounding. Heads attend to the components themselves with queries conj(c) q:
     nothing is rebuilt, and a pair of tokens costs 2 sum R_f products a head. Or keys of head_dim are rebuilt from the
-    components. The one with fewer operations is taken: the first for few queries, as in decoding. Normalised keys are
-    always rebuilt, because 1 / rms_g is no part of a dot product.
+    components. A single query, as in decoding, takes the first, because reading the cache is what takes its time then;
+    several take the one with fewer operations. Normalised keys are always rebuilt, because 1 / rms_g is no part of a
+    dot product.
 
     All arrays are real; a complex one has its real and its imaginary part along an axis of two.
 
@@ -133,7 +135,8 @@ class SharedRotary(Wrapping):
 
     def _rebuilds(self, query_length: int) -> bool:
         """Whether keys are rebuilt; otherwise the heads attend to the components."""
-        return self.inner.key_norm is not None or self._of_keys(query_length) < self._of_components(query_length)
+        fewer = self._of_keys(query_length) < self._of_components(query_length)
+        return self.inner.key_norm is not None or (query_length > 1 and fewer)
 
     def _of_components(self, query_length: int) -> int:
         """Number of multiply-adds for each key token where heads attend to the components."""
@@ -189,8 +192,44 @@ class SharedRotary(Wrapping):
         mixing = jnp.take(params["mixing"], jnp.asarray(self.inner.read_by(heads)), axis=1)
         return self.with_heads(heads), {**params, "inner": kept, "mixing": mixing}
 
+    def without_spare(self, params: Params) -> tuple[SharedRotary, Params]:
+        """Return the same function with at most as many components of a frequency as there are key heads.
 
-def rebuilt_pairs(components: Sequence[int], mixing: jax.Array, shared: jax.Array) -> jax.Array:
+        Where heads were removed, the pairs of the remaining key heads are fewer components, and exact.
+        """
+        kv_heads, owners = self.inner.kv_heads, self.owners
+        if max(self.components) <= kv_heads:
+            return self, params
+        mixing = _complex(params["mixing"], axis=0)
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in ("key", "key_bias", "mixing") if name in params}
+        for frequency, count in enumerate(self.components):
+            own = owners == frequency
+            spare = count > kv_heads
+            parts["mixing"].append(np.eye(kv_heads, dtype=mixing.dtype) if spare else mixing[:, own])
+            for name in parts.keys() - {"mixing"}:
+                shared = _complex(params[name], axis=-2)[..., own]
+                parts[name].append(shared @ mixing[:, own].T if spare else shared)
+        found = {
+            name: _real(np.concatenate(pieces, axis=-1), axis=0 if name == "mixing" else -2, like=params[name])
+            for name, pieces in parts.items()
+        }
+        components = tuple(min(count, kv_heads) for count in self.components)
+        return dataclasses.replace(self, components=components), params | found
+
+
+def _complex(array: jax.Array, axis: int) -> np.ndarray:
+    """Return the complex numbers whose real and imaginary parts lie along an axis of two."""
+    real, imaginary = np.moveaxis(np.asarray(array, np.float32), axis, 0)
+    return real + 1j * imaginary
+
+
+def _real(array: np.ndarray, axis: int, like: jax.Array) -> jax.Array:
+    """Return the inverse of `_complex`, in another array's type."""
+    return jnp.asarray(np.stack([array.real, array.imag], axis=axis), like.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def rebuilt_pairs(components: tuple[int, ...], mixing: jax.Array, shared: jax.Array) -> jax.Array:
     """Return sum over r of c_g,f,r s_f,r for every frequency f.
 
     Frequencies with equally many components are one product of matrices.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Collaborative, Tucker
+from headjax.attention import Collaborative, SharedRotary, Tucker
 from headjax.attention.formulation import Attention
 from headjax.core import history
 from headjax.core.errors import HeadjaxError
@@ -114,13 +114,16 @@ def drop_unused(attention: Attention, params: Params) -> tuple[Attention, Params
     """Return a layer of the same function without the shared dimensions whose mixing weights are 0 for every head.
 
     A converted layer at full rank gives every head dimensions of its own, which are unused once the head is removed.
-    Formulations that share no dimensions are returned unchanged.
+    Components of rotary frequencies are at most as many as the key heads that are left. Formulations that share no
+    dimensions are returned unchanged.
 
     Args:
         attention: Formulation of the layer.
         params: Parameters of the layer.
     """
     smaller: Attention
+    if isinstance(attention, SharedRotary):
+        return attention.without_spare(params)
     if isinstance(attention, Collaborative):
         queries = keys = _used(params, (0,))
         smaller = dataclasses.replace(attention, shared_dim=len(keys))

@@ -14,7 +14,7 @@ import numpy as np
 
 from headjax.attention.collaborative import Collaborative, SharedKey, Tucker
 from headjax.attention.compressed import Compressed
-from headjax.attention.formulation import Attention, NoHeads
+from headjax.attention.formulation import Attention, NoHeads, Wrapping
 from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.rotary import Rotary
@@ -227,7 +227,8 @@ def pad_heads(model: Model, family: Family) -> Model:
     targets: dict[str, Attention] = {}
     for group in family.head_groups:
         layers = [entry for (stack, _), entry in plain.items() if stack in group]
-        like = max((a for stack in group for a in attentions.get(stack, ())), key=lambda a: min(a.num_heads, 1))
+        found = (attention for stack in group for attention in attentions.get(stack, ()))
+        like = inside(max(found, key=lambda attention: min(attention.num_heads, 1)))
         least = [_bias_heads(model, stack) for stack in group]
         count = max([max(entry.ids, default=0) + 1 for entry in layers] + least)
         size = max((entry.size for entry in layers if entry.ids), default=1)
@@ -252,6 +253,11 @@ def pad_heads(model: Model, family: Family) -> Model:
             raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
 
     return map_attention(model, fill)
+
+
+def inside(attention: Attention) -> Attention:
+    """Return the formulation inside one around it, which has its biases, its rotation and its norms."""
+    return inside(attention.inner) if isinstance(attention, Wrapping) else attention
 
 
 def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> Params:

@@ -13,6 +13,7 @@ import pytest
 from headjax.attention import Call, Mask, MultiHead, NoHeads, RotaryHalves, SharedRotary
 from headjax.core.errors import ConfigError
 from headjax.core.norms import LayerNorm
+from headjax.core.tensors import check
 from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 
@@ -85,6 +86,19 @@ def test_key_heads_leave_with_their_last_reader():
     np.testing.assert_array_equal(kept["mixing"], params["mixing"][:, jnp.asarray([0, 2])])
     none, left = SHARED.keep_heads(params, [], WIDTH, WIDTH)
     assert (none, left) == (NoHeads(output_bias=False), {})
+
+
+def test_fewer_key_heads_need_fewer_components():
+    params, x = random_params(SHARED), jnp.asarray(random_inputs())
+    assert SHARED.without_spare(params) == (SHARED, params)
+    pruned, kept = SHARED.keep_heads(params, [0, 1, 4], WIDTH, WIDTH)
+    smaller, trimmed = pruned.without_spare(kept)
+    assert smaller.components == (1, 2, 2)
+    check(smaller.tensors(WIDTH, WIDTH), trimmed)
+    call = Call(mask=Mask(causal=True))
+    expected = pruned.attend(kept, x, pruned.key_values(kept, x, None), call).context
+    found = smaller.attend(trimmed, x, smaller.key_values(trimmed, x, None), call).context
+    assert_close(found, expected, sums=2 * SUMS)
 
 
 @pytest.mark.parametrize(

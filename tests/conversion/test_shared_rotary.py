@@ -127,7 +127,9 @@ def test_a_decoder_generates_the_same_from_shared_components(name) -> None:
     np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)
     heads = ["decoder/0/1", "decoder/1/0", "decoder/1/1"]
     batch = {"input_ids": np.array([[1, 2, 3, 4, 5]])}
-    assert_close(prune(converted, heads)(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
+    pruned = prune(converted, heads)
+    assert pruned.config.attentions()["decoder"][1].components == (1, 1), "the key head of heads 0 and 1 went with them"
+    assert_close(pruned(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
 
 
 def test_a_smaller_model_decodes_as_it_reads_and_survives_its_folder(tmp_path) -> None:

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved, Talking, Tucker
 from headjax.attention.collaborative import Concatenate
+from headjax.conversion import convert
 from headjax.core.norms import RMSNorm
 from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
@@ -95,6 +96,23 @@ def test_padding_stacks_the_parameters_once(monkeypatch):
         stacked.clear()
         pad_heads(model_of(fields), family(fields["model_type"]))
         assert stacked == [2] * stacks
+
+
+@pytest.mark.parametrize("target", ["collaborative:shared_dim=6", "latent:rank=5"])
+def test_keys_from_components_or_latents_are_exported_as_keys_of_their_own(target, tmp_path):
+    """What is saved in the cache is written out: a decoder that others load."""
+    source = model_of(LLAMA | {"attention_bias": True})
+    model = convert(source, target).model
+    assert to_huggingface(model, tmp_path / "out", family="llama").layout == "padded"
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (fields["num_key_value_heads"], fields["rope_theta"]) == (2, 10000.0)
+    assert max_difference(model, tmp_path / "out") < rounding(model)
+
+
+def test_shared_components_of_normalised_keys_are_not_expressible(tmp_path):
+    model = convert(model_of(LLAMA | {"model_type": "qwen3"}), "collaborative:shared_dim=6").model
+    message = refused_export(model, tmp_path, "padded", family="qwen3")
+    assert "shared components of normalised keys are no grouped attention" in message
 
 
 FORMULATIONS = {
