@@ -96,9 +96,7 @@ def reconstructed(
 ) -> Repaired:
     """Return the model without these heads, its maps solved anew, with the layers, examples and agreement."""
     from headjax.evaluation.selection import describe
-    from headjax.heads.pruning import prune
     from headjax.heads.reconstruction import reconstruct
-    from headjax.heads.units import prune_units
 
     fitted = examples.selection.fit(model)
     layers = sum(map(len, model.config.attentions().values()))
@@ -110,8 +108,7 @@ def reconstructed(
         found = reconstruct(fitted, batches, removed, feed_forward=feed_forward, units=options.units, progress=bar)
     pruned = found.model
     said = [str(warning.message) for warning in caught]
-    unrepaired = prune_units(prune(fitted, removed), found.units)
-    agreed = _agreement(fitted, unrepaired, pruned, examples, options, progress)
+    agreed = _agreement(fitted, found, examples, options, progress)
     calibration = describe(examples.selection, found.examples) | {"tokens": found.tokens}
     data = {
         "calibration": calibration,
@@ -135,19 +132,23 @@ def reconstructed(
 
 
 def _agreement(
-    whole: Model, unrepaired: Model, repaired: Model, examples: Examples, options: RepairOptions, progress: Progress
+    whole: Model, found: Reconstruction, examples: Examples, options: RepairOptions, progress: Progress
 ) -> dict[str, Any]:
-    """Return the agreement with the whole model on evaluation examples, before and after the repair."""
-    from headjax.heads.agreement import agreement
+    """Return the agreement with the whole model on evaluation examples, before and after the repair.
+
+    Heads are gated off and not cut out, which computes the same, so that one program serves all three models.
+    """
+    from headjax.heads import gates as head_gates
+    from headjax.heads.agreement import agreements
+    from headjax.heads.units import mask_units
 
     judged = min(options.limit or AGREED, AGREED)
     buckets = options.buckets or LENGTHS
     batches = list(examples.evaluation.batches(options.batch_size, limit=judged, buckets=buckets))
-    with progress("comparing with the original", 2, "model") as bar:
-        before = agreement(whole, unrepaired, batches)
-        bar(1, {})
-        after = agreement(whole, repaired, batches)
-        bar(2, {})
+    gates = head_gates.without(whole.config, found.removed)
+    others = [(mask_units(whole, found.units), gates), (found.repaired, gates)]
+    with progress("comparing with the original", len(batches), "batch") as bar:
+        before, after = agreements(whole, others, batches, progress=bar)
     return {
         "measure": before.kind,
         "before": before.value,

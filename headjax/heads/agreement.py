@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.progress import Update
 from headjax.core.tensors import Params
+from headjax.heads import gates as head_gates
 from headjax.heads.statistics import sum_over
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
@@ -79,13 +81,34 @@ def agreement(
     Raises:
         DataError: There are no batches.
     """
+    return agreements(first, [(second, gates)], batches, compute=compute)[0]
+
+
+def agreements(
+    first: Model,
+    others: Sequence[tuple[Model, Gates | None]],
+    batches: Iterable[Batch],
+    *,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> list[Agreement]:
+    """Return how far each of several models, with its gates, agrees with one, whose predictions are computed once.
+
+    Models of one architecture share a program, whatever their gates. `progress` is called after every batch. See
+    `agreement`.
+    """
     kind = agreement_kind(first.config)
-    parts = []
-    for batch in batches:
+    models = [(model, head_gates.ones(model.config) if gates is None else gates) for model, gates in others]
+    whole = head_gates.ones(first.config)
+    parts: list[list[Any]] = [[] for _ in models]
+    for number, batch in enumerate(batches, start=1):
         arrays = device_batch(first.config, batch)
-        wanted = predict(first.config, first.params, arrays, None, compute)
-        parts.append(compare(kind, wanted, predict(second.config, second.params, arrays, gates, compute)))
-    return mean_agreement(kind, parts)
+        wanted = predict(first.config, first.params, arrays, whole, compute)
+        for found, (model, gates) in zip(parts, models, strict=True):
+            found.append(compare(kind, wanted, predict(model.config, model.params, arrays, gates, compute)))
+        if progress is not None:
+            progress(number, {})
+    return [mean_agreement(kind, found) for found in parts]
 
 
 def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,27 +15,17 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.agreement import count_examples, counted_tokens
+from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
+from headjax.heads.layer_sums import Placed, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
-from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import output_params
-from headjax.heads.units import prune_units, units_to_remove
+from headjax.heads.units import prune_units, silenced, units_to_remove
+from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
-from headjax.models.inputs import device_batch
-from headjax.models.layerwise import (
-    FEED_FORWARD,
-    Place,
-    Stream,
-    SubLayerSeen,
-    layer_output,
-    place_of,
-    slots,
-    stack_end,
-    stack_input,
-)
+from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
+from headjax.models.layerwise import FEED_FORWARD, slots
 from headjax.models.model import Model
 from headjax.models.stack import Stack
 
@@ -112,6 +101,8 @@ def reconstruct(
 
     Layers that share their parameters (ALBERT) are solved once, from the sums over all of them, without x' - x.
 
+    Under a mesh set with `jax.set_mesh` the examples of every batch are spread over its batch axes.
+
     Args:
         model: Model with all heads.
         batches: Calibration examples; labels are not needed. Each batch is read with one forward of every layer.
@@ -128,34 +119,59 @@ def reconstruct(
         HeadjaxError: A head does not exist, a head stack loses all heads, a formulation has no output projection, or
             sums are not finite.
         DataError: There are no batches, fewer than two examples, or no tokens.
+        ConfigError: A batch does not divide over the mesh.
     """
     require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
-    gone = {HeadId.parse(head) if isinstance(head, str) else head for head in removed}
-    gone = {tied for head in gone for tied in tied_heads(model.config, head)}
-    gates = head_gates.without(model.config, gone)
-    for name in model.config.attentions():
-        if gone and set(all_heads(model.config, [name])) <= gone:
-            raise HeadjaxError(f"reconstruction: all heads of the {name} are removed, nothing is left to solve")
+    gone = _removed(model.config, removed)
     if not batches:
         raise DataError("batches: there is no example to calibrate on")
-    walk = _Walk(model, [device_batch(model.config, batch) for batch in batches], gates, compute, units)
+    placed = spread(model, batches)
+    models = TwoModels(model.config, placed, head_gates.without(model.config, gone), compute)
+    walk = _Walk(models, gone, ridges, feed_forward or units > 0.0, units)
     repairs: list[LayerRepair] = []
-    for name in model.config.stacks():
-        for repair in walk.through(name, gone, feed_forward or units > 0.0, ridges):
-            repairs.append(repair)
-            if progress is not None:
-                progress(len(repairs), {"held_out": repair.held_out})
+    for repair in walk.through():
+        repairs.append(repair)
+        if progress is not None:
+            progress(len(repairs), {"held_out": repair.held_out})
     _warn_of_unknowns(repairs)
-    params = dict(model.params)
-    for name, stack in model.config.stacks().items():
-        params[name] = stack.restack(walk.student[name], model.params[name])
     tokens = max((repair.tokens for repair in repairs), default=0)
-    examples = sum(int(count) for count in walk.examples)
+    examples = sum(count_examples(fetch(batch)) for batch in placed.batches)
     entry = history.entry(
         "reconstruct", examples=examples, tokens=tokens, repaired=[repair.name for repair in repairs if repair.kept]
     )
-    repaired = model.replace(params=params, history=(*model.history, entry))
+    repaired = model.replace(params=_returned(model, placed, models), history=(*model.history, entry))
     return Reconstruction(repaired, tuple(sorted(gone)), walk.units, tuple(repairs), examples, tokens)
+
+
+def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId]:
+    """Return the heads that go, those that share their parameters together.
+
+    Raises:
+        HeadjaxError: A head does not exist, or a head stack loses all heads.
+    """
+    named = {HeadId.parse(head) if isinstance(head, str) else head for head in removed}
+    gone = {tied for head in named for tied in tied_heads(config, head)}
+    for name in config.attentions():
+        if gone and set(all_heads(config, [name])) <= gone:
+            raise HeadjaxError(f"reconstruction: all heads of the {name} are removed, nothing is left to solve")
+    return gone
+
+
+def _returned(model: Model, placed: Placed, models: TwoModels) -> Params:
+    """Return the student's parameters, each where the model's own lie."""
+    params = dict(model.params)
+    for name, stack in model.config.stacks().items():
+        solved = stack.restack(models.student[name], placed.params[name])
+        with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
+            params[name] = jax.tree.map(_beside, solved, model.params[name])
+    return params
+
+
+def _beside(array: jax.Array, own: jax.Array) -> jax.Array:
+    """Return an array on the devices of another one."""
+    if isinstance(own, jax.Array) and len(own.sharding.device_set) > 1:
+        return jax.device_put(array, own.sharding)
+    return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
 
 
 def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
@@ -169,101 +185,61 @@ def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
         )
 
 
-class _Streams(NamedTuple):
-    """Hidden states of one batch in both models."""
-
-    teacher: Stream
-    student: Stream
-
-
 class _Walk:
-    """A walk through both models, layer by layer, with the calibration batches' hidden states at hand.
+    """The way through both models, solving maps layer by layer.
 
     Attributes:
-        teacher, student: parameters of every layer of the whole and of the repaired model, by stack.
-        examples: number of examples with tokens, of every batch.
-        units: removed units of every feed-forward that has been passed.
+        units: Removed units of every feed-forward that has been passed.
     """
 
     def __init__(
-        self, model: Model, batches: list[dict[str, jax.Array]], gates: Gates, compute: Compute, share: float
+        self, models: TwoModels, gone: set[HeadId], ridges: Sequence[float], feed_forward: bool, share: float
     ) -> None:
-        self.config, self.params, self.batches = model.config, model.params, batches
-        self.gates, self.whole = dict(gates), head_gates.ones(model.config)
-        self.compute = compute
-        self.teacher = {name: stack.unstack(model.params[name]) for name, stack in model.config.stacks().items()}
-        self.student = {name: list(layers) for name, layers in self.teacher.items()}
-        self.examples = [count_examples(batch) for batch in batches]
+        self.models, self.config = models, models.config
         self.units: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._share = share
-        self._memory: list[tuple[jax.Array, jax.Array]] | None = None
-        self._apart = False
+        self._gone, self._ridges, self._feed_forward, self._share = gone, ridges, feed_forward, share
 
-    def through(
-        self, name: str, gone: set[HeadId], feed_forward: bool, ridges: Sequence[float]
-    ) -> Iterable[LayerRepair]:
-        """Yield the repairs of a stack's layers, and leave its output for the next stack."""
-        stack = self.config.stacks()[name]
-        streams = [self._enter(name, number) for number in range(len(self.batches))]
-        for block in _blocks(stack):
-            for slot in slots(stack.layers[block[0]]):
-                if slot == FEED_FORWARD:
-                    kept = np.full(stack.layers[block[0]].feed_forward.hidden, feed_forward)
-                    self._apart |= self._share > 0.0
-                else:
-                    kept = self._kept(name, slot, block[0], gone)
-                    self._apart |= not kept.all()
-                bias = _names(slot)[1] in output_params(self.student[name][block[0]][slot])
-                solvable = kept.any() or (bias and slot != FEED_FORWARD)
-                if solvable and self._apart:
-                    yield self._repair(name, block, slot, kept, streams, ridges)
-            for layer in block:
-                streams = [self._advance(name, layer, number, pair) for number, pair in enumerate(streams)]
-        self._memory = [self._end(name, pair) for pair in streams]
+    def through(self) -> Iterator[LayerRepair]:
+        """Yield the repairs of all stacks. Nothing reads the output of the last layer, so it is not computed."""
+        models, stacks = self.models, self.config.stacks()
+        for name, stack in stacks.items():
+            last_stack = name == list(stacks)[-1]
+            models.enter(name)
+            blocks = _blocks(stack)
+            for block in blocks:
+                for slot in slots(stack.layers[block[0]]):
+                    if slot == FEED_FORWARD:
+                        kept = np.full(stack.layers[block[0]].feed_forward.hidden, self._feed_forward)
+                        models.apart |= self._share > 0.0
+                    else:
+                        kept = self._kept(name, slot, block[0])
+                        models.apart |= not kept.all()
+                    bias = _names(slot)[1] in output_params(models.student[name][block[0]][slot])
+                    solvable = kept.any() or (bias and slot != FEED_FORWARD)
+                    if solvable and models.apart:
+                        yield self._repair(name, block, slot, kept)
+                if not (last_stack and block == blocks[-1]):
+                    models.advance(block)
+            if not last_stack:
+                models.leave()
 
-    def _kept(self, name: str, slot: str, layer: int, gone: set[HeadId]) -> np.ndarray:
+    def _kept(self, name: str, slot: str, layer: int) -> np.ndarray:
         """Return which features of an attention layer remain, `[heads * value_dim]`."""
         attention = getattr(self.config.stacks()[name].layers[layer], slot)
         stack = _head_stack(name, slot)
-        heads = np.array([HeadId(stack, layer, head) not in gone for head in attention.ids], bool)
-        return np.repeat(heads, attention.output_matrices(self.teacher[name][layer][slot]).shape[1])
+        heads = np.array([HeadId(stack, layer, head) not in self._gone for head in attention.ids], bool)
+        return np.repeat(heads, attention.output_matrices(self.models.teacher[name][layer][slot]).shape[1])
 
-    def _enter(self, name: str, number: int) -> _Streams:
-        batch = self.batches[number]
-        memory: Any = (None, None) if self._memory is None else self._memory[number]
-        enter = functools.partial(_enter, self.config, self.params, batch, name, self.compute)
-        teacher = enter(memory[0])
-        return _Streams(teacher, teacher if memory[0] is memory[1] else enter(memory[1]))
-
-    def _advance(self, name: str, layer: int, number: int, pair: _Streams) -> _Streams:
-        place, batch = place_of(self.config, name, layer), self.batches[number]
-        run = functools.partial(_advance, self.config, self.params, batch, place, self.compute, layer)
-        teacher = run(self.teacher[name][layer], pair.teacher, self.whole)
-        if not self._apart:
-            return _Streams(teacher, teacher)
-        return _Streams(teacher, run(self.student[name][layer], pair.student, self.gates))
-
-    def _end(self, name: str, pair: _Streams) -> tuple[jax.Array, jax.Array]:
-        teacher = _end(self.config, self.params, name, self.compute, pair.teacher)
-        return teacher, _end(self.config, self.params, name, self.compute, pair.student) if self._apart else teacher
-
-    def _repair(
-        self,
-        name: str,
-        block: Sequence[int],
-        slot: str,
-        kept: np.ndarray,
-        streams: list[_Streams],
-        ridges: Sequence[float],
-    ) -> LayerRepair:
+    def _repair(self, name: str, block: Sequence[int], slot: str, kept: np.ndarray) -> LayerRepair:
         """Solve one map, put it into the student, and say how well it did."""
         title = f"{name}/{block[0]}/{slot}" if slot == FEED_FORWARD else f"{_head_stack(name, slot)}/{block[0]}"
-        holder = output_params(self.student[name][block[0]][slot])
+        student = self.models.student[name]
+        holder = output_params(student[block[0]][slot])
         matrix, bias = _names(slot)
         if len(kept) and matrix not in holder:
             kind = type(getattr(self.config.stacks()[name].layers[block[0]], slot)).__name__
             raise HeadjaxError(f"reconstruction: {title}: {kind} has no output projection to solve")
-        sums, scale = self._collect(name, block, slot, streams)
+        sums, scale = self.models.sums(block, slot)
         if not all(np.isfinite(array).all() for array in sums):
             raise HeadjaxError(f"reconstruction: {title}: sums over the calibration tokens are not finite")
         tokens = [float(half[-1, -1]) for half in sums.gram]
@@ -273,47 +249,26 @@ class _Walk:
             raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
         if slot == FEED_FORWARD and self._share:
             sums, kept = self._without_units(name, block, sums)
-        found = refit(sums, kept, bias=bias in holder, scale=scale, ridges=ridges)
+        found = refit(sums, kept, bias=bias in holder, scale=scale, ridges=self._ridges)
         if found.helps:
-            changed = _changed(self.student[name][block[0]], slot, matrix, bias, found.change)
+            changed = _changed(student[block[0]], slot, matrix, bias, found.change)
             for layer in block:
-                self.student[name][layer] = changed
+                student[layer] = changed
         return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
 
     def _without_units(self, name: str, block: Sequence[int], sums: RefitSums) -> tuple[RefitSums, np.ndarray]:
         """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
-        params = self.student[name][block[0]]
-        weight = np.asarray(params[FEED_FORWARD]["down"], np.float64)
+        params = self.models.student[name][block[0]]
+        weight = np.asarray(fetch(params[FEED_FORWARD]["down"]), np.float64)
         count = units_to_remove(len(weight), self._share)
         units = least_needed(centred(sums, "down_bias" in params[FEED_FORWARD]), weight, count)
         kept = np.ones(len(weight), bool)
         kept[units] = False
         self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))
-        down = jnp.asarray(params[FEED_FORWARD]["down"]).at[jnp.asarray(units)].set(0.0)
+        left = params | {FEED_FORWARD: silenced(params[FEED_FORWARD], self.units[name, block[0]])}
         for layer in block:
-            self.student[name][layer] = params | {FEED_FORWARD: params[FEED_FORWARD] | {"down": down}}
+            self.models.student[name][layer] = left
         return without_rows(sums, weight, units), kept
-
-    def _collect(
-        self, name: str, block: Sequence[int], slot: str, streams: list[_Streams]
-    ) -> tuple[RefitSums, np.ndarray]:
-        """Return the sums over all batches, and the factor of the branch."""
-        total: Any = None
-        for layer in block:
-            place = place_of(self.config, name, layer)
-            weights = (self.teacher[name][layer], self.student[name][layer])
-            parts = (
-                _sums(
-                    self.config, self.params, batch, place, slot, self.compute, layer, weights, pair,
-                    (self.whole, self.gates), number % 2, float(len(block) == 1),
-                )
-                for number, (batch, pair) in enumerate(zip(self.batches, streams, strict=True))
-            )  # fmt: skip
-            sums, scale = sum_over(parts)
-            total = sums if total is None else jax.tree.map(np.add, total, sums)
-            if layer != block[-1]:
-                streams = [self._advance(name, layer, number, pair) for number, pair in enumerate(streams)]
-        return RefitSums(*total), scale / len(self.batches)
 
 
 def _blocks(stack: Stack) -> list[tuple[int, ...]]:
@@ -338,80 +293,10 @@ def _changed(params: Params, slot: str, matrix: str, bias: str, change: Change) 
         new = dict(holder)
         for name, array in ((matrix, change.weight), (bias, change.bias)):
             if name in holder:
-                new[name] = (np.asarray(holder[name], np.float64) + array.reshape(holder[name].shape)).astype(
-                    holder[name].dtype
-                )
-        return {name: jnp.asarray(array) for name, array in new.items()}
+                own = holder[name]
+                sum_ = np.asarray(fetch(own), np.float64) + array.reshape(own.shape)
+                new[name] = _beside(jnp.asarray(sum_, own.dtype), own)
+        return new
 
     own = params[slot]
     return params | {slot: own | {"inner": added(own["inner"])} if "inner" in own else added(own)}
-
-
-@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def _enter(config: ModelConfig, params: Params, batch: Any, name: str, compute: Compute, memory: Any) -> Stream:
-    return stack_input(config, params, batch, name, memory, compute)
-
-
-@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
-def _end(config: ModelConfig, params: Params, name: str, compute: Compute, stream: Stream) -> jax.Array:
-    return stack_end(config, params, name, stream, compute)
-
-
-@functools.partial(jax.jit, static_argnames=("config", "place", "compute"))
-def _advance(
-    config: ModelConfig,
-    params: Params,
-    batch: Any,
-    place: Place,
-    compute: Compute,
-    layer: Any,
-    weights: Params,
-    stream: Stream,
-    gates: Gates,
-) -> Stream:
-    options = Options(gates=gates, compute=compute)
-    return layer_output(config, params, batch, place, layer, weights, stream, options)[0]
-
-
-@functools.partial(jax.jit, static_argnames=("config", "place", "slot", "compute"))
-def _sums(
-    config: ModelConfig,
-    params: Params,
-    batch: Any,
-    place: Place,
-    slot: str,
-    compute: Compute,
-    layer: Any,
-    weights: tuple[Params, Params],
-    streams: _Streams,
-    gates: tuple[Gates, Gates],
-    shift: Any,
-    mended: Any,
-) -> tuple[RefitSums, jax.Array]:
-    """Return the sums of products of one batch, and the factor of the branch `[width]`.
-
-    Examples of even number are the first half; `shift` exchanges the halves. `mended` is 1 if the errors of earlier
-    layers belong to the target, else 0.
-    """
-    run = functools.partial(layer_output, config, params, batch, place)
-    teacher, student = (
-        cast(SubLayerSeen, run(layer, own, stream, Options(gates=at, compute=compute), slot)[1])
-        for own, stream, at in zip(weights, streams, gates, strict=True)
-    )
-    shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
-    ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
-    behind = (teacher.stream - student.stream).astype(jnp.float32)
-    lacking = (teacher.output - student.output).astype(jnp.float32) + mended * ratio[None, None, :] * behind
-    counted = counted_tokens(batch, student.mask, lacking.shape[:2], target=streams.student.memory is not None)
-    counted = counted[:, :, None]
-    ones = jnp.ones((*lacking.shape[:2], 1), jnp.float32)
-    features = jnp.where(counted > 0, jnp.concatenate([student.features.astype(jnp.float32), ones], axis=2), 0.0)
-    lacking = jnp.where(counted > 0, lacking, 0.0)
-
-    def of_half(start: int) -> RefitSums:
-        x, r = (array[start::2].reshape(-1, array.shape[2]) for array in (features, lacking))
-        matmul = functools.partial(jnp.matmul, precision="highest")
-        return RefitSums(matmul(x.T, x), matmul(x.T, r), jnp.square(r).sum(axis=0))
-
-    halves = jax.tree.map(lambda *arrays: jnp.roll(jnp.stack(arrays), shift, axis=0), of_half(0), of_half(1))
-    return halves, branch

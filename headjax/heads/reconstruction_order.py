@@ -17,14 +17,16 @@ from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import Predictions, agreement_kind, compare, counted_tokens, mean_agreement, predictions_of
 from headjax.heads.head_id import HeadId, require_stack
+from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.ordering import Order
 from headjax.heads.prefix import Recorded, record, resume
 from headjax.heads.refit import damped_inverse, without_features
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import AttentionLayer, attention_layers, map_attention, output_params
+from headjax.mesh.distributed import fetch
+from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
 from headjax.models.config import HEAD_STACKS, Batch, Gates, Loss, ModelConfig, Options, Output
-from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 
@@ -131,6 +133,8 @@ def reconstruction_order(
     With `labels` the change of the model's loss on the examples' labels takes its place, which may be negative: heads
     without which the labels are met better go first.
 
+    Under a mesh set with `jax.set_mesh` the examples of every batch are spread over its batch axes.
+
     Args:
         model: Model to order the heads of.
         batches: Examples: arrays by Hugging Face's names. Layers are compared on the first `MEASURED` of them, with
@@ -145,11 +149,14 @@ def reconstruction_order(
     Raises:
         HeadjaxError: Second moments or an effect are not finite, or the model has no such head stack.
         DataError: There are no batches; or, with `labels`, no example has one.
+        ConfigError: A batch does not divide over the mesh.
     """
     chosen = tuple(model.config.attentions()) if stacks is None else tuple(stacks)
     for stack in chosen:
         require_stack(model.config, stack)
     at = head_gates.ones(model.config) if gates is None else dict(gates)
+    params, batches = spread(model, batches)
+    model = model.replace(params=params)
     layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.attention.num_heads]
     effect = _LossRise(model.config) if labels else _OutputChange(model.config)
     measure = _Measure(model, batches, at, compute, effect)
@@ -179,7 +186,7 @@ def _removals(
     groups: dict[int, Positions] = {}
     for place, group in enumerate(layer.attention.groups if whole_groups else range(layer.attention.num_heads)):
         groups[group] = (*groups.get(group, ()), place)
-    output = np.asarray(layer.attention.output_matrices(layer.params), np.float64)
+    output = np.asarray(fetch(layer.attention.output_matrices(layer.params)), np.float64)
     return layer_removals(second, output, list(groups.values())), mean
 
 
@@ -278,7 +285,7 @@ class _Measure:
     def __init__(
         self,
         model: Model,
-        batches: Sequence[Batch],
+        batches: Sequence[dict[str, jax.Array]],
         gates: Gates,
         compute: Compute,
         effect: _OutputChange | _LossRise,
@@ -290,10 +297,9 @@ class _Measure:
         for batch in batches:
             if count >= effect.limit:
                 break
-            arrays = device_batch(model.config, batch)
-            count += next(iter(arrays.values())).shape[0]
-            result, streams = _whole(model.config, effect, compute, model.params, arrays, gates)
-            self._examples.append(_Example(arrays, streams, result))
+            count += next(iter(batch.values())).shape[0]
+            result, streams = _whole(model.config, effect, compute, model.params, batch, gates)
+            self._examples.append(_Example(batch, streams, result))
 
     def __call__(self, layer: AttentionLayer, found: Removals, mean: np.ndarray, count: int) -> float:
         """Return the effect of `count` removals of a layer, its W_O and bias solved anew."""
@@ -304,7 +310,9 @@ class _Measure:
             own = dict(output_params(params))
             own["output"] = jnp.asarray(output, own["output"].dtype)
             if "output_bias" in own:
-                own["output_bias"] = jnp.asarray(np.asarray(own["output_bias"]) + mean @ lost, own["output"].dtype)
+                own["output_bias"] = jnp.asarray(
+                    np.asarray(fetch(own["output_bias"])) + mean @ lost, own["output"].dtype
+                )
             return attention, params | {"inner": own} if "inner" in params else own
 
         config, home = self._model.config, HEAD_STACKS[layer.stack][0]
@@ -349,7 +357,7 @@ def _changed(
 
 
 def _collect(
-    model: Model, batches: Sequence[Batch], gates: Gates, compute: Compute, progress: Update | None
+    model: Model, batches: Sequence[dict[str, jax.Array]], gates: Gates, compute: Compute, progress: Update | None
 ) -> dict[str, list[np.ndarray]]:
     """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""
 
@@ -357,17 +365,14 @@ def _collect(
         if progress is not None:
             progress(number + 1, {})
 
-    arrays = (device_batch(model.config, batch) for batch in batches)
-    config, params = model.config, model.params
-    found: dict[str, list[np.ndarray]] = sum_over(
-        (_moments(config, params, one, gates, compute) for one in arrays), check
-    )
+    step = functools.partial(_moments, model.config, model.params, gates, compute)
+    found: dict[str, list[np.ndarray]] = sum_over(map(step, batches), check)
     return found
 
 
 @functools.partial(jax.jit, static_argnames=("config", "compute"))
 def _moments(
-    config: ModelConfig, params: Params, batch: Any, gates: Gates, compute: Compute
+    config: ModelConfig, params: Params, gates: Gates, compute: Compute, batch: Any
 ) -> dict[str, list[jax.Array]]:
     crossed = "decoder" in config.stacks() and "encoder" in config.stacks()
 
@@ -376,8 +381,8 @@ def _moments(
         flat = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3]).astype(jnp.float32)
         target = crossed and (probe.slot == "cross_attention" or (probe.mask is not None and probe.mask.causal))
         counted = counted_tokens(batch, probe.query_mask, context.shape[:2], target=target)[:, :, None]
-        x = jnp.where(counted > 0, jnp.concatenate([flat, jnp.ones((*flat.shape[:2], 1))], axis=2), 0.0)
+        x = by_example(jnp.where(counted > 0, jnp.concatenate([flat, jnp.ones((*flat.shape[:2], 1))], axis=2), 0.0))
         tokens = x.reshape(-1, x.shape[2])
-        return jnp.matmul(tokens.T, tokens, precision="highest")
+        return replicated_sums(jnp.matmul(tokens.T, tokens, precision="highest"))
 
     return config.apply(params, batch, Options(gates=gates, probe=second, compute=compute)).require_probes()

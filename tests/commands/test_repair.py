@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from headjax.cli import main
+from headjax.commands import repair
 from headjax.models.model import load
 
 pytestmark = pytest.mark.whole
@@ -36,7 +38,7 @@ def test_feed_forwards_are_solved_too_and_few_tokens_are_told(folder, capsys):
     printed = capsys.readouterr().out
     assert "decoder/0/feed_forward" in printed
     assert "Calibration: 2 examples" in printed
-    assert "unknowns" in printed
+    assert "16 tokens for 17 unknowns (decoder/0/feed_forward)" in printed
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,35 @@ def test_requests_without_a_meaning_are_one_line(folder, capsys, words, line):
     assert main(["prune", str(folder / "model"), str(folder / "never"), *task, *words]) == 2
     assert line in capsys.readouterr().err
     assert not (folder / "never").exists()
+
+
+def refused(folder, capsys, model, *words):
+    """The last line of a command that reconstructs and fails."""
+    task = ["--task", str(folder / "text.txt"), "--limit", "8", "--batch-size", "8", "--calibrate", "8"]
+    assert main(["prune", str(folder / model), str(folder / "never"), *task, "--reconstruct", *words]) == 2
+    assert not (folder / "never").exists()
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_calibration_examples_of_padding_alone_are_one_line(folder, capsys, monkeypatch):
+    sampled = repair.calibration_batches
+
+    def padding(examples, options):
+        return [batch | {"attention_mask": np.zeros_like(batch["input_ids"])} for batch in sampled(examples, options)]
+
+    monkeypatch.setattr(repair, "calibration_batches", padding)
+    line = refused(folder, capsys, "model", "--remove", "decoder/0/1")
+    assert line.endswith("calibration: the examples hold padding alone")
+
+
+def test_weights_that_are_not_finite_are_one_line(folder, capsys):
+    whole = load(folder / "model")
+    tables = {name: table * np.nan for name, table in whole.params["embeddings"].items()}
+    whole.replace(params=whole.params | {"embeddings": tables}).save(folder / "broken")
+    line = refused(folder, capsys, "broken", "--remove", "decoder/0/1")
+    assert line.endswith("reconstruction: decoder/0: sums over the calibration tokens are not finite")
+    line = refused(folder, capsys, "broken", "--remove", "1", "--by", "reconstruction_labels")
+    assert line.endswith("reconstruction: decoder/0: second moments of contexts are not finite")
 
 
 def test_calibration_needs_a_task(folder, capsys):

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 from headjax.core.tensors import Normal
+from headjax.heads import agreement as heads_agreement
 from headjax.heads import gates
-from headjax.heads.agreement import agreement
+from headjax.heads.agreement import agreement, agreements
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.models.encoder import Bert
@@ -88,6 +90,25 @@ def test_numbers_are_compared_by_their_squared_difference():
     found = agreement(model, pruned, [BATCH])
     assert found.kind == "squared_difference"
     assert found.value == pytest.approx(np.square(difference[:2]).mean(), rel=1e-3)
+
+
+def test_several_models_are_compared_with_one_forward_of_the_first(monkeypatch):
+    model = encoder(Classification(classes=3))
+    computed, predict = [], heads_agreement.predict
+
+    def counted(config, params, batch, gates, compute):
+        computed.append(params is model.params)
+        return predict(config, params, batch, gates, compute)
+
+    monkeypatch.setattr(heads_agreement, "predict", counted)
+    other = model.replace(params=jax.tree.map(lambda array: 1.1 * array, model.params))
+    at = gates.without(model.config, REMOVED)
+    done = []
+    found = agreements(other, [(model, None), (model, at)], [BATCH] * 2, progress=lambda number, _: done.append(number))
+    assert computed == [False, True, True] * 2
+    assert done == [1, 2]
+    assert found == [agreement(other, model, [BATCH] * 2, gates=asked) for asked in (None, at)]
+    assert found[0].value != found[1].value
 
 
 def test_a_batch_more_of_the_same_changes_nothing():

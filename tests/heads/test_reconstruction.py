@@ -10,7 +10,7 @@ import pytest
 from headjax.attention import Gated, Grouped
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.tensors import Normal
-from headjax.heads import reconstruction
+from headjax.heads import layer_sums
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
@@ -175,8 +175,8 @@ def test_padding_is_ignored(model):
 def test_one_program_computes_the_sums_of_all_layers(model):
     jax.clear_caches()
     reconstruct(model, BATCHES, REMOVED)
-    assert reconstruction._sums._cache_size() == 1
-    assert reconstruction._advance._cache_size() == 1
+    assert layer_sums.layer_sums._cache_size() == 1
+    assert layer_sums._advance._cache_size() == 1
 
 
 def test_the_feed_forward_is_solved_too_where_asked_for(model):

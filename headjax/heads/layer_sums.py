@@ -1,0 +1,237 @@
+"""Sums of products over calibration examples, layer by layer, in a whole model and in one that is being repaired."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from headjax.core.tensors import Params
+from headjax.heads import gates as head_gates
+from headjax.heads.agreement import counted_tokens
+from headjax.heads.refit import RefitSums
+from headjax.heads.statistics import sum_over
+from headjax.mesh.distributed import put_whole_batch
+from headjax.mesh.mesh import by_example, check_batch_size, spreading_mesh
+from headjax.mesh.rules import ShardingConfig, shardings
+from headjax.models.compute import Compute
+from headjax.models.config import Batch, Gates, ModelConfig, Options
+from headjax.models.inputs import check_batch, device_batch
+from headjax.models.layerwise import (
+    Place,
+    Stream,
+    SubLayerSeen,
+    layer_output,
+    place_of,
+    stack_end,
+    stack_input,
+)
+from headjax.models.model import Model
+
+Tree = TypeVar("Tree")
+
+
+class Placed(NamedTuple):
+    """A model's parameters and batches on the devices that compute with them."""
+
+    params: Params
+    batches: list[dict[str, jax.Array]]
+
+
+def spread(model: Model, batches: Sequence[Batch]) -> Placed:
+    """Return the parameters and the batches, spread over the mesh set with `jax.set_mesh`; as they are without one.
+
+    Examples lie along the mesh's batch axes, parameters as `headjax.mesh.rules` says; a dimension that does not divide
+    is left whole.
+
+    Raises:
+        ConfigError: A batch does not divide over the mesh.
+        DataError: A batch has a token or a label that the model does not have.
+    """
+    if spreading_mesh() is None:
+        return Placed(model.params, [device_batch(model.config, batch) for batch in batches])
+    mesh = jax.sharding.get_mesh()
+    arrays = []
+    for batch in batches:
+        check_batch_size(len(next(iter(batch.values()))), mesh)
+        arrays.append(put_whole_batch(check_batch(model.config, batch), mesh))
+    places = shardings(model.config.tensors(), mesh, sharding=ShardingConfig(misfits="replicate"))
+    return Placed(jax.device_put(model.params, places), arrays)
+
+
+def replicated_sums(sums: Tree) -> Tree:
+    """Return traced sums whole on every device of the current mesh; as they are without one."""
+    return sums if spreading_mesh() is None else jax.lax.with_sharding_constraint(sums, PartitionSpec())
+
+
+class _Streams(NamedTuple):
+    """Hidden states of one batch in both models."""
+
+    teacher: Stream
+    student: Stream
+
+
+class TwoModels:
+    """A whole model and its copy in repair, computed side by side from hidden states that are at hand.
+
+    Attributes:
+        teacher, student: Parameters of every layer of the whole and of the repaired model, by stack.
+        apart: Whether the student differs from the teacher in a layer that has been passed, or is about to be.
+    """
+
+    def __init__(self, config: ModelConfig, placed: Placed, gates: Gates, compute: Compute) -> None:
+        self.config, self.apart = config, False
+        self._params, self._batches = placed
+        self._gates, self._whole = dict(gates), head_gates.ones(config)
+        self._compute = compute
+        self.teacher = {name: stack.unstack(self._params[name]) for name, stack in config.stacks().items()}
+        self.student = {name: list(layers) for name, layers in self.teacher.items()}
+        self._name = ""
+        self._streams: list[_Streams] = []
+        self._next: list[Stream] = []
+        self._memory: list[tuple[jax.Array | None, jax.Array | None]] = [(None, None)] * len(self._batches)
+
+    def enter(self, name: str) -> None:
+        """Go to the first layer of a stack."""
+        self._name, self._streams = name, []
+        for batch, (memory, own_memory) in zip(self._batches, self._memory, strict=True):
+            run = functools.partial(_enter, self.config, self._params, batch, name, self._compute)
+            teacher = run(memory)
+            self._streams.append(_Streams(teacher, teacher if memory is own_memory else run(own_memory)))
+
+    def sums(self, block: Sequence[int], slot: str) -> tuple[RefitSums, np.ndarray]:
+        """Return the sums of products of a sub-layer over all batches, and the factor of the branch.
+
+        Args:
+            block: Layers that share the sub-layer's parameters, the one that comes next first.
+            slot: Slot of the sub-layer.
+        """
+        total: Any = None
+        streams = self._streams
+        for layer in block:
+            sums, scale = sum_over(self._sums_of(layer, slot, streams, mended=len(block) == 1))
+            total = sums if total is None else jax.tree.map(np.add, total, sums)
+            if layer != block[-1]:
+                streams = self._after(layer, streams)
+        if len(block) > 1:  # `advance` goes through the block from its first layer on
+            self._next = []
+        return RefitSums(*total), scale / len(self._batches)
+
+    def _sums_of(
+        self, layer: int, slot: str, streams: list[_Streams], *, mended: bool
+    ) -> Iterator[tuple[RefitSums, jax.Array]]:
+        """Yield the sums of every batch, and keep the teacher's hidden states after the layer."""
+        self._next = []
+        at = place_of(self.config, self._name, layer)
+        weights = (self.teacher[self._name][layer], self.student[self._name][layer])
+        for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
+            sums, teacher = layer_sums(
+                self.config, self._params, batch, at, slot, self._compute, layer, weights, pair,
+                (self._whole, self._gates), number % 2, float(mended),
+            )  # fmt: skip
+            self._next.append(teacher)
+            yield sums
+
+    def advance(self, block: Sequence[int]) -> None:
+        """Go past the next layers."""
+        for layer in block:
+            self._streams = self._after(layer, self._streams)
+
+    def leave(self) -> None:
+        """Go past the last layer of the stack; the next one reads its output."""
+        run = functools.partial(_end, self.config, self._params, self._name, self._compute)
+        outputs = []
+        for pair in self._streams:
+            teacher = run(pair.teacher)
+            outputs.append((teacher, run(pair.student) if self.apart else teacher))
+        self._memory = outputs
+
+    def _after(self, layer: int, streams: list[_Streams]) -> list[_Streams]:
+        """Return the hidden states after a layer; the teacher's may have been computed with the sums."""
+        known, self._next = self._next, []
+        found = []
+        for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
+            at = place_of(self.config, self._name, layer)
+            run = functools.partial(_advance, self.config, self._params, batch, at, self._compute, layer)
+            teacher = known[number] if known else run(self.teacher[self._name][layer], pair.teacher, self._whole)
+            own = self.student[self._name][layer]
+            found.append(_Streams(teacher, run(own, pair.student, self._gates) if self.apart else teacher))
+        return found
+
+
+@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
+def _enter(config: ModelConfig, params: Params, batch: Any, name: str, compute: Compute, memory: Any) -> Stream:
+    return by_example(stack_input(config, params, batch, name, memory, compute))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "name", "compute"))
+def _end(config: ModelConfig, params: Params, name: str, compute: Compute, stream: Stream) -> jax.Array:
+    return by_example(stack_end(config, params, name, stream, compute))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "place", "compute"))
+def _advance(
+    config: ModelConfig,
+    params: Params,
+    batch: Any,
+    place: Place,
+    compute: Compute,
+    layer: Any,
+    weights: Params,
+    stream: Stream,
+    gates: Gates,
+) -> Stream:
+    options = Options(gates=gates, compute=compute)
+    return by_example(layer_output(config, params, batch, place, layer, weights, stream, options)[0])
+
+
+@functools.partial(jax.jit, static_argnames=("config", "place", "slot", "compute"))
+def layer_sums(
+    config: ModelConfig,
+    params: Params,
+    batch: Any,
+    place: Place,
+    slot: str,
+    compute: Compute,
+    layer: Any,
+    weights: tuple[Params, Params],
+    streams: _Streams,
+    gates: tuple[Gates, Gates],
+    shift: Any,
+    mended: Any,
+) -> tuple[tuple[RefitSums, jax.Array], Stream]:
+    """Return the sums of products of one batch with the factor of the branch `[width]`, and the teacher's next stream.
+
+    Examples of even number are the first half; `shift` exchanges the halves. `mended` is 1 if the errors of earlier
+    layers belong to the target, else 0. On a mesh the examples stay spread, and every device has the sums.
+    """
+    run = functools.partial(layer_output, config, params, batch, place)
+    (after, teacher), (_, student) = (
+        run(layer, own, stream, Options(gates=at, compute=compute), slot)
+        for own, stream, at in zip(weights, streams, gates, strict=True)
+    )
+    teacher, student = cast(SubLayerSeen, teacher), cast(SubLayerSeen, student)
+    shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
+    ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
+    behind = (teacher.stream - student.stream).astype(jnp.float32)
+    lacking = (teacher.output - student.output).astype(jnp.float32) + mended * ratio[None, None, :] * behind
+    counted = counted_tokens(batch, student.mask, lacking.shape[:2], target=streams.student.memory is not None)
+    counted = counted[:, :, None]
+    ones = jnp.ones((*lacking.shape[:2], 1), jnp.float32)
+    features = jnp.where(counted > 0, jnp.concatenate([student.features.astype(jnp.float32), ones], axis=2), 0.0)
+    x, r = (_in_pairs(by_example(array)) for array in (features, jnp.where(counted > 0, lacking, 0.0)))
+    product = functools.partial(jnp.einsum, "phtn,phtm->hnm", precision="highest")
+    halves = RefitSums(product(x, x), product(x, r), jnp.square(r).sum(axis=(0, 2)))
+    halves = jax.tree.map(lambda array: jnp.roll(array, shift, axis=0), halves)
+    return replicated_sums((halves, branch)), by_example(after)
+
+
+def _in_pairs(array: jax.Array) -> jax.Array:
+    """Return `[batch, length, n]` as `[pairs, 2, length, n]`, zeros beside a last example that has no other."""
+    even = jnp.pad(array, ((0, array.shape[0] % 2), (0, 0), (0, 0)))
+    return even.reshape(-1, 2, *array.shape[1:])

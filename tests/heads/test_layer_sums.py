@@ -1,0 +1,89 @@
+"""Sums of products over spread examples are those of one device, and every device has them."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.core.errors import ConfigError
+from headjax.heads import gates
+from headjax.heads.head_id import HeadId
+from headjax.heads.layer_sums import TwoModels, layer_sums, spread
+from headjax.heads.reconstruction import reconstruct
+from headjax.heads.reconstruction_order import reconstruction_order
+from headjax.mesh.mesh import MeshConfig
+from headjax.models.compute import Compute
+from headjax.models.layerwise import FEED_FORWARD, place_of
+from tests import tiny
+from tests.closeness import assert_close
+
+MASK = np.array([[1] * 8, [1] * 5 + [0] * 3] * 8)
+BATCHES = [tiny.tokens(16, 8, seed) | {"attention_mask": MASK} for seed in range(2)]
+REMOVED = [HeadId("decoder", 0, 3), HeadId("decoder", 1, 0)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config())
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return MeshConfig(data=4, fsdp=2).build()
+
+
+def first_sums(model):
+    """The sums of both layers' attention and of the last feed-forward, with heads gone."""
+    models = TwoModels(model.config, spread(model, BATCHES), gates.without(model.config, REMOVED), Compute())
+    models.apart = True
+    models.enter("decoder")
+    found = [models.sums([0], "attention")]
+    models.advance([0])
+    return [*found, models.sums([1], "attention"), models.sums([1], FEED_FORWARD)]
+
+
+def test_eight_devices_find_the_sums_of_one(model, mesh):
+    alone = first_sums(model)
+    with jax.set_mesh(mesh):
+        together = first_sums(model)
+    for (mine, scale), (other, other_scale) in zip(together, alone, strict=True):
+        assert mine.tokens == other.tokens == int(MASK.sum()) * 2
+        for array, expected in zip((*mine, scale), (*other, other_scale), strict=True):
+            assert_close(array, expected, sums=MASK.size * tiny.SUMS)
+
+
+def test_examples_stay_spread_and_every_device_has_the_sums(model, mesh):
+    with jax.set_mesh(mesh):
+        placed = spread(model, BATCHES[:1])
+        models = TwoModels(model.config, placed, gates.without(model.config, REMOVED), Compute())
+        models.enter("decoder")
+        (pair,) = models._streams
+        assert {shard.data.shape for shard in pair.teacher.hidden.addressable_shards} == {(2, 8, tiny.WIDTH)}
+        place = place_of(model.config, "decoder", 0)
+        (sums, scale), after = layer_sums(
+            model.config, placed.params, placed.batches[0], place, "attention", Compute(), 0,
+            (models.teacher["decoder"][0], models.student["decoder"][0]), pair,
+            (gates.ones(model.config), gates.without(model.config, REMOVED)), 0, 1.0,
+        )  # fmt: skip
+    assert all(array.sharding.is_fully_replicated and len(array.devices()) == 8 for array in (*sums, scale))
+    assert {shard.data.shape for shard in after.hidden.addressable_shards} == {(2, 8, tiny.WIDTH)}
+
+
+def test_a_model_is_ordered_and_reconstructed_on_a_mesh_as_on_one_device(model, mesh):
+    alone, order = reconstruct(model, BATCHES, REMOVED, units=0.25), reconstruction_order(model, BATCHES)
+    with jax.set_mesh(mesh):
+        together, spread_order = reconstruct(model, BATCHES, REMOVED, units=0.25), reconstruction_order(model, BATCHES)
+    assert spread_order == order
+    assert together.units == alone.units
+    assert (together.examples, together.tokens) == (alone.examples, alone.tokens)
+    assert [repair.ridge for repair in together.layers] == [repair.ridge for repair in alone.layers]
+    for array in jax.tree.leaves(together.repaired.params):
+        assert len(array.devices()) == 1
+    batch = BATCHES[0]
+    assert_close(together.model(batch).logits, alone.model(batch).logits, sums=100 * tiny.SUMS)
+
+
+def test_a_batch_that_does_not_divide_over_the_mesh_is_an_error(model, mesh):
+    with jax.set_mesh(mesh), pytest.raises(ConfigError, match=r"^batch_size: 6 does not divide over 8 devices"):
+        reconstruct(model, [tiny.tokens(6, 8)], REMOVED)
