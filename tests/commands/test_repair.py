@@ -77,13 +77,17 @@ def test_calibration_examples_of_padding_alone_are_one_line(folder, capsys, monk
     assert line.endswith("calibration: the examples hold padding alone")
 
 
-def test_weights_that_are_not_finite_are_one_line(folder, capsys):
+def test_sums_that_are_not_finite_are_one_line(folder, capsys):
+    """Contexts of 1e30 are numbers, and their squares are not."""
     whole = load(folder / "model")
-    tables = {name: table * np.nan for name, table in whole.params["embeddings"].items()}
-    whole.replace(params=whole.params | {"embeddings": tables}).save(folder / "broken")
-    line = refused(folder, capsys, "broken", "--remove", "decoder/0/1")
+    stack = whole.params["decoder"]
+    layers = stack["layers_0_1"]
+    attention = layers["attention"] | {"value": 1e30 * layers["attention"]["value"]}
+    large = stack | {"layers_0_1": layers | {"attention": attention}}
+    whole.replace(params=whole.params | {"decoder": large}).save(folder / "large")
+    line = refused(folder, capsys, "large", "--remove", "decoder/0/1")
     assert line.endswith("reconstruction: decoder/0: sums over the calibration tokens are not finite")
-    line = refused(folder, capsys, "broken", "--remove", "1", "--by", "reconstruction_labels")
+    line = refused(folder, capsys, "large", "--remove", "1", "--by", "reconstruction_labels")
     assert line.endswith("reconstruction: decoder/0: second moments of contexts are not finite")
 
 
