@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.commands.examples import BatchOptions
@@ -11,11 +12,12 @@ from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
 from headjax.core.progress import Progress, Update
+from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.models.config import Batch
-    from headjax.models.generation import Sampler
+    from headjax.models.generation import Generated, Generation, Sampler
     from headjax.models.model import Model
 
 
@@ -36,18 +38,52 @@ class Options(BatchOptions):
     top_p: float = option(1.0, "draw from the likeliest tokens whose probabilities sum to P", "P")
     beams: Count = option(0, "search with N hypotheses instead of drawing; 0 is no search", shown="0")
     seed: Count = option(0, "seed of the draws", shown="0")
+    stream: bool = option(False, "print each token as soon as it is chosen, one prompt after another")
+    cache: Size | None = option(
+        None, "room of the cache in tokens (default: as many as the longest prompt and its continuation need)"
+    )
+    plain: bool = option(False, "read special tokens such as <|user|> in prompts as text")
 
 
 class Written(NamedTuple):
-    """Generated texts.
+    """Generated texts, and the time that they took after compilation.
 
     Attributes:
         texts: the continuations or translations.
         tokens: number of tokens generated, end tokens included.
+        prompt_tokens: number of tokens read, without padding.
+        prefill: seconds until the first token of each text; not known of beams.
+        decode: seconds of all other tokens; all seconds of beams.
     """
 
     texts: list[str]
     tokens: int
+    prompt_tokens: int
+    prefill: float | None
+    decode: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in all."""
+        return self.decode + (self.prefill or 0.0)
+
+    def __add__(self, other: object) -> Written:
+        """Return both, one after the other."""
+        if not isinstance(other, Written):
+            return NotImplemented
+        prefill = None if self.prefill is None or other.prefill is None else self.prefill + other.prefill
+        texts, tokens = self.texts + other.texts, self.tokens + other.tokens
+        read = self.prompt_tokens + other.prompt_tokens
+        return Written(texts, tokens, read, prefill, self.decode + other.decode)
+
+    @property
+    def rates(self) -> dict[str, float | None]:
+        """Tokens read a second, and tokens generated a second after the first of each text; None where not known."""
+        later = self.tokens - len(self.texts)
+        return {
+            "prefill_tokens_per_second": self.prompt_tokens / self.prefill if self.prefill else None,
+            "decode_tokens_per_second": later / self.decode if self.prefill and later else None,
+        }
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -59,21 +95,42 @@ def run(options: Options, progress: Progress) -> Result:
     prompts = prompts_of(options)
     model = load(options.model)
     check_generative(model.config, options.max_new_tokens or 1, None)
-    with progress("generating", len(prompts), "prompt") as bar:
-        written, seconds = _write(model, prompts, sampler, options, bar)
-    rate = written.tokens / seconds
+    request = _request(model, prompts, sampler, options)
+    if options.stream:
+        written = _streamed(request, prompts)
+    else:
+        with progress("generating", len(prompts), "prompt") as bar:
+            written = _write(request, len(prompts), bar)
+    rate = written.tokens / written.seconds
     data: dict[str, Any] = {
         "text": written.texts,
         "prompts": prompts,
         "tokens": written.tokens,
-        "seconds": seconds,
+        "seconds": written.seconds,
         "tokens_per_second": rate,
+        "prompt_tokens": written.prompt_tokens,
+        **written.rates,
+        "cache_bytes": request.cache_bytes,
         "sampler": f"beams {options.beams}" if options.beams else str(sampler),
         "model": options.model,
     }
+    notes = _notes(written, request)
+    if options.stream:
+        return Result(data, message=" ".join(notes))
     rows = list(zip(prompts, written.texts, strict=True))
-    note = f"{written.tokens:,} tokens in {seconds:.3g} s after compilation: {rate:.3g} tokens per second."
-    return Result(data, [Table((Column("Prompt"), Column("Generated")), rows, notes=(note,))])
+    return Result(data, [Table((Column("Prompt"), Column("Generated")), rows, notes=notes)])
+
+
+def _notes(written: Written, request: _Request) -> tuple[str, ...]:
+    rate = written.tokens / written.seconds
+    notes = [f"{written.tokens:,} tokens in {written.seconds:.3g} s after compilation: {rate:.3g} tokens per second."]
+    read, later = written.rates.values()
+    if read is not None:
+        decoded = "" if later is None else f"; then {later:.3g} tokens per second"
+        notes.append(f"Prompts of {written.prompt_tokens:,} tokens: {read:.3g} per second{decoded}.")
+    rows = "prompt" if request.size == 1 else f"{request.size} prompts"
+    notes.append(f"Cache: {numbers.size(request.cache_bytes)} for {rows} and {request.room} tokens each.")
+    return tuple(notes)
 
 
 def prompts_of(options: Options) -> list[str]:
@@ -90,6 +147,8 @@ def prompts_of(options: Options) -> list[str]:
     if bool(options.prompt) == bool(options.file):
         raise HeadjaxError("--prompt: give a text, or --file with a prompt on each line, one of them")
     if options.prompt:
+        if "" in options.prompt:
+            raise HeadjaxError("--prompt: it is empty, there is no text to continue")
         return list(options.prompt)
     return [line.rstrip("\n") for line in read_lines(Path(options.file).expanduser()) if line.strip()]
 
@@ -105,6 +164,10 @@ def sampler_of(options: Options) -> Sampler:
     draws = options.temperature is not None or options.top_k > 0 or options.top_p < 1.0
     if options.beams and draws:
         raise HeadjaxError("--beams: beam search does not draw; leave out --temperature, --top-k and --top-p")
+    if options.beams and options.stream:
+        raise HeadjaxError("--stream: beams are compared until the end; leave out --beams")
+    if options.beams and options.cache:
+        raise HeadjaxError("--cache: beam search sizes its own; leave out --beams")
     if not 0.0 < options.top_p <= 1.0:
         raise HeadjaxError(f"--top-p: must be above 0 and at most 1, got {options.top_p}")
     if not draws or options.temperature == 0:
@@ -113,45 +176,157 @@ def sampler_of(options: Options) -> Sampler:
     return Sample(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
 
 
-def _write(model: Model, prompts: list[str], sampler: Sampler, options: Options, bar: Update) -> tuple[Written, float]:
-    """Return the texts, and the seconds that they took after compilation."""
-    from headjax.models.prompts import new_tokens, prompt_batch
+class _Request(NamedTuple):
+    """What to generate with.
 
-    # Prompts of all batches have one shape, so that one compilation serves them.
-    whole = prompt_batch(model, prompts)
-    limit = options.max_new_tokens or new_tokens(model.config, whole)
-    size = min(options.batch_size, len(prompts))
-    batches = []
-    for start in range(0, len(prompts), size):
-        rows = [min(row, len(prompts) - 1) for row in range(start, start + size)]
-        batches.append(({name: array[rows] for name, array in whole.items()}, min(size, len(prompts) - start)))
-    _batch(model, *batches[0], limit, sampler, options, options.seed)
-    texts: list[str] = []
-    tokens, begin = 0, time.perf_counter()
-    for number, (batch, count) in enumerate(batches):
-        written = _batch(model, batch, count, limit, sampler, options, options.seed + number)
-        texts, tokens = texts + written.texts, tokens + written.tokens
-        bar(len(texts), {})
-    return Written(texts, tokens), time.perf_counter() - begin
+    Attributes:
+        model: the model, its parameters as generation reads them.
+        batch: all prompts, of one shape, so that one compilation serves every batch.
+        size: number of prompts of a batch.
+        limit: greatest number of new tokens.
+        end: the token that ends a text.
+        sampler, options: how to choose tokens.
+        room: number of tokens that the cache has room for.
+        cache_bytes: bytes of its keys and values.
+    """
+
+    model: Model
+    batch: Batch
+    size: int
+    limit: int
+    end: int | None
+    sampler: Sampler
+    options: Options
+    room: int
+    cache_bytes: int
+
+    def rows(self, start: int) -> Batch:
+        """Return a batch of the prompts from a number on, the last one repeated to fill it."""
+        last = len(self.batch["input_ids"]) - 1
+        rows = [min(row, last) for row in range(start, start + self.size)]
+        return {name: array[rows] for name, array in self.batch.items()}
+
+    def begin(self, batch: Batch, seed: int) -> Generation:
+        """Return the generation of a batch after its first tokens."""
+        from headjax.models.generation import begin
+
+        started = begin(
+            self.model,
+            batch,
+            max_new_tokens=self.limit,
+            end_token=self.end,
+            sampler=self.sampler,
+            seed=self.options.seed + seed,
+            cache=self.options.cache,
+        )
+        return started.block_until_ready()
 
 
-def _batch(
-    model: Model, batch: Batch, count: int, limit: int, sampler: Sampler, options: Options, seed: int
-) -> Written:
-    """Return the texts of the first `count` rows of a batch."""
+def _request(model: Model, prompts: list[str], sampler: Sampler, options: Options) -> _Request:
+    from headjax.models.generation import cache_bytes, check_generative, for_decoding
+    from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, prompt_length, tokenizer_of
+
+    config = check_generative(model.config, 1, None)
+    batch = prompt_batch(model, prompts, special=not options.plain)
+    limit = options.max_new_tokens or new_tokens(config, batch)
+    length = prompt_length(config, batch)
+    room = options.cache or length + limit
+    if length + limit > room:
+        need = f"the longest prompt ({length}) and its continuation ({limit}) need {length + limit}"
+        raise HeadjaxError(f"--cache: room for {room} tokens, but {need}")
+    size = 1 if options.stream else min(options.batch_size, len(prompts))
+    model = model.replace(params=for_decoding(config, model.params))
+    end = end_of_text(tokenizer_of(model))
+    if options.beams and end is None:
+        raise HeadjaxError("--beams: the tokenizer has no end-of-text token, which beam search needs")
+    rows = {name: array[:1] for name, array in batch.items()}
+    held = size * max(1, options.beams) * cache_bytes(config, model.params, rows, room - length)
+    return _Request(model, batch, size, limit, end, sampler, options, room, held)
+
+
+def _write(request: _Request, prompts: int, bar: Update) -> Written:
+    """Return the texts of all batches; the first one compiles before the clock runs."""
+    if request.options.beams:
+        _beams(request, 0, min(request.size, prompts))
+    else:
+        request.begin(request.rows(0), 0).advance(0)
+    written = Written([], 0, 0, 0.0, 0.0)
+    for number, start in enumerate(range(0, prompts, request.size)):
+        count = min(request.size, prompts - start)
+        written += _beams(request, start, count) if request.options.beams else _batch(request, start, count, number)
+        bar(len(written.texts), {})
+    return written
+
+
+def _batch(request: _Request, start: int, count: int, seed: int, show: Callable[[str], None] | None = None) -> Written:
+    """Return the texts of the `count` prompts from `start` on; `show` gets the first one's text as it grows."""
+    import jax
+
+    batch = request.rows(start)
+    begin = time.perf_counter()
+    run = request.begin(batch, seed)
+    first = time.perf_counter()
+    if show is None:
+        found = jax.block_until_ready(run.advance())
+    else:
+        found = run.advance(0)
+        while not run.finished:
+            show(_texts(request, batch, found, 1)[0])
+            found = run.advance(1)
+        show(_texts(request, batch, found, 1)[0])
+    end = time.perf_counter()
+    tokens, read = int(found.lengths[:count].sum()), int(batch["attention_mask"][:count].sum())
+    return Written(_texts(request, batch, found, count), tokens, read, first - begin, end - first)
+
+
+def _beams(request: _Request, start: int, count: int) -> Written:
+    """Return the best hypotheses of the `count` prompts from `start` on."""
     import numpy as np
 
     from headjax.models.beam import beam_search
-    from headjax.models.generation import generate
-    from headjax.models.prompts import end_of_text, texts_of, tokenizer_of
+    from headjax.models.prompts import texts_of
 
-    end = end_of_text(tokenizer_of(model))
-    if options.beams:
-        if end is None:
-            raise HeadjaxError("--beams: the tokenizer has no end-of-text token, which beam search needs")
-        best = beam_search(model, batch, beams=options.beams, max_new_tokens=limit, end_token=end)
-        tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
-    else:
-        found = generate(model, batch, max_new_tokens=limit, end_token=end, sampler=sampler, seed=seed)
-        tokens, lengths = np.asarray(found.tokens), np.asarray(found.lengths)
-    return Written(texts_of(model, batch, tokens, lengths, end, count), int(lengths[:count].sum()))
+    batch, options, end = request.rows(start), request.options, request.end or 0
+    begin = time.perf_counter()
+    best = beam_search(request.model, batch, beams=options.beams, max_new_tokens=request.limit, end_token=end)
+    tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
+    seconds = time.perf_counter() - begin
+    read = int(batch["attention_mask"][:count].sum())
+    texts = texts_of(request.model, batch, tokens, lengths, end, count)
+    return Written(texts, int(lengths[:count].sum()), read, None, seconds)
+
+
+def _texts(request: _Request, batch: Batch, found: Generated, count: int) -> list[str]:
+    import numpy as np
+
+    from headjax.models.prompts import texts_of
+
+    return texts_of(request.model, batch, np.asarray(found.tokens), np.asarray(found.lengths), request.end, count)
+
+
+def _streamed(request: _Request, prompts: list[str]) -> Written:
+    """Print the texts token by token, one after another, and return them."""
+    from headjax.models.encoder_decoder import EncoderDecoderModel
+
+    request.begin(request.rows(0), 0).advance(0)
+    written = Written([], 0, 0, 0.0, 0.0)
+    for number, prompt in enumerate(prompts):
+        print("" if isinstance(request.model.config, EncoderDecoderModel) else prompt, end="", flush=True)
+        shown = _Shown()
+        written += _batch(request, number, 1, number, shown)
+        shown(written.texts[-1], last=True)
+        print(flush=True)
+    return written
+
+
+class _Shown:
+    """Prints a growing text, the new part each time."""
+
+    def __init__(self) -> None:
+        self._length = 0
+
+    def __call__(self, text: str, last: bool = False) -> None:
+        # The last characters may be bytes of a character whose rest is still to come.
+        text = text if last else text.rstrip("\ufffd")
+        print(text[self._length :], end="", flush=True)
+        self._length = max(self._length, len(text))

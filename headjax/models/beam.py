@@ -13,7 +13,7 @@ from headjax.core.tensors import Params
 from headjax.models.cache import DecodingState
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, Options
-from headjax.models.generation import check_generative, start
+from headjax.models.generation import check_generative, for_decoding, start
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
@@ -74,7 +74,7 @@ def beam_search(
         raise DataError(f"length_penalty: must not be negative, got {length_penalty}")
     arrays = device_batch(config, batch)
     search = _Search(config, beams, max_new_tokens, end_token, padding_token, length_penalty)
-    return _beam_search(search, model.params, arrays, gates, compute)
+    return _beam_search(search, for_decoding(config, model.params, compute), arrays, gates, compute)
 
 
 class _Search(NamedTuple):

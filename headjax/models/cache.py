@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
+from headjax.attention.attend import heads_first
 from headjax.attention.formulation import KeyValues
 
 
@@ -14,13 +15,17 @@ class LayerCache(NamedTuple):
     """The cache of one layer, or with a leading axis of layers that of a group.
 
     Attributes:
-        attention: keys and values of the self-attention, `[batch, capacity, ...]` each, of which the first `used` are
-            filled.
+        attention: keys and values of the self-attention as `stored` orders them, `[batch, capacity, ...]` or
+            `[batch, heads, capacity, size]`, of which the first `used` tokens are filled.
         cross_attention: keys and values of the encoder output, which never change; None without cross-attention.
     """
 
     attention: KeyValues
     cross_attention: KeyValues | None = None
+
+
+GroupCache = LayerCache | list[LayerCache]
+"""The caches of a group's layers: stacked where it is scanned, else each layer's own, which can be written in place."""
 
 
 class Cache(NamedTuple):
@@ -30,16 +35,17 @@ class Cache(NamedTuple):
     marks padding, and `positions` holds the tokens' positions.
 
     Attributes:
-        layers: caches by name of the layer group, with a leading axis of layers.
+        layers: caches by name of the layer group.
         positions: `[batch, capacity]` position of each token.
         present: `[batch, capacity]` bool, False at padding and where no token is yet.
-        used: number of tokens in the cache, padding included; a scalar.
+        used: number of tokens in the cache, padding included: a scalar, or the number 0 of a cache that a program
+            itself made, so that new tokens need not look into it.
     """
 
-    layers: dict[str, LayerCache]
+    layers: dict[str, GroupCache]
     positions: jax.Array
     present: jax.Array
-    used: jax.Array
+    used: jax.Array | int
 
     @property
     def counts(self) -> jax.Array:
@@ -60,7 +66,7 @@ class Cache(NamedTuple):
     def take(self, rows: jax.Array) -> Cache:
         """Return the cache of these examples, in this order; an example may be taken several times."""
         return Cache(
-            layers=jax.tree.map(lambda array: jnp.take(array, rows, axis=1), self.layers),
+            layers={name: _take(layers, rows) for name, layers in self.layers.items()},
             positions=jnp.take(self.positions, rows, axis=0),
             present=jnp.take(self.present, rows, axis=0),
             used=self.used,
@@ -69,11 +75,46 @@ class Cache(NamedTuple):
     def reorder(self, rows: jax.Array) -> Cache:
         """Return the cache of these examples, each with the same source as the one whose row it takes."""
         taken = self.take(rows)
-        kept = {
-            name: taken.layers[name]._replace(cross_attention=self.layers[name].cross_attention)
-            for name in taken.layers
-        }
-        return taken._replace(layers=kept)
+        return taken._replace(
+            layers={name: _same_source(taken.layers[name], self.layers[name]) for name in taken.layers}
+        )
+
+
+def _take(layers: GroupCache, rows: jax.Array) -> GroupCache:
+    axis = 0 if isinstance(layers, list) else 1
+    return jax.tree.map(lambda array: jnp.take(array, rows, axis=axis), layers)
+
+
+def _same_source(taken: GroupCache, before: GroupCache) -> GroupCache:
+    """Return the caches as they were taken, with the cross-attention's keys and values of before."""
+    if isinstance(taken, list) and isinstance(before, list):
+        kept = zip(taken, before, strict=True)
+        return [one._replace(cross_attention=other.cross_attention) for one, other in kept]
+    return cast(LayerCache, taken)._replace(cross_attention=cast(LayerCache, before).cross_attention)
+
+
+def is_empty(used: jax.Array | int) -> bool:
+    """Return whether a cache of `used` tokens is known to be empty while its program is traced."""
+    return isinstance(used, int) and used == 0
+
+
+def stored(array: jax.Array) -> jax.Array:
+    """Return keys or values `[batch, tokens, heads, size]` in a cache's order, or back in theirs.
+
+    Where attention multiplies matrices `[heads, tokens, size]` a cache has that order, so that no token transposes it:
+    the reads' two swaps of axes cancel. Arrays without an axis of heads stay.
+    """
+    return jnp.swapaxes(array, 1, 2) if _swapped(array) else array
+
+
+def append(entries: jax.Array, new: jax.Array, used: jax.Array | int) -> jax.Array:
+    """Return `entries`, in a cache's order, with the keys or values of new tokens in place from index `used` on."""
+    axis = 2 if _swapped(new) else 1
+    return jax.lax.dynamic_update_slice_in_dim(entries, stored(new).astype(entries.dtype), used, axis=axis)
+
+
+def _swapped(array: jax.Array) -> bool:
+    return array.ndim == 4 and heads_first()
 
 
 def write(entries: jax.Array, new: jax.Array, used: jax.Array | int) -> jax.Array:

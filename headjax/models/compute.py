@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from headjax.core.fields import Checked
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params, Tensors, stack_tensors
 from headjax.mesh.mesh import by_example
-from headjax.models.cache import LayerCache
+from headjax.models.cache import GroupCache, LayerCache, stored
 from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
 
 
@@ -189,34 +189,59 @@ class LayerGroup:
         )
         return self._body(weights, call)(x, own._replace(weights=weights))
 
-    def decode(self, params: Params, x: jax.Array, call: StackCall, cache: LayerCache) -> tuple[jax.Array, LayerCache]:
-        """Return the last layer's output for new tokens, and the cache with them in it."""
-        varying = self._varying(params, call)._replace(cache=cache)
-        x, stacked = jax.lax.scan(self._body(params, call), x, varying)
-        return x, cache._replace(attention=stacked[CACHE])
+    def decode(
+        self, params: Params | list[Params], x: jax.Array, call: StackCall, cache: GroupCache
+    ) -> tuple[jax.Array, GroupCache]:
+        """Return the last layer's output for new tokens, and the cache with them in it.
+
+        Layers in a list, as `unstack` returns them, are computed one by one, and the cache is a list, too: a scan
+        copies the caches of all layers for every token.
+        """
+        if isinstance(params, list) and isinstance(cache, list):
+            body, varying = self._body({}, call), self._varying({}, call)
+            held = []
+            for i, (weights, one) in enumerate(zip(params, cache, strict=True)):
+                x, report = body(x, _slice(varying, i)._replace(weights=weights, cache=one))
+                held.append(one._replace(attention=report[CACHE]))
+            return x, held
+        together, caches = cast(Params, params), cast(LayerCache, cache)
+        varying = self._varying(together, call)._replace(cache=caches)
+        x, stacked = jax.lax.scan(self._body(together, call), x, varying)
+        return x, caches._replace(attention=stacked[CACHE])
 
     def empty_cache(
-        self, params: Params, example: jax.Array, capacity: int, encoder_output: jax.Array | None
-    ) -> LayerCache:
+        self,
+        params: Params | list[Params],
+        example: jax.Array,
+        capacity: int,
+        encoder_output: jax.Array | None,
+    ) -> GroupCache:
         """Return an empty cache, with the cross-attention's keys and values of an encoder output in it.
 
         Args:
-            params: the group's parameters.
+            params: the group's parameters, or those of each layer, for a list of caches.
             example: `[batch, 1, width]`, of the type that hidden states have.
             capacity: number of tokens that the cache has room for.
             encoder_output: `[batch, key, memory_width]`, or None.
         """
 
-        def of_layer(_: None, varying: Params) -> tuple[None, LayerCache]:
-            weights = self._weights(params, varying)
+        def of_layer(weights: Params) -> LayerCache:
             one = self.layer.attention.key_values(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
-            empty = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
+            room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
+            empty = {name: stored(array) for name, array in room.items()}
             crossed = self.layer.cross_attention
             if crossed is None or encoder_output is None:
-                return None, LayerCache(empty)
-            return None, LayerCache(empty, crossed.key_values(weights["cross_attention"], encoder_output, None))
+                return LayerCache(empty)
+            return LayerCache(empty, crossed.key_values(weights["cross_attention"], encoder_output, None))
 
-        return jax.lax.scan(of_layer, None, self._stacked_weights(params), length=self.count)[1]
+        if isinstance(params, list):
+            return [of_layer(weights) for weights in params]
+        return jax.lax.scan(
+            lambda _, varying: (None, of_layer(self._weights(params, varying))),
+            None,
+            self._stacked_weights(params),
+            length=self.count,
+        )[1]
 
     def _varying(self, params: Params, call: StackCall) -> Varying:
         heads = self.layer.attention.num_heads

@@ -227,7 +227,13 @@ class GenerativeModel(ModelConfig):
 
     @abc.abstractmethod
     def decode(
-        self, params: Params, tokens: jax.Array, present: jax.Array, state: DecodingState, options: Options
+        self,
+        params: Params,
+        tokens: jax.Array,
+        present: jax.Array,
+        state: DecodingState,
+        options: Options,
+        at: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
         """Return logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
 
@@ -239,4 +245,5 @@ class GenerativeModel(ModelConfig):
             present: `[batch, new]` bool, False at padding.
             state: state after the tokens before.
             options: gates and how to compute.
+            at: `[batch]` the new token whose logits `[batch, 1, vocabulary]` are wanted; None is every token.
         """

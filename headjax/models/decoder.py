@@ -76,7 +76,13 @@ class DecoderModel(GenerativeModel):
         return Prompt(tokens, jnp.ones(tokens.shape, bool) if present is None else present, DecodingState(cache))
 
     def decode(
-        self, params: Params, tokens: jax.Array, present: jax.Array, state: DecodingState, options: Options
+        self,
+        params: Params,
+        tokens: jax.Array,
+        present: jax.Array,
+        state: DecodingState,
+        options: Options,
+        at: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
         params = options.compute.cast(params)
         positions = state.cache.next_positions(present)
@@ -84,6 +90,7 @@ class DecoderModel(GenerativeModel):
         call = StackCall(attention=Call(gates=options.gates_of("decoder")), compute=options.compute)
         cache = state.cache.admit(positions, present)
         hidden, cache = self.decoder.decode(params["decoder"], x, call, cache)
+        hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
         return self.output(params["output"], hidden, params["embeddings"]["token"]), state._replace(cache=cache)
 
     def loss(self, output: Output, batch: Batch) -> Loss:

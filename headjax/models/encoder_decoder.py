@@ -157,7 +157,13 @@ class EncoderDecoderModel(GenerativeModel):
         return Prompt(tokens, present, DecodingState(cache, source))
 
     def decode(
-        self, params: Params, tokens: jax.Array, present: jax.Array, state: DecodingState, options: Options
+        self,
+        params: Params,
+        tokens: jax.Array,
+        present: jax.Array,
+        state: DecodingState,
+        options: Options,
+        at: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
         params = options.compute.cast(params)
         embed = self._target_params(params)
@@ -170,6 +176,7 @@ class EncoderDecoderModel(GenerativeModel):
         )
         cache = state.cache.admit(positions, present)
         hidden, cache = self.decoder.decode(params["decoder"], x, call, cache)
+        hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
         return self.output(params["output"], hidden, embed["token"]), state._replace(cache=cache)
 
     def loss(self, output: Output, batch: Batch) -> Loss:

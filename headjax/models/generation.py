@@ -1,4 +1,4 @@
-"""Generation token by token with a cache, compiled as one loop, and the samplers that choose tokens."""
+"""Generation token by token with a cache: one program reads the prompts, one continues them; and the samplers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.prompts import NEW_TOKENS, end_of_text, prompt_batch, texts_of, tokenizer_of
+from headjax.models.prompts import NEW_TOKENS, end_of_text, prompt_batch, prompt_length, texts_of, tokenizer_of
 
 
 class Sampler(Checked, abc.ABC):
@@ -103,6 +103,7 @@ class Choices(TypedDict, total=False):
     padding_token: int
     sampler: Sampler
     seed: int
+    cache: int | None
     gates: Gates | None
     compute: Compute
 
@@ -128,6 +129,7 @@ def generate(
     padding_token: int = 0,
     sampler: Sampler = Greedy(),
     seed: int = 0,
+    cache: int | None = None,
     gates: Gates | None = None,
     compute: Compute = Compute(),
 ) -> Generated | str | list[str]:
@@ -144,6 +146,8 @@ def generate(
         padding_token: token after an end token in the result.
         sampler: how tokens are chosen.
         seed: of the sampler.
+        cache: number of tokens that the cache has room for, so that requests of several lengths share one compilation;
+            None is as many as prompt and continuation need.
         gates: head gates, `[layers, max_heads]` each.
         compute: how to compute.
 
@@ -152,16 +156,25 @@ def generate(
         the list of these.
 
     Raises:
-        DataError: the model does not generate, has not enough positions, or has no tokenizer to read texts with.
+        DataError: the model does not generate, has not enough positions, or has no tokenizer to read texts with; or the
+            cache is too small.
     """
-    config = check_generative(model.config, max_new_tokens, gates)
     texts = None if isinstance(batch, Mapping) else [batch] if isinstance(batch, str) else list(batch)
     if texts is not None and end_token is None:
         end_token = end_of_text(tokenizer_of(model))
     inputs: Batch = batch if isinstance(batch, Mapping) else prompt_batch(model, texts or ())
-    arrays = device_batch(config, inputs)
-    settings = _Settings(config, max_new_tokens, end_token, padding_token, sampler, compute)
-    found = _generate(settings, model.params, arrays, gates, jax.random.key(seed))
+    found = begin(
+        model,
+        inputs,
+        max_new_tokens=max_new_tokens,
+        end_token=end_token,
+        padding_token=padding_token,
+        sampler=sampler,
+        seed=seed,
+        cache=cache,
+        gates=gates,
+        compute=compute,
+    ).advance()
     if texts is None:
         return found
     continued = texts_of(model, inputs, np.asarray(found.tokens), np.asarray(found.lengths), end_token)
@@ -184,15 +197,107 @@ def check_generative(config: ModelConfig, max_new_tokens: int, gates: Gates | No
     return config
 
 
+class Generation:
+    """A generation under way: the prompts have been read, and `advance` continues them.
+
+    Attributes:
+        limit: greatest number of tokens of a continuation.
+        step: number of tokens that have been generated, those of the longest continuation.
+        finished: whether every continuation has ended.
+    """
+
+    def __init__(self, settings: _Settings, params: Params, gates: Gates | None, key: jax.Array, loop: _Loop) -> None:
+        self._settings, self._params, self._gates, self._key, self._loop = settings, params, gates, key, loop
+        self.limit = settings.max_new_tokens
+        self.step, self.finished = 1, self.limit == 1
+
+    def advance(self, tokens: int | None = None) -> Generated:
+        """Generate up to so many tokens more, all that are left if None, and return all tokens so far.
+
+        Arrays of an earlier result stay as they are.
+        """
+        if self.finished:
+            return self._found()
+        until = self.limit if tokens is None else min(self.step + tokens, self.limit)
+        self._loop = _continue(self._settings, self._params, self._gates, self._key, self._loop, until)
+        if tokens is not None:  # only then does anyone ask before the end
+            self.step = int(self._loop.step)
+            self.finished = self.step >= self.limit or bool(self._loop.finished.all())
+            # The next call takes these arrays' memory.
+            return Generated(*(jnp.array(array) for array in self._found()))
+        self.step, self.finished = self.limit, True
+        return self._found()
+
+    def _found(self) -> Generated:
+        return Generated(self._loop.tokens, self._loop.lengths, self._loop.log_probability)
+
+    def block_until_ready(self) -> Generation:
+        """Wait until what was begun is computed."""
+        jax.block_until_ready(self._loop.tokens)
+        return self
+
+
+def begin(
+    model: Model,
+    batch: Batch,
+    *,
+    max_new_tokens: int = NEW_TOKENS,
+    end_token: int | None = None,
+    padding_token: int = 0,
+    sampler: Sampler = Greedy(),
+    seed: int = 0,
+    cache: int | None = None,
+    gates: Gates | None = None,
+    compute: Compute = Compute(),
+) -> Generation:
+    """Read the prompts of a batch and choose the first token of each continuation; the arguments are `generate`'s.
+
+    Raises:
+        DataError: as `generate`.
+    """
+    config = check_generative(model.config, max_new_tokens, gates)
+    arrays = device_batch(config, batch)
+    settings = _Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, cache)
+    params = for_decoding(config, model.params, compute)
+    key = jax.random.key(seed)
+    return Generation(settings, params, gates, key, _begin(settings, params, arrays, gates, key))
+
+
+UNROLLED = 64
+"""Greatest number of layers that are computed one by one; deeper stacks are scanned, which compiles faster."""
+
+
+def for_decoding(config: GenerativeModel, params: Params, compute: Compute = Compute()) -> Params:
+    """Return the parameters as generation reads them: in the type to compute in, each layer's arrays by themselves.
+
+    Parameters that are so already are not copied; a program that generates often converts them once.
+    """
+    if any(array.dtype != compute.type for array in jax.tree.leaves(params)):
+        params = jax.jit(compute.cast)(params)
+    shallow = {name: stack for name, stack in config.stacks().items() if len(stack.layers) <= UNROLLED}
+    return params | {name: stack.by_layer(params[name]) for name, stack in shallow.items()}
+
+
+def cache_bytes(
+    config: GenerativeModel, params: Params, batch: Batch, new_tokens: int, compute: Compute = Compute()
+) -> int:
+    """Return the bytes of the keys and values in the cache of a batch and as many new tokens, of all layers."""
+
+    def layers(params: Params, batch: Batch) -> Any:
+        return config.prompt(params, batch, Options(compute=compute), new_tokens).state.cache.layers
+
+    arrays = jax.tree.leaves(jax.eval_shape(layers, params, dict(batch)))
+    return sum(array.size * array.dtype.itemsize for array in arrays)
+
+
 def start(
     config: GenerativeModel, params: Params, batch: Batch, options: Options, new_tokens: int
 ) -> tuple[jax.Array, DecodingState]:
     """Return logits `[batch, vocabulary]` after each prompt's last token before padding, and the state after it."""
     prompt = config.prompt(params, batch, options, new_tokens)
-    logits, state = config.decode(params, prompt.tokens, prompt.present, prompt.state, options)
-    length = prompt.tokens.shape[1]
-    last = length - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
-    return jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], state
+    last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
+    logits, state = config.decode(params, prompt.tokens, prompt.present, prompt.state, options, at=last)
+    return logits[:, 0], state
 
 
 class _Settings(NamedTuple):
@@ -202,11 +307,30 @@ class _Settings(NamedTuple):
     padding_token: int
     sampler: Sampler
     compute: Compute
+    cache: int | None = None
+
+    def room(self, batch: Batch) -> int:
+        """Return the number of new tokens that the cache has room for.
+
+        Raises:
+            DataError: the continuation would not fit.
+        """
+        if self.cache is None:
+            return self.max_new_tokens
+        tokens = prompt_length(self.config, batch)
+        if tokens + self.max_new_tokens > self.cache:
+            asked = f"the prompt of {tokens} and {self.max_new_tokens} new ones need {tokens + self.max_new_tokens}"
+            raise DataError(f"cache: it has room for {self.cache} tokens, but {asked}")
+        return self.cache - tokens
 
 
 class _Loop(NamedTuple):
+    """Continuations so far.
+
+    `step` counts the tokens of the longest; the newest ones, at `step` - 1, are not in the cache yet.
+    """
+
     step: jax.Array
-    logits: jax.Array
     state: DecodingState
     tokens: jax.Array
     lengths: jax.Array
@@ -215,40 +339,51 @@ class _Loop(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _generate(settings: _Settings, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> Generated:
-    config, limit, padding_token = settings.config, settings.max_new_tokens, settings.padding_token
+def _begin(settings: _Settings, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> _Loop:
     options = Options(gates=gates, compute=settings.compute)
-    logits, state = start(config, params, batch, options, limit)
+    logits, state = start(settings.config, params, batch, options, settings.room(batch))
     count = logits.shape[0]
-    first = _Loop(
+    nothing = _Loop(
         step=jnp.zeros((), jnp.int32),
-        logits=logits,
         state=state,
-        tokens=jnp.full((count, limit), padding_token, jnp.int32),
+        tokens=jnp.full((count, settings.max_new_tokens), settings.padding_token, jnp.int32),
         lengths=jnp.zeros(count, jnp.int32),
         log_probability=jnp.zeros(count),
         finished=jnp.zeros(count, bool),
     )
+    return _chosen(settings, nothing, logits, key)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
+def _continue(
+    settings: _Settings, params: Params, gates: Gates | None, key: jax.Array, loop: _Loop, until: int
+) -> _Loop:
+    """Generate until there are `until` tokens or every continuation has ended; the loop's arrays are used up."""
+    options = Options(gates=gates, compute=settings.compute)
 
     def unfinished(loop: _Loop) -> jax.Array:
-        return (loop.step < limit) & ~loop.finished.all()
+        return (loop.step < until) & ~loop.finished.all()
 
     def advance(loop: _Loop) -> _Loop:
-        token = settings.sampler(loop.logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(loop.logits, axis=-1), token[:, None], axis=1)[:, 0]
-        running = ~loop.finished
-        token = jnp.where(running, token, padding_token)
-        logits, state = config.decode(params, token[:, None], running[:, None], loop.state, options)
-        ended = jnp.zeros_like(running) if settings.end_token is None else token == settings.end_token
-        return _Loop(
-            step=loop.step + 1,
-            logits=logits[:, 0],
-            state=state,
-            tokens=jax.lax.dynamic_update_slice_in_dim(loop.tokens, token[:, None], loop.step, axis=1),
-            lengths=loop.lengths + running,
-            log_probability=loop.log_probability + jnp.where(running, chosen, 0.0),
-            finished=loop.finished | ended,
-        )
+        token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
+        present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
+        logits, state = settings.config.decode(params, token, present, loop.state, options)
+        return _chosen(settings, loop._replace(state=state), logits[:, 0], key)
 
-    last = jax.lax.while_loop(unfinished, advance, first)
-    return Generated(last.tokens, last.lengths, last.log_probability)
+    return jax.lax.while_loop(unfinished, advance, loop)
+
+
+def _chosen(settings: _Settings, loop: _Loop, logits: jax.Array, key: jax.Array) -> _Loop:
+    """Return the loop with a token more of each continuation that has not ended."""
+    token = settings.sampler(logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
+    logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+    running = ~loop.finished
+    token = jnp.where(running, token, settings.padding_token)
+    ended = jnp.zeros_like(running) if settings.end_token is None else token == settings.end_token
+    return loop._replace(
+        step=loop.step + 1,
+        tokens=jax.lax.dynamic_update_slice_in_dim(loop.tokens, token[:, None], loop.step, axis=1),
+        lengths=loop.lengths + running,
+        log_probability=loop.log_probability + jnp.where(running, logit - jax.nn.logsumexp(logits, axis=-1), 0.0),
+        finished=loop.finished | ended,
+    )

@@ -17,7 +17,7 @@ from headjax.core.fields import Checked, Positive, Rate
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Constant, Ones, Params, Tensor, Tensors, Zeros
-from headjax.models.cache import LayerCache, write
+from headjax.models.cache import LayerCache, append, is_empty, stored
 from headjax.models.sublayers import FeedForward, fold
 
 SubLayer = Callable[[jax.Array], jax.Array]
@@ -289,7 +289,11 @@ class Layer(Checked):
             def sublayer(inputs: jax.Array) -> jax.Array:
                 key_values = _key_values(slot, attention, weights, inputs, call)
                 if call.cache is not None and slot == "attention":
-                    reports[CACHE] = key_values
+                    before, used = call.cache.attention, call.used
+                    held = {name: append(before[name], array, used) for name, array in key_values.items()}
+                    reports[CACHE] = held
+                    if not is_empty(used):
+                        key_values = {name: stored(array) for name, array in held.items()}
                 probed_or_not = options._replace(dropout=dropout, probabilities=call.probe is not None)
                 attended = attention.attend(weights, inputs, key_values, probed_or_not)
                 if call.probe is not None:
@@ -342,14 +346,11 @@ def _memory_inputs(slot: str, inputs: jax.Array, call: LayerCall) -> jax.Array |
 
 
 def _key_values(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> KeyValues:
-    """Return the keys and values of the attention in this slot, those in the cache included."""
+    """Return the keys and values of the attention in this slot; in self-attention those of the new tokens."""
     if slot == "cross_attention":
         if call.cache is not None and call.cache.cross_attention is not None:
             return call.cache.cross_attention
         if call.encoder_output is None:
             raise DataError("encoder_output: cross-attention needs an encoder's output to attend to")
         return attention.key_values(params, call.encoder_output, None)
-    new = attention.key_values(params, inputs, call.attention.positions)
-    if call.cache is None:
-        return new
-    return {name: write(call.cache.attention[name], array, call.used) for name, array in new.items()}
+    return attention.key_values(params, inputs, call.attention.positions)

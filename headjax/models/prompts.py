@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,16 @@ NEW_TOKENS = 64
 """Default greatest number of tokens of a continuation."""
 
 
-def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0, max_length: int = 0) -> dict[str, np.ndarray]:
-    """Return texts as a batch to generate from, padded on the right to the longest.
+SPELLED = re.compile(r"<\|[^|<>\s]+\|>")
+"""Texts that are special tokens in most vocabularies, and hardly ever anything else."""
+
+
+def prompt_batch(
+    model: Model, texts: Sequence[str], *, rows: int = 0, max_length: int = 0, special: bool = False
+) -> dict[str, np.ndarray]:
+    """Return texts as a batch to generate from, padded to the longest.
+
+    Sources are padded on the right, a decoder's prompts on the left, so that continuations begin in the same column.
 
     Special tokens are those of the tokenizer's template. Without one, the source of an encoder-decoder ends with the
     end-of-text token, as in training on translations. The prompt of a decoder never ends with it, and an empty prompt
@@ -29,19 +38,23 @@ def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0, max_lengt
         texts: the prompts, or the sources.
         rows: greater number of rows to fill up to by repeating the last text, so that shapes repeat.
         max_length: greatest number of tokens; longer texts are cut before their last token. 0 cuts nothing.
+        special: whether a special token that a text spells (`<|user|>`) is that token; otherwise it is text.
 
     Returns:
         `input_ids` and `attention_mask` (0 at padding), int32 `[batch, length]`.
 
     Raises:
-        DataError: there are no texts, or the model has no tokenizer.
+        DataError: there are no texts, the model has no tokenizer, or a text spells an unknown special token.
     """
     if not texts:
         raise DataError("prompts: expected at least one text")
     tokenizer = tokenizer_of(model)
     end = end_of_text(tokenizer)
     reads_source = isinstance(model.config, EncoderDecoderModel)
-    encoded = [_encode(tokenizer, text, end, reads_source) for text in texts]
+    if special:
+        _check_special(tokenizer, texts)
+    backend = tokenizer.prompt_backend if special else tokenizer.backend
+    encoded = [_ended(list(backend.encode(text).ids), end, reads_source) for text in texts]
     empty = next((number for number, ids in enumerate(encoded) if not ids), None)
     if empty is not None:
         raise DataError(f"prompts[{empty}]: no token, and the tokenizer has no end-of-text token to begin with")
@@ -51,14 +64,22 @@ def prompt_batch(model: Model, texts: Sequence[str], *, rows: int = 0, max_lengt
     shape = (len(encoded), max(map(len, encoded)))
     batch = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.zeros(shape, np.int32)}
     for row, ids in enumerate(encoded):
-        batch["input_ids"][row, : len(ids)] = ids
-        batch["attention_mask"][row, : len(ids)] = 1
+        place = slice(0, len(ids)) if reads_source else slice(shape[1] - len(ids), shape[1])
+        batch["input_ids"][row, place] = ids
+        batch["attention_mask"][row, place] = 1
     return batch
 
 
-def _encode(tokenizer: Tokenizer, text: str, end: int | None, reads_source: bool) -> list[int]:
-    # A template may end texts; the library's own encoding adds it.
-    ids = list(tokenizer.backend.encode(text).ids)
+def _check_special(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        unknown = next((found for found in SPELLED.findall(text) if found not in tokenizer.special_tokens), None)
+        if unknown is not None:
+            known = ", ".join(tokenizer.special_tokens) or "none"
+            raise DataError(f"prompts[{number}]: {unknown} is no special token of the model; it has {known}")
+
+
+def _ended(ids: list[int], end: int | None, reads_source: bool) -> list[int]:
+    """Return a text's tokens with the end-of-text token behind a source, without it behind a prompt."""
     if end is None:
         return ids
     if reads_source:
@@ -92,15 +113,21 @@ def new_tokens(config: ModelConfig, batch: Batch) -> int:
         DataError: the prompt fills all positions.
     """
     embeddings: Any = getattr(config, "embeddings", None)
-    used = np.shape(batch["input_ids"])[1]
+    used = prompt_length(config, batch)
     if isinstance(config, EncoderDecoderModel):
-        embeddings, used = config.target_embeddings, 1
+        embeddings = config.target_embeddings
     reach: int | None = getattr(getattr(embeddings, "positions", None), "max_length", None)
     if reach is None:
         return NEW_TOKENS
     if used >= reach:
         raise DataError(f"prompt: {used} tokens, but the model has {reach} positions; shorten the prompt")
     return min(NEW_TOKENS, reach - used)
+
+
+def prompt_length(config: ModelConfig, batch: Batch) -> int:
+    """Return the number of tokens that the decoder reads before the first new one, padding included."""
+    name = "decoder_input_ids" if isinstance(config, EncoderDecoderModel) else "input_ids"
+    return int(np.shape(batch[name])[1]) if name in batch else 1
 
 
 def texts_of(

@@ -18,7 +18,7 @@ from headjax.core.fields import Checked
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
-from headjax.models.cache import Cache
+from headjax.models.cache import Cache, is_empty
 from headjax.models.compute import LayerGroup, SharedLayerGroup, StackCall
 from headjax.models.embeddings import PositionBias
 from headjax.models.layer import Layer
@@ -112,15 +112,21 @@ class Stack(Checked):
             params, x, call: as for a forward of the new tokens; the mask of the self-attention is made here.
             cache: result of `Cache.admit` for these tokens.
         """
-        mask = Mask(causal=True, keys=cache.present, query_offset=cache.used)
-        positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, x.shape[1], axis=1)
+        length = x.shape[1]
+        positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, length, axis=1)
+        if is_empty(cache.used):
+            seen, mask = positions, Mask(causal=True, keys=cache.present[:, :length])
+        else:
+            offset = jnp.asarray(cache.used)
+            seen, mask = cache.positions, Mask(causal=True, keys=cache.present, query_offset=offset)
         call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
         if self.position_bias is not None:
-            call = self._biased(self.position_bias(params["position_bias"], positions, cache.positions), call)
+            call = self._biased(self.position_bias(params["position_bias"], positions, seen), call)
         layers = {}
         for group in self.groups:
             x, layers[group.name] = group.decode(params[group.name], x, call, cache.layers[group.name])
-        return self.end(params, x), cache._replace(layers=layers, used=cache.used + x.shape[1])
+        used = jnp.asarray(cache.used, jnp.int32) + length
+        return self.end(params, x), cache._replace(layers=layers, used=used)
 
     def empty_cache(
         self, params: Params, example: jax.Array, capacity: int, encoder_output: jax.Array | None = None
@@ -141,7 +147,7 @@ class Stack(Checked):
             },
             positions=jnp.zeros((batch, capacity), jnp.int32),
             present=jnp.zeros((batch, capacity), bool),
-            used=jnp.zeros((), jnp.int32),
+            used=0,
         )
 
     def _biased(self, bias: jax.Array, call: StackCall) -> StackCall:
@@ -172,8 +178,10 @@ class Stack(Checked):
 
         A forward takes them too and computes layer after layer. On CPUs that saves a copy: a scan, and a slice of
         stacked arrays, copy a layer's weights before they are used. The program grows with depth, as without a scan.
+        Groups that have been taken apart stay.
         """
-        return params | {group.name: group.unstack(params[group.name]) for group in self.groups}
+        stacked = [group for group in self.groups if not isinstance(params[group.name], list)]
+        return params | {group.name: group.unstack(params[group.name]) for group in stacked}
 
     def restack(self, layers: Sequence[Params], params: Params) -> Params:
         """Invert `unstack` for this stack's groups; parameters that belong to no layer are taken from `params`."""

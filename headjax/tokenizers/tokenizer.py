@@ -55,16 +55,31 @@ class Tokenizer:
         Raises:
             DataError: the vocabulary is not the text of a `tokenizer.json`.
         """
+        backend = self._library()
+        backend.encode_special_tokens = True  # text that spells a special token is text
+        return backend
+
+    @functools.cached_property
+    def prompt_backend(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer that reads a special token where a text spells one, as in prompts."""
+        return self._library()
+
+    def _library(self) -> tokenizers.Tokenizer:
         import tokenizers
 
         try:
             backend = tokenizers.Tokenizer.from_str(self.vocabulary)
         except Exception as error:  # the library raises plain Exception
             raise DataError(f"{VOCABULARY_FILE}: not a tokenizer: {' '.join(str(error).split())}") from None
-        backend.encode_special_tokens = True  # text that spells a special token is text
         backend.no_truncation()  # files from elsewhere may ask for either
         backend.no_padding()
         return backend
+
+    @functools.cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Every special token, those without a role included."""
+        added = self.backend.get_added_tokens_decoder().values()
+        return tuple(sorted({token.content for token in added if token.special} | {token for _, token in self.special}))
 
     @property
     def vocab_size(self) -> int:

@@ -20,7 +20,12 @@ def generate(run):
 
 def test_prompts_are_continued(generate, folder):
     data = generate("--prompt", "Paragraph", "--prompt", "no", "--max-new-tokens", "5", "--batch-size", "1")
-    assert {"text", "prompts", "tokens", "seconds", "tokens_per_second", "sampler", "model"} == data.keys()
+    known = {"text", "prompts", "tokens", "seconds", "tokens_per_second", "sampler", "model"}
+    added = {"prompt_tokens", "prefill_tokens_per_second", "decode_tokens_per_second", "cache_bytes"}
+    assert known | added == data.keys()
+    # Two layers, keys and values, 9 + 5 tokens, 2 heads of 8 numbers of 4 bytes
+    assert data["cache_bytes"] == 2 * 2 * 14 * 2 * 8 * 4
+    assert data["prompt_tokens"] == 11
     assert data["prompts"] == ["Paragraph", "no"]
     model = headjax.load(folder / "model")
     assert data["text"] == headjax.generate(model, ["Paragraph", "no"], max_new_tokens=5)
@@ -49,6 +54,24 @@ def test_beams_find_a_likelier_text(generate, folder):
     assert len(generate("--prompt", "Par", "--max-new-tokens", "4", "--beams", "3")["text"]) == 1
 
 
+def test_streaming_prints_the_same_texts(generate, folder, capsys):
+    words = ["--prompt", "Paragraph", "--prompt", "no", "--max-new-tokens", "5", "--cache", "20"]
+    expected = generate(*words, "--batch-size", "1")["text"]
+    capsys.readouterr()
+    assert main(["generate", str(folder / "model"), *words, "--stream"]) == 0
+    printed = capsys.readouterr().out
+    for prompt, text in zip(("Paragraph", "no"), expected, strict=True):
+        assert prompt + text in printed
+    assert "Cache: " in printed
+    assert "tokens per second" in printed
+
+
+def test_special_tokens_of_prompts_are_read(generate):
+    data = generate("--prompt", "<|endoftext|>a", "--max-new-tokens", "2")
+    assert data["prompt_tokens"] == 2
+    assert generate("--prompt", "<|endoftext|>a", "--max-new-tokens", "2", "--plain")["prompt_tokens"] == 14
+
+
 def test_an_encoder_decoder_translates(tmp_path, capsys):
     model = tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=byte_tokenizer())
     model.save(tmp_path / "model")
@@ -69,6 +92,11 @@ def test_an_encoder_decoder_translates(tmp_path, capsys):
         (("--prompt", "a" * 40), "prompt: 40 tokens, but the model has 32 positions"),
         (("--prompt", "a", "--max-new-tokens", "99"), "100 tokens, but the model has 32 learned positions"),
         (("--file", "nowhere.txt"), "nowhere.txt"),
+        (("--prompt", ""), "--prompt: it is empty"),
+        (("--prompt", "<|user|>a"), "prompts[0]: <|user|> is no special token of the model; it has <|endoftext|>"),
+        (("--prompt", "abc", "--max-new-tokens", "3", "--cache", "5"), "--cache: room for 5 tokens, but the longest"),
+        (("--prompt", "a", "--beams", "2", "--stream"), "--stream: beams are compared until the end"),
+        (("--prompt", "a", "--beams", "2", "--cache", "9"), "--cache: beam search sizes its own"),
     ],
 )
 def test_bad_requests(words, message, folder, capsys):

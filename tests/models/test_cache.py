@@ -102,9 +102,10 @@ def test_a_cache_in_bfloat16_is_half_the_size():
     options = Options(compute=Compute(dtype="bfloat16"))
     cache = model.config.prompt(model.params, {"input_ids": TOKENS}, options, 2).state.cache
     memory = cache.layers["layers_0_0"].attention
+    # [layers, batch, heads, tokens, size], as attention reads them on CPUs
     assert {name: (array.shape, str(array.dtype)) for name, array in memory.items()} == {
-        "key": ((1, 2, 12, 4, 4), "bfloat16"),
-        "value": ((1, 2, 12, 4, 4), "bfloat16"),
+        "key": ((1, 2, 4, 12, 4), "bfloat16"),
+        "value": ((1, 2, 4, 12, 4), "bfloat16"),
     }
     decoded = piecewise(model, {"input_ids": TOKENS}, (5, 5), options)
     np.testing.assert_allclose(decoded, model({"input_ids": TOKENS}).logits, atol=0.3)

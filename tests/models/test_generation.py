@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.generation import Greedy, Sample, generate
+from headjax.models.generation import Greedy, Sample, _continue, begin, cache_bytes, generate
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
@@ -66,6 +68,45 @@ def test_translation_starts_from_the_start_token(translator):
     inputs = np.concatenate([np.full((2, 1), 3), generated[:, :3]], axis=1)
     logits = translator(source | {"decoder_input_ids": inputs}).logits
     np.testing.assert_array_equal(generated, np.argmax(logits, axis=-1))
+
+
+def test_a_generation_advances_in_steps_to_the_same_tokens(decoder):
+    whole = generate(decoder, PROMPTS, max_new_tokens=5, cache=11)
+    np.testing.assert_array_equal(whole.tokens, generate(decoder, PROMPTS, max_new_tokens=5).tokens)
+    run = begin(decoder, PROMPTS, max_new_tokens=5)
+    first, some = run.advance(0), run.advance(2)
+    assert (run.step, run.finished) == (3, False)
+    last = run.advance()
+    assert run.finished
+    for found, count in ((first, 1), (some, 3), (last, 5)):
+        np.testing.assert_array_equal(found.tokens[:, :count], whole.tokens[:, :count])
+        np.testing.assert_array_equal(found.lengths, [count, count])
+    assert_close(last.log_probability, whole.log_probability, sums=tiny.SUMS)
+    with pytest.raises(DataError, match="cache: it has room for 9 tokens, but the prompt of 5 and 5 new ones need 10"):
+        generate(decoder, PROMPTS, max_new_tokens=5, cache=9)
+
+
+def test_no_token_copies_the_cache_or_the_weights(decoder):
+    """The loop's only large arrays are written in place."""
+    run = begin(decoder, {"input_ids": np.ones((2, 3), np.int32)}, max_new_tokens=9)
+    arguments = (run._settings, run._params, run._gates, run._key, run._loop, 9)
+    compiled = _continue.lower(*arguments).compile().as_text()
+    cache = run._loop.state.cache.layers["layers_0_1"][0].attention["key"]
+    shape = ",".join(map(str, cache.shape))
+    written = re.findall(rf"f32\[{shape}\]\S* (copy|transpose)\(", compiled)
+    assert not written
+    assert re.search(rf"f32\[{shape}\]\S* dynamic-update-slice\(", compiled)
+
+
+def test_a_scanned_stack_generates_the_same(decoder, monkeypatch):
+    expected = generate(decoder, PROMPTS, max_new_tokens=4)
+    monkeypatch.setattr("headjax.models.generation.UNROLLED", 0)
+    np.testing.assert_array_equal(generate(decoder, PROMPTS, max_new_tokens=4).tokens, expected.tokens)
+
+
+def test_cache_bytes_are_those_of_keys_and_values(decoder):
+    # 2 layers, keys and values, 2 prompts of 5 + 4 tokens, 4 heads of 4 numbers of 4 bytes
+    assert cache_bytes(decoder.config, decoder.params, PROMPTS, 4) == 2 * 2 * 2 * 9 * 4 * 4 * 4
 
 
 def test_gates_change_what_is_generated(decoder):

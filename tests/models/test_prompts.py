@@ -26,10 +26,17 @@ def translator():
     return tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=byte_tokenizer())
 
 
-def test_prompts_are_padded_on_the_right_and_an_empty_one_begins_a_document(decoder):
+def test_prompts_are_padded_on_the_left_and_an_empty_one_begins_a_document(decoder):
     batch = prompt_batch(decoder, ["abc", "d", ""], rows=4)
-    np.testing.assert_array_equal(batch["input_ids"], [[97, 98, 99], [100, 0, 0], [END, 0, 0], [END, 0, 0]])
-    np.testing.assert_array_equal(batch["attention_mask"], [[1, 1, 1], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
+    np.testing.assert_array_equal(batch["input_ids"], [[97, 98, 99], [0, 0, 100], [0, 0, END], [0, 0, END]])
+    np.testing.assert_array_equal(batch["attention_mask"], [[1, 1, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
+
+
+def test_special_tokens_are_text_unless_they_are_asked_for(decoder):
+    assert prompt_batch(decoder, ["<|endoftext|>a"])["input_ids"].shape == (1, 14)
+    np.testing.assert_array_equal(prompt_batch(decoder, ["<|endoftext|>a"], special=True)["input_ids"], [[END, 97]])
+    with pytest.raises(DataError, match=r"prompts\[1\]: <\|user\|> is no special token of the model; it has <\|end"):
+        prompt_batch(decoder, ["a", "<|user|> b"], special=True)
 
 
 def test_sources_end_with_the_end_of_text(translator):
