@@ -88,7 +88,8 @@ def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, capsys):
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 8)
     assert "empty.txt: " in error_of(capsys, *train, f"--config.data.path={tmp_path / 'empty.txt'}")
     assert "binary.txt: " in error_of(capsys, *train, f"--config.data.path={tmp_path / 'binary.txt'}")
-    assert error_of(capsys, *train, "--config.batch_size=9").startswith("batch_size: 9 does not divide over 8")
+    assert error_of(capsys, *train, "--config.mesh.data=3").startswith("config.mesh: data=3, fsdp=1, model=1 does not")
+    assert error_of(capsys, *train, "--config.batch_size=9").startswith("config.batch_size: 9 does not divide over 8")
 
 
 def test_an_unwritable_json_path_is_an_error(config, tmp_path, capsys):

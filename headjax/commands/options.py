@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from headjax.core.directories import settle
+from headjax.core.directories import check_own, settle
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
 from headjax.report.tables import Table
@@ -120,12 +120,13 @@ def require_new(path: str, options: OverwriteOptions) -> None:
     """Refuse a folder that exists, before any work is done for it; an empty one can be used.
 
     Raises:
-        HeadjaxError: the folder exists, and `--overwrite` was not typed.
+        HeadjaxError: the folder exists, and `--overwrite` was not typed; or it holds files of somebody else.
     """
     folder = Path(path)
     settle(folder)
     if folder.exists() and not options.overwrite and not (folder.is_dir() and not any(folder.iterdir())):
         raise HeadjaxError(f"{path}: exists already; --overwrite replaces it")
+    check_own(folder)
 
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)

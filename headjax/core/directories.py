@@ -12,7 +12,7 @@ import glob
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -108,24 +108,31 @@ def check_target(path: Path, layout: Layout) -> None:
         return
     if not (path / layout.marker).is_file():
         raise CheckpointError(f"{path}: exists and holds something else (no {layout.marker})")
-    others = _others(path, layout)
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        raise CheckpointError(
-            f"{path}: holds {others[0]}{more}, not written by headjax; move it or choose another folder"
-        )
+    check_own(path, layout.names)
 
 
-def _others(path: Path, layout: Layout) -> list[str]:
-    """Return the files below a directory that headjax did not write: by its record, without one by their names."""
+def check_own(path: Path, names: Collection[str] | None = None) -> None:
+    """Check that headjax wrote every file of a directory: by its record, without one by the files' names.
+
+    Args:
+        path: the directory; one that does not exist passes.
+        names: names of files and folders that are headjax's own where there is no record; None is all.
+
+    Raises:
+        CheckpointError: it holds a file of somebody else; the message names it.
+    """
     files = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_symlink() or not file.is_dir()]
     try:
         known = integrity.read_record(path)
     except DamagedError:
         known = None
     if known is not None:
-        return sorted(name for name in files if name not in known and name != integrity.RECORD)
-    return sorted(name for name in files if name.split("/")[0] not in layout.names)
+        others = sorted(name for name in files if name not in known and name != integrity.RECORD)
+    else:
+        others = sorted(name for name in files if names is not None and name.split("/")[0] not in names)
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise CheckpointError(f"{path}: holds {others[0]}{more}, not written by headjax; choose another folder")
 
 
 def read_directory(path: Path, read: Callable[[], T]) -> T:

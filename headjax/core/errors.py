@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import ClassVar
 
 FAILED = 2
@@ -66,6 +68,15 @@ class KernelError(HeadjaxError):
     def __init__(self, message: str, reason: str | None = None) -> None:
         super().__init__(message)
         self.reason = message if reason is None else reason
+
+
+@contextlib.contextmanager
+def within(path: str) -> Iterator[None]:
+    """Put the path of a config before the field that a `ConfigError` of the body begins with."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}.{error}") from None
 
 
 def require(condition: bool, field: str, message: str) -> None:

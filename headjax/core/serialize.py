@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headjax.core.errors import ConfigError, require
+from headjax.core.errors import ConfigError, require, within
 
 T = TypeVar("T")
 
@@ -186,10 +186,8 @@ def _build_dataclass(expected: type, data: Any, path: str) -> Any:
             raise ConfigError(f"{path}.{name}: missing")
     hints = _hints(cls)
     values = {name: _build(hints[name], entry, f"{path}.{name}") for name, entry in data.items()}
-    try:
+    with within(path):
         return cls(**values)
-    except ConfigError as error:
-        raise ConfigError(f"{path}.{error}") from None
 
 
 def _build_scalar(expected: Any, data: Any, path: str) -> Any:

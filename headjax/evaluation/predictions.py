@@ -69,8 +69,15 @@ def read_inputs(spec: str) -> Inputs | None:
             missing), or a text file with an example on each line.
 
     Raises:
-        DataError: a file that cannot be read, or a table without a column of texts.
+        DataError: a file that cannot be read or holds no texts, or a table without a column of them.
     """
+    found = _read_inputs(spec)
+    if found is not None and not found.texts:
+        raise DataError(f"{spec}: there are no texts in it")
+    return found
+
+
+def _read_inputs(spec: str) -> Inputs | None:
     name, _, path = spec.partition(":")
     if name in GLUE:
         return _inputs(Glue(name=name, path=path).table().read()["validation"], "label")

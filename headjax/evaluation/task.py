@@ -248,21 +248,30 @@ def measure_task(
         if progress is not None:
             progress(number, {})
     require_finite_losses([loss for loss, _ in found], model.params)
-    return reduce_batches(task.measure, found)
+    return reduce_batches(task.measure, found, task.name)
 
 
-def reduce_batches(measure: Measure, batches: Sequence[tuple[Loss, Mapping[str, Any]]]) -> Evaluation:
+def reduce_batches(
+    measure: Measure, batches: Sequence[tuple[Loss, Mapping[str, Any]]], name: str = "evaluation"
+) -> Evaluation:
     """Return the metrics of the losses and outcomes of every batch; examples without targets are left out.
+
+    Args:
+        measure: metrics of the task.
+        batches: losses and outcomes.
+        name: name or file of the examples, with which an error begins.
 
     Raises:
         DataError: no targets.
     """
+    if not batches:
+        raise DataError(f"{name}: it has no examples")
     fetched = jax.device_get(list(batches))
     named = [{"loss": loss.total, "targets": loss.weight, **found} for loss, found in fetched]
-    joined = {name: np.concatenate([batch[name] for batch in named]).astype(np.float64) for name in named[0]}
+    joined = {key: np.concatenate([batch[key] for batch in named]).astype(np.float64) for key in named[0]}
     present = joined["targets"] > 0
     if not present.any():
-        raise DataError("evaluation: the data holds no targets")
-    outcomes = {name: column[present] for name, column in joined.items()}
+        raise DataError(f"{name}: no example in it has a target")
+    outcomes = {key: column[present] for key, column in joined.items()}
     loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
     return Evaluation({"loss": loss, **measure.metrics(outcomes)}, len(outcomes["loss"]), outcomes)

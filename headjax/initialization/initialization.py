@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from headjax.core.errors import require
+from headjax.core.errors import require, within
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
@@ -82,7 +82,8 @@ def architecture(recipe: Recipe, initialization: Initialization | None) -> Model
     Raises:
         ConfigError: fields that do not fit together, or an initialisation that does not fit the recipe's model.
     """
-    config = recipe.build()
+    with within("config.model"):
+        config = recipe.build()
     return config if initialization is None else initialization.configure(config)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
 from headjax.core import history
 from headjax.core import tensors as declared
-from headjax.core.errors import ConfigError, require
+from headjax.core.errors import CheckpointError, ConfigError, require
 from headjax.core.fields import Checked
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind, kind_of, to_data
@@ -126,10 +127,20 @@ class Directory(Recipe):
     task: TaskOutput | None = None
 
     def build(self) -> ModelConfig:
-        config = load_model_config(self.path)
+        with self._reading():
+            config = load_model_config(self.path)
         return config if self.task is None else with_task(Model(config, {}), self.task).config
 
     def start(self) -> Start:
-        model = load(self.path)
+        with self._reading():
+            model = load(self.path)
         model = model if self.task is None else with_task(model, self.task)
         return Start(model.config, model.params, model.tokenizer, model.history)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn an error about a field of the directory's config into one about the directory."""
+        try:
+            yield
+        except ConfigError as error:
+            raise CheckpointError(str(error)) from None

@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from headjax.attention.kernels import target
-from headjax.core.errors import ConfigError
+from headjax.core.errors import ConfigError, within
 from headjax.core.fields import Checked, Size
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import from_data
@@ -141,8 +141,9 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
             that the model cannot use, an initialisation for other models.
         HeadjaxError: the TPU compiler is not installed.
     """
-    mesh = config.mesh.build(where.devices())
-    check_batch_size(config.batch_size, mesh, config.accumulate)
+    with within("config"):
+        mesh = config.mesh.build(where.devices())
+        check_batch_size(config.batch_size, mesh, config.accumulate)
     model = architecture(config.model, config.initialization)
     shardings(model.tensors(), mesh, sharding=config.sharding)
     check_kernels(model, config.compute, training=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ml_collections import ConfigDict
 
 from headjax.core import configuration
-from headjax.core.errors import require
+from headjax.core.errors import require, within
 from headjax.core.fields import Checked, Count, Positive, Size
 from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
@@ -109,7 +109,8 @@ class TrainConfig(Checked):
         Raises:
             ConfigError: the initialisation does not fit the model, or the model has parameters already.
         """
-        start = self.model.start()
+        with within("config.model"):
+            start = self.model.start()
         if self.initialization is None:
             return start
         require(start.params is None, "initialization", "is for fresh models, and this one has trained parameters")

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from headjax.core import history
-from headjax.core.errors import ConfigError, DataError
+from headjax.core.errors import ConfigError, DataError, within
 from headjax.core.files import local_folder
 from headjax.core.lock import FolderLock
 from headjax.core.progress import Progress, silent
@@ -210,9 +210,11 @@ def _train(
 
 def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple[Training, Start]:
     """Return the run and its start, with all checked that can be before the workdir is claimed for it."""
-    start, mesh = config.start(), config.mesh.build()
+    start = config.start()
+    with within("config"):
+        mesh = config.mesh.build()
+        check_batch_size(config.batch_size, mesh, config.accumulate)
     model = start.config
-    check_batch_size(config.batch_size, mesh, config.accumulate)
     check_kernels(model, config.compute, training=True)
     held_steps = check_workdir(workdir, config)
     if data is None:

@@ -8,7 +8,16 @@ from typing import Literal
 import pytest
 
 from headjax.cli import Parser
-from headjax.commands.options import CommandOptions, argument, option, option_name, parse_options
+from headjax.commands.options import (
+    CommandOptions,
+    OverwriteOptions,
+    argument,
+    option,
+    option_name,
+    parse_options,
+    require_new,
+)
+from headjax.core import integrity
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
 
@@ -137,3 +146,16 @@ def test_the_help_shows_defaults_and_no_old_spelling(capsys):
         assert text in shown
     assert "--begin" not in shown
     assert "--count" not in shown
+
+
+def test_a_folder_is_overwritten_if_asked_for_and_headjaxs_own(tmp_path):
+    """Both are known before any work is done for it."""
+    (tmp_path / "config.json").write_text("{}")
+    integrity.write_record(tmp_path)
+    with pytest.raises(HeadjaxError, match="exists already; --overwrite replaces it"):
+        require_new(str(tmp_path), OverwriteOptions())
+    require_new(str(tmp_path), OverwriteOptions(overwrite=True))
+    require_new(str(tmp_path / "new"), OverwriteOptions())
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(HeadjaxError, match=r"holds notes\.txt, not written by headjax"):
+        require_new(str(tmp_path), OverwriteOptions(overwrite=True))

@@ -57,7 +57,7 @@ def test_a_directory_is_replaced_and_nothing_else_is_left(path):
 
 def test_files_of_others_are_not_deleted(path, monkeypatch):
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"model: holds notes\.txt, not written by headjax; move it or choose"):
+    with pytest.raises(CheckpointError, match=r"model: holds notes\.txt, not written by headjax; choose"):
         save(path, 2)
     (path / "params").mkdir()
     (path / "params" / "notes.txt").symlink_to("nowhere")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headjax.core.errors import ConfigError, HeadjaxError, KernelError, require
+from headjax.core.errors import ConfigError, DataError, HeadjaxError, KernelError, require, within
 
 
 def test_a_requirement_names_its_field():
@@ -13,6 +13,13 @@ def test_a_requirement_names_its_field():
         require(False, "width", "must be even, got 3")
     assert isinstance(caught.value, HeadjaxError)
     assert isinstance(caught.value, ValueError)
+
+
+def test_a_field_is_named_with_its_path():
+    with pytest.raises(ConfigError, match=r"^config\.model\.width: must be even$"), within("config"), within("model"):
+        require(False, "width", "must be even")
+    with pytest.raises(DataError, match=r"^text\.txt: empty$"), within("config"):
+        raise DataError("text.txt: empty")
 
 
 def test_a_kernels_error_has_its_reason_alone():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
@@ -134,6 +134,9 @@ def test_files_with_and_without_labels(tmp_path):
     assert read_inputs("mnist") is None
     with pytest.raises(HeadjaxError, match=r"expected a column of texts .*; it has en, de"):
         read_inputs(str(tmp_path / "pairs.tsv"))
+    write_lines(tmp_path / "empty.tsv", "text")
+    with pytest.raises(DataError, match=rf"^{tmp_path}/empty\.tsv: .*no"):
+        read_inputs(str(tmp_path / "empty.tsv"))
 
 
 def test_a_decoder_generates_instead():

@@ -15,11 +15,11 @@ from headjax.data.task import TaskData
 from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import Task, evaluate_task, measure_of, measure_task
+from headjax.evaluation.task import Task, evaluate_task, measure_of, measure_task, reduce_batches
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
-from headjax.models.config import Options
+from headjax.models.config import Loss, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
 from headjax.models.model import Model
@@ -160,6 +160,15 @@ def test_labels_that_do_not_fit(classifier, table, folder, tokenizer, similariti
         load_task(f"all:{table}", classifier.replace(tokenizer=byte_tokenizer()))
     with pytest.raises(HeadjaxError, match=r"^task: the model has no tokenizer"):
         load_task(table, classifier.replace(tokenizer=None))
+
+
+def test_examples_without_targets_are_named():
+    """By the task's name or file, also where there is no example at all."""
+    with pytest.raises(DataError, match=r"^reviews\.tsv: it has no examples$"):
+        reduce_batches(Numbers(), [], "reviews.tsv")
+    loss = Loss(np.zeros(2), np.zeros(2))
+    with pytest.raises(DataError, match=r"^reviews\.tsv: no example in it has a target$"):
+        reduce_batches(Numbers(), [(loss, {})], "reviews.tsv")
 
 
 def test_unknown_specs(classifier, folder):

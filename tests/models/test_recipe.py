@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError
+from headjax.core.errors import CheckpointError, ConfigError
 from headjax.models import model as directory
 from headjax.models.encoder import Bert
 from headjax.models.recipe import Directory, with_task
@@ -51,3 +51,11 @@ def test_a_directory_starts_with_another_task(encoder, tmp_path):
 def test_a_language_model_keeps_its_output():
     with pytest.raises(ConfigError, match=r"^task: the output of a decoder cannot be exchanged$"):
         with_task(model(decoder_config()), NoTask())
+
+
+def test_an_error_in_a_directory_begins_with_its_file(tmp_path):
+    """And is no error of a field of the run's config."""
+    (tmp_path / "config.json").write_text('{"model": {"kind": "decoder", "widht": 3}}')
+    for read in (Directory(path=str(tmp_path)).build, Directory(path=str(tmp_path)).start):
+        with pytest.raises(CheckpointError, match=rf"^{tmp_path}/config\.json\.widht: unknown field"):
+            read()

@@ -73,3 +73,12 @@ def test_the_warm_up_ends_within_the_run():
     schedule = {"kind": "cosine", "peak": 0.01, "warmup_steps": 6}
     with pytest.raises(ConfigError, match=r"^config\.optimizer\.schedule\.warmup_steps: is 6, and the run has 5"):
         train_config(FIELDS | {"optimizer": {"kind": "adamw", "schedule": schedule}})
+
+
+def test_errors_of_the_built_model_name_the_configs_field():
+    """Fields that fit their types and not each other are found when the model is built."""
+    given = FIELDS | {"model": FIELDS["model"] | {"attention_by_layer": [FIELDS["model"]["attention"]] * 2}}
+    config = train_config(given)
+    for build in (config.architecture, config.start):
+        with pytest.raises(ConfigError, match=r"^config\.model\.attention_by_layer: names 2 layers, "):
+            build()

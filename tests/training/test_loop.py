@@ -334,7 +334,7 @@ def test_a_run_that_lost_its_workdir_stops(data, tmp_path, monkeypatch):
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(data, tmp_path):
-    with pytest.raises(ConfigError, match=r"^batch_size: 6 does not divide over 8 devices"):
+    with pytest.raises(ConfigError, match=r"^config\.batch_size: 6 does not divide over 8 devices"):
         train(config(batch_size=6, mesh={"data": 8}), tmp_path / "run", data=data)
     assert not (tmp_path / "run").exists()
 
