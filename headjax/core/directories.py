@@ -23,7 +23,7 @@ from headjax.core.files import hidden, leftovers, sync_folder
 PATIENCE = 1.0
 """Seconds that a reader waits for a writer that is renaming."""
 
-ATTEMPTS = 3
+ATTEMPTS = 5
 """Readings of a directory that is replaced meanwhile."""
 
 T = TypeVar("T")
@@ -170,13 +170,16 @@ def settle(path: Path) -> None:
                 shutil.rmtree(entry)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a directory from another one under the same name; None where there is none."""
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells a directory from another one under the same name; None where there is none.
+
+    A number of a deleted directory is soon given to another one; the time of a directory's renaming is its own.
+    """
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 def _sync(folder: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -157,13 +158,46 @@ def test_what_a_living_writer_has_begun_is_left_alone(path, tmp_path):
     assert all(folder.is_dir() for folder in (ours, theirs, elsewhere, users))
 
 
-def test_a_reader_never_sees_two_versions(path):
-    """Versions are read while a thread replaces the directory again and again."""
+@pytest.mark.parametrize("replacements", [1, 2, 3])
+def test_a_reader_never_sees_two_versions(replacements, path):
+    """The directory is replaced between its files, also so often that its number on disk is that of before."""
+    pending = [2, 3, 4][:replacements]
+
+    def read():
+        first = (path / "config.json").read_text()
+        while pending:
+            save(path, pending.pop(0))
+        return first, (path / "history.json").read_text()
+
+    first, second = read_directory(path, read)
+    assert first == second
+    assert version_of(path) == 1 + replacements
+
+
+def test_an_error_in_between_is_that_of_a_replacement(path):
+    """As of a file that only the old directory had."""
+    (path / "extra").mkdir()
+    writer(1)(path / "extra")
+    integrity.write_record(path)
+
+    def read():
+        before = sorted(entry.name for entry in path.iterdir())
+        if "extra" in before:
+            save(path, 2)
+        return [version_of(path / name) if name == "extra" else name for name in before]
+
+    assert read_directory(path, read) == ["checksums.json", "config.json", "history.json"]
+
+
+@pytest.mark.attack
+def test_readers_and_a_writer_for_long(path):
+    """A thread replaces the directory every few milliseconds while it is read."""
     stop = threading.Event()
 
     def replace():
-        for version in range(2, 40):
+        for version in range(2, 300):
             save(path, version)
+            time.sleep(0.02)
         stop.set()
 
     thread = threading.Thread(target=replace)
@@ -173,7 +207,7 @@ def test_a_reader_never_sees_two_versions(path):
         found.append(read_directory(path, lambda: version_of(path)))
     thread.join()
     assert found == sorted(found)
-    assert version_of(path) == 39
+    assert version_of(path) == 299
 
 
 def test_reading_again_is_not_endless(path, monkeypatch):

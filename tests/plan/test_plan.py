@@ -47,7 +47,7 @@ def test_what_does_not_fit_is_refused_before_anything_compiles(eight_devices, mo
     with pytest.raises(ConfigError, match=r"^config\.batch_size: 12 does not divide over 8 devices"):
         plan(plan_config(data(batch_size=12)), eight_devices)
     for sizes in ({"data": 16}, {"data": 4}):
-        with pytest.raises(ConfigError, match=r"^mesh: data=\d+, fsdp=1, model=1 does not fill 8 devices$"):
+        with pytest.raises(ConfigError, match=r"^config\.mesh: data=\d+, fsdp=1, model=1 does not fill 8 devices$"):
             plan(plan_config(data(mesh=sizes)), eight_devices)
     with pytest.raises(ConfigError, match=r"^config\.batch_size: 32 does not divide over 8 devices .* in 8 parts \("):
         plan(plan_config(data(accumulate=8)), eight_devices)
