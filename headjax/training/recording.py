@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.files import write_file
 from headjax.core.progress import Update
 from headjax.mesh.distributed import is_first
 from headjax.models.config import Batch
@@ -99,7 +100,7 @@ class MetricWriter:
         self._board: Any = None
         if is_first():
             kept = [record for record in read_metrics(self.path) if record["step"] <= first_step]
-            self.path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+            write_file(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
             self._open(purge_step=first_step + 1)
 
     def _open(self, **options: Any) -> None:
@@ -135,15 +136,15 @@ class MetricWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, oldest first; a last line cut off by a crash is left out."""
+    """Return the records of a metrics file, oldest first; a line cut off by a crash or damaged is left out."""
     if not path.exists():
         return []
     records = []
-    for line in path.read_text().splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    for line in path.read_text(errors="replace").splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            record = json.loads(line)
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                records.append(record)
     return records
 
 

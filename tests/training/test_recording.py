@@ -24,6 +24,18 @@ def test_a_continued_run_drops_the_records_after_its_step(tmp_path):
     assert read_metrics(tmp_path / "other") == []
 
 
+def test_a_damaged_record_takes_no_others_along(tmp_path):
+    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+        for step in range(1, 6):
+            writer.write(step, {"loss": 1.0})
+    lines = writer.path.read_bytes().splitlines(keepends=True)
+    lines[1], lines[2], lines[3] = b'{"step": 2, \xff\n', b'"step"\n', b'{"Step": 4}\n'
+    writer.path.write_bytes(b"".join(lines))
+    with MetricWriter(tmp_path, 5, tensorboard=False):
+        assert [record["step"] for record in read_metrics(writer.path)] == [1, 5]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
 def test_waits_are_told_apart():
     clock = StepClock(4)
     with clock.input(None):
