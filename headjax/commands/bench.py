@@ -13,6 +13,7 @@ from headjax.report import numbers
 BENCHES = {
     "decompose": "CP decomposition of all-MiniLM-L6-v2's queries and keys beside TensorLy's parafac",
     "depth": "compile time, memory and step time of 144 single-head layers beside 12 layers of 12 heads",
+    "generate": "prefill and decode of a Llama shape, whole, pruned and converted, beside transformers",
     "heads": "scoring, ablating and removing heads of a BERT-base classifier beside PyTorch",
     "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors",
     "input": "reading shuffled, bucketed and packed examples beside the BERT-base train step that consumes them",

@@ -1,0 +1,345 @@
+"""`headjax bench generate`: prefill and decode of a Llama shape, whole, pruned and converted, beside transformers."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from headjax.attention import Compressed, Grouped
+from headjax.attention.rotary import RotaryHalves
+from headjax.bench.result import BenchResult
+from headjax.conversion import convert
+from headjax.core.errors import HeadjaxError
+from headjax.core.norms import RMSNorm
+from headjax.core.progress import Progress, Update, silent
+from headjax.core.tensors import count
+from headjax.core.timing import Timing
+from headjax.heads.head_id import HeadId
+from headjax.heads.pruning import prune
+from headjax.hub import to_huggingface
+from headjax.models.compute import Compute
+from headjax.models.decoder import LanguageModel
+from headjax.models.embeddings import NoPositions
+from headjax.models.generation import begin, for_decoding
+from headjax.models.layer import PreNorm
+from headjax.models.model import Model
+from headjax.models.sublayers import GatedDense
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+
+class Shape(NamedTuple):
+    """The measured model and requests.
+
+    Attributes:
+        width, layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes of the model.
+        prompt, new: numbers of tokens that are read, and generated.
+        batches: numbers of prompts.
+        repeats: timed runs of each candidate.
+    """
+
+    width: int = 512
+    layers: int = 8
+    heads: int = 8
+    kv_heads: int = 4
+    head_dim: int = 64
+    hidden: int = 1408
+    vocabulary: int = 32_000
+    prompt: int = 256
+    new: int = 128
+    batches: tuple[int, ...] = (1, 8)
+    repeats: int = 7
+
+
+class Run(NamedTuple):
+    """One run of a candidate.
+
+    Attributes:
+        prefill: seconds until the first token of every continuation.
+        decode: seconds of the others.
+        tokens: `[batch, new]` the continuations.
+    """
+
+    prefill: float
+    decode: float
+    tokens: np.ndarray
+
+
+class Measurement(NamedTuple):
+    """A candidate at one batch size.
+
+    Attributes:
+        prefill, decode: seconds of a run.
+        same: share of the tokens that are the peer's; of the whole model alone.
+    """
+
+    prefill: Timing
+    decode: Timing
+    same: float | None
+
+
+PEER = "transformers"
+WHOLE = "whole"
+
+
+def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
+    """Measure all candidates in turns, greedy, with the same random weights on both sides.
+
+    Raises:
+        HeadjaxError: PyTorch or transformers is not installed.
+    """
+    compute = Compute(dtype="bfloat16" if jax.default_backend() == "gpu" else "float32")
+    models = variants(llama(shape), shape)
+    sides: dict[str, Callable[[np.ndarray], Run]] = {PEER: _peer(models[WHOLE], shape, compute)}
+    sides |= {name: _ours(model, shape, compute) for name, model in models.items()}
+    found: dict[int, dict[str, Measurement]] = {}
+    with progress("generating", len(shape.batches) * shape.repeats, "turn") as bar:
+        for number, batch in enumerate(shape.batches):
+            found[batch] = _in_turns(sides, batch, shape, bar, number * shape.repeats)
+    costs = {name: Cost.of(model.config, shape, compute) for name, model in models.items()}
+    ours: dict[str, dict[str, Any]] = {
+        name: {str(size): _rates(found[size][name], size, shape) for size in found} for name in models
+    }
+    for name, cost in costs.items():
+        for size, timings in found.items():
+            ours[name][str(size)] |= _against(timings, costs, name, size, shape)
+        ours[name] |= {"parameters": count(models[name].config.tensors()), "cache_bytes_per_token": cost.cache}
+    peer = {str(size): _rates(found[size][PEER], size, shape) for size in found}
+    ratio = max(timings[WHOLE].decode.median / timings[PEER].decode.median for timings in found.values())
+    tables = tuple(_table(size, timings, ours, shape, compute) for size, timings in found.items())
+    return BenchResult(ours, peer, ratio, tables, ("torch", "transformers"))
+
+
+def llama(shape: Shape) -> Model:
+    """Return a Llama shape with random weights."""
+    attention = Grouped(num_heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, rotary=RotaryHalves())
+    config = LanguageModel(
+        vocab_size=shape.vocabulary,
+        max_length=shape.prompt + shape.new,
+        width=shape.width,
+        num_layers=shape.layers,
+        attention=attention,
+        feed_forward=GatedDense(shape.hidden, activation="silu", bias=False),
+        residual=PreNorm(RMSNorm(1e-6)),
+        positions=NoPositions(),
+    ).build()
+    return Model(config, config.initialize(jax.random.key(0)))
+
+
+def variants(model: Model, shape: Shape) -> dict[str, Model]:
+    """Return the whole model, the one with half of its groups removed, and with half of its cache by conversion."""
+    half = range(shape.heads // 2, shape.heads)
+    removed = [HeadId("decoder", layer, head) for layer in range(shape.layers) for head in half]
+    rank = shape.kv_heads * shape.head_dim  # of twice as many numbers, those of keys and values
+    return {
+        WHOLE: model,
+        "pruned by half": prune(model, removed),
+        "grouped, half the cache": convert(model, f"grouped:kv_heads={shape.kv_heads // 2}").model,
+        "latent, half the cache": convert(model, f"latent:rank={rank}").model,
+    }
+
+
+def _ours(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray], Run]:
+    # Weights are converted once, as the command line does; the program does not hold them twice.
+    model = model.replace(params=for_decoding(model.config, model.params, compute))  # type: ignore[arg-type]
+
+    def once(prompts: np.ndarray) -> Run:
+        start = time.perf_counter()
+        started = begin(model, {"input_ids": prompts}, max_new_tokens=shape.new, compute=compute)
+        first = started.block_until_ready()
+        middle = time.perf_counter()
+        tokens = np.asarray(first.advance().tokens)
+        return Run(middle - start, time.perf_counter() - middle, tokens)
+
+    return once
+
+
+def _peer(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray], Run]:
+    """Return the same on the exported weights: one call for the prompt, then one for each token, with a cache.
+
+    The loop is leaner than `generate` of transformers: it tests no stopping criteria and processes no logits.
+    """
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise HeadjaxError(f"bench generate: needs the parity extra ({error.name} is not installed)") from None
+    device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
+    with tempfile.TemporaryDirectory() as folder:
+        to_huggingface(model, Path(folder) / "hf")
+        dtype = getattr(torch, compute.dtype)
+        peer = AutoModelForCausalLM.from_pretrained(Path(folder) / "hf", dtype=dtype).eval().to(device)
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    @torch.inference_mode()
+    def once(prompts: np.ndarray) -> Run:
+        start = time.perf_counter()
+        ids = torch.from_numpy(prompts).long().to(device)
+        output = peer(ids, use_cache=True, logits_to_keep=1)
+        found = [output.logits[:, -1].argmax(dim=-1, keepdim=True)]
+        wait()
+        middle = time.perf_counter()
+        for _ in range(shape.new - 1):
+            output = peer(found[-1], past_key_values=output.past_key_values, use_cache=True, logits_to_keep=1)
+            found.append(output.logits[:, -1].argmax(dim=-1, keepdim=True))
+        tokens = torch.cat(found, dim=1).cpu().numpy()
+        return Run(middle - start, time.perf_counter() - middle, tokens)
+
+    return once
+
+
+def _in_turns(
+    sides: Mapping[str, Callable[[np.ndarray], Run]], batch: int, shape: Shape, bar: Update, done: int
+) -> dict[str, Measurement]:
+    """Run every candidate `repeats` times, one after another in turns; the first run of each compiles."""
+    prompts = np.random.default_rng(batch).integers(1, shape.vocabulary, (batch, shape.prompt), dtype=np.int32)
+    last = {name: once(prompts) for name, once in sides.items()}
+    runs: dict[str, list[Run]] = {name: [] for name in sides}
+    for turn in range(shape.repeats):
+        for name, once in sides.items():
+            runs[name].append(once(prompts))
+        bar(done + turn + 1, {})
+    same = float((last[WHOLE].tokens == last[PEER].tokens).mean())
+    return {
+        name: Measurement(
+            Timing.of([one.prefill for one in some]),
+            Timing.of([one.decode for one in some]),
+            same if name == WHOLE else None,
+        )
+        for name, some in runs.items()
+    }
+
+
+class Cost(NamedTuple):
+    """What one decoded token moves and computes, and one prompt computes.
+
+    Attributes:
+        weights: bytes of the weights, which every step reads once.
+        cache: bytes of keys and values that a token adds to the cache.
+        read: bytes that a step reads and writes for each token in the cache: keys and values, and rebuilt ones twice.
+        step: floating-point operations of a step for one prompt, with the cache full.
+        prompt: floating-point operations of a prompt.
+    """
+
+    weights: int
+    cache: int
+    read: int
+    step: int
+    prompt: int
+
+    @classmethod
+    def of(cls, config: Any, shape: Shape, compute: Compute) -> Cost:
+        """Count them for a decoder."""
+        size, width, room = compute.type.itemsize, config.width, shape.prompt + shape.new
+        cache = read = step = prompt = 0
+        for layer in config.decoder.layers:
+            attention = layer.attention
+            held = size * attention.cache_size(width, width)
+            cache += held
+            read += held
+            if isinstance(attention, Compressed):
+                read += 2 * size * attention.inner.cache_size(width, attention.rank)
+                known = 2 * (room - 1) * width * attention.rank
+            else:
+                known = attention.flops(width, width, 0, room - 1)
+            step += attention.flops(width, width, 1, room) - known + layer.feed_forward.flops(width, 1)
+            prompt += attention.flops(width, width, shape.prompt, shape.prompt)
+            prompt += layer.feed_forward.flops(width, shape.prompt)
+        logits = 2 * width * shape.vocabulary
+        return cls(size * count(config.tensors()), cache, read, step + logits, prompt + logits)
+
+    def moved(self, batch: int, shape: Shape) -> int:
+        """Return the bytes of one step of a batch."""
+        return self.weights + batch * (shape.prompt + shape.new) * self.read
+
+
+def _against(
+    timings: Mapping[str, Measurement], costs: Mapping[str, Cost], name: str, batch: int, shape: Shape
+) -> dict[str, Any]:
+    """Return the speed-ups of a variant over the whole model, measured and predicted, and over the peer.
+
+    A step is predicted to take the longer of its bytes' and its operations' time, at the rates that the whole model
+    reaches: bytes in its own decoding, operations in its prefill. A prompt is predicted by its operations.
+    """
+    whole, cost, other = timings[WHOLE], costs[WHOLE], costs[name]
+    steps = shape.new - 1
+    bandwidth = cost.moved(batch, shape) * steps / whole.decode.median
+    throughput = batch * cost.prompt / whole.prefill.median
+
+    def step(one: Cost) -> float:
+        return max(one.moved(batch, shape) / bandwidth, batch * one.step / throughput)
+
+    mine, peer = timings[name], timings[PEER]
+    return {
+        "prefill_over_peer": peer.prefill.median / mine.prefill.median,
+        "decode_over_peer": peer.decode.median / mine.decode.median,
+        "prefill_speed_up": whole.prefill.median / mine.prefill.median,
+        "prefill_speed_up_predicted": cost.prompt / other.prompt,
+        "decode_speed_up": whole.decode.median / mine.decode.median,
+        "decode_speed_up_predicted": step(cost) / step(other),
+        "same_tokens_as_peer": mine.same,
+    }
+
+
+def _rates(found: Measurement, batch: int, shape: Shape) -> dict[str, Any]:
+    read, made = batch * shape.prompt, batch * (shape.new - 1)
+    return {
+        "prefill": found.prefill._asdict(),
+        "decode": found.decode._asdict(),
+        "prefill_tokens_per_second": read / found.prefill.median,
+        "decode_tokens_per_second": made / found.decode.median,
+    }
+
+
+def _table(
+    batch: int, timings: Mapping[str, Measurement], ours: Mapping[str, Any], shape: Shape, compute: Compute
+) -> Table:
+    columns = (
+        Column(f"Batch {batch}"),
+        Column("Prefill, tokens/s", numbers.significant, "higher"),
+        Column("Quartiles", numbers.text),
+        Column("Decode, tokens/s", numbers.significant, "higher"),
+        Column("Quartiles", numbers.text),
+        Column("Over the peer", numbers.significant, "higher"),
+        Column("Speed-up", numbers.significant),
+        Column("Predicted", numbers.significant),
+        Column("Reached", numbers.percent),
+    )
+    rows: list[Sequence[Any]] = []
+    for name, found in timings.items():
+        rates = _rates(found, batch, shape)
+        known = ours[name][str(batch)] if name in ours else {}
+        measured, predicted = known.get("decode_speed_up"), known.get("decode_speed_up_predicted")
+        rows.append(
+            (
+                name,
+                rates["prefill_tokens_per_second"],
+                _quartiles(found.prefill, batch * shape.prompt),
+                rates["decode_tokens_per_second"],
+                _quartiles(found.decode, batch * (shape.new - 1)),
+                known.get("decode_over_peer"),
+                measured,
+                predicted,
+                measured / predicted if measured and predicted else None,
+            )
+        )
+    same = timings[WHOLE].same
+    notes = (
+        f"Llama shape of {ours[WHOLE]['parameters']:,} parameters, random weights, {compute.dtype}, prompts of "
+        f"{shape.prompt} tokens and {shape.new} new ones, greedy, {shape.repeats} runs in turns, medians.",
+        f"Speed-ups in decoding. {same:.0%} of the whole model's tokens are the peer's.",
+    )
+    return Table(columns, rows, notes=notes)
+
+
+def _quartiles(timing: Timing, tokens: int) -> str:
+    return f"{numbers.significant(tokens / timing.high)}, {numbers.significant(tokens / timing.low)}"
