@@ -128,8 +128,8 @@ def _notes(written: Written, request: _Request) -> tuple[str, ...]:
     if read is not None:
         decoded = "" if later is None else f"; then {later:.3g} tokens per second"
         notes.append(f"Prompts of {written.prompt_tokens:,} tokens: {read:.3g} per second{decoded}.")
-    rows = "prompt" if request.size == 1 else f"{request.size} prompts"
-    notes.append(f"Cache: {numbers.size(request.cache_bytes)} for {rows} and {request.room} tokens each.")
+    rows = "a prompt" if request.size == 1 else f"{request.size} prompts"
+    notes.append(f"Cache: {numbers.size(request.cache_bytes)} for {rows}, {request.room} tokens each.")
     return tuple(notes)
 
 
