@@ -13,6 +13,7 @@ from headjax.attention import NoHeads
 from headjax.core.errors import DataError
 from headjax.heads.pruning import prune
 from headjax.models import Compute, Options
+from headjax.models.generation import for_decoding
 from headjax.models.stack import SharedStack
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
@@ -27,12 +28,17 @@ def decoder(*attentions):
 
 
 def piecewise(model, batch, pieces, options=tiny.OPTIONS):
-    """Logits of the batch's decoder tokens, fed in pieces of these lengths."""
-    config, params = model.config, model.params
-    prompt = jax.jit(lambda batch: config.prompt(params, batch, options, 0))(batch)
-    logits, state, start = [], prompt.state, 0
+    """Logits of the batch's decoder tokens, in pieces of these lengths, the first into an empty cache."""
+    config, params = model.config, for_decoding(model.config, model.params, options.compute)
+
+    def begin(batch):
+        prompt, piece = config.prompt(params, batch, options, 0), slice(0, pieces[0])
+        return prompt, config.decode(params, prompt.tokens[:, piece], prompt.present[:, piece], prompt.state, options)
+
+    prompt, (out, state) = jax.jit(begin)(batch)
+    logits, start = [out], pieces[0]
     step = jax.jit(lambda tokens, present, state: config.decode(params, tokens, present, state, options))
-    for length in pieces:
+    for length in pieces[1:]:
         piece = slice(start, start + length)
         out, state = step(prompt.tokens[:, piece], prompt.present[:, piece], state)
         logits.append(out)
