@@ -9,12 +9,13 @@ from headjax.attention.compressed import Compressed
 from headjax.core.errors import HeadjaxError
 from headjax.heads.groups import by_groups, group_steps, key_value_groups, uniform_steps
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import ends, flat, steps_within_minimum
+from headjax.heads.ordering import ends, flat, random_order, steps_within_minimum
 from headjax.heads.pruning import prune
 from headjax.models.embeddings import RelativeBuckets
 from headjax.models.encoder_decoder import Translation
 from headjax.models.sublayers import Dense
 from tests import tiny
+from tests.hub.directories import BERT, model_of
 
 
 def grouped(num_heads=4, kv_heads=2, **fields):
@@ -76,6 +77,15 @@ def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
     assert ends(steps) == (0, 2, 4, 6)
     assert flat(steps)[:2] == heads("0/3", "1/3")
     assert ends(steps_within_minimum(config, steps, 3)) == (0, 2)
+
+
+def test_a_uniform_encoder_computes_as_one_scan():
+    model = model_of(BERT)
+    order = random_order(model.config, 0)
+    assert len(prune(model, order[:1]).config.encoder.groups) == 2
+    smaller = prune(model, flat(uniform_steps(model.config, order)[:2]))
+    assert [layer.attention.num_heads for layer in smaller.config.encoder.layers] == [2, 2]
+    assert len(smaller.config.encoder.groups) == 1
 
 
 def test_what_is_left_goes_uniformly_after_a_step():
