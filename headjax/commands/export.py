@@ -55,8 +55,12 @@ def run(options: Options, progress: Progress) -> Result:
     if padding is not None:
         data["padding"] = padding._asdict()
         message = (
-            f"zeros in place of removed heads: {numbers.size(padding.bytes)} of weights, "
+            f"padding to the family's shapes: {_more(padding.bytes)} of weights, "
             f"{padding.flops:+.1%} operations at {padding.length} tokens, "
-            f"{numbers.size(padding.cache_bytes_per_token)} of cache a token; {message}"
+            f"{_more(padding.cache_bytes_per_token)} of cache a token; {message}"
         )
     return Result(data, [Table((Column("Exported"), Column("")), rows)], message)
+
+
+def _more(size: int) -> str:
+    return f"{'+' * (size >= 0)}{numbers.size(size)}"

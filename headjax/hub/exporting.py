@@ -82,7 +82,7 @@ class Exported(NamedTuple):
         tensors: number of tensors in the file.
         bytes: size of the weights in bytes.
         max_difference: largest difference of outputs, where they were compared.
-        padding: cost of zeros in place of removed heads, where the layout is `padded`.
+        padding: cost of the family's larger shapes, where the layout is `padded`.
     """
 
     family: str

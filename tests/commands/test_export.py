@@ -32,7 +32,7 @@ def test_the_cost_of_zeros_is_told(bert, tmp_path, capsys):
     data = json.loads((tmp_path / "json").read_text())
     assert data["layout"] == "padded"
     assert data["padding"].keys() == {"bytes", "flops", "cache_bytes_per_token", "length"}
-    assert "zeros in place of removed heads: 280 B of weights, +" in capsys.readouterr().out
+    assert "padding to the family's shapes: +280 B of weights, +" in capsys.readouterr().out
 
 
 def test_an_unknown_family_is_refused(bert, tmp_path, capsys):
