@@ -65,7 +65,7 @@ def run(options: Options, progress: Progress) -> Result:
 
 
 def _without_checksums(path: Path) -> Iterator[Path]:
-    """Yield model directories and checkpoints of which no content can be compared."""
+    """Yield model directories and checkpoints of which no content can be compared: no record is in or above them."""
     for folder in (file.parent for name in MARKERS for file in path.rglob(name)):
-        if not (folder / integrity.RECORD).is_file():
+        if not any((above / integrity.RECORD).is_file() for above in (folder, *folder.parents)):
             yield folder

@@ -8,11 +8,18 @@ from headjax.cli import main
 from headjax.core import integrity
 from tests.test_cli import error_of
 
+NAMES = (
+    "model/history.json",
+    "model/params/_CHECKPOINT_METADATA",
+    "model/params/d/x",
+    "checkpoints/1/_CHECKPOINT_METADATA",
+)
+
 
 @pytest.fixture
 def folder(tmp_path):
     """A workdir in small: a model directory and two checkpoints, the later of which has no record yet."""
-    for name in ("model/history.json", "model/params/d/x", "checkpoints/1/_CHECKPOINT_METADATA"):
+    for name in NAMES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"content of {name}")
     for name in ("model", "checkpoints/1"):
@@ -30,9 +37,8 @@ def verify(capsys, folder):
 def test_an_intact_folder(folder, capsys):
     code, found = verify(capsys, folder)
     assert code == 0
-    assert (found["files"], found["damaged"]) == (3, [])
-    names = ("model/history.json", "model/params/d/x", "checkpoints/1/_CHECKPOINT_METADATA")
-    assert found["bytes"] == sum(len(f"content of {name}") for name in names)
+    assert (found["files"], found["damaged"]) == (4, [])
+    assert found["bytes"] == sum(len(f"content of {name}") for name in NAMES)
     assert found["without_checksums"] == [str(folder / "checkpoints" / "2")]
 
 
@@ -47,7 +53,7 @@ def test_every_damaged_file_is_named(folder, capsys):
     }
     assert "differ from their checksum" in found["damaged"][1]["problem"]
     assert main(["verify", str(folder / "model")]) == 2
-    assert f"1 of 2 files damaged: {folder / 'model' / 'history.json'}" in capsys.readouterr().out
+    assert f"1 of 3 files damaged: {folder / 'model' / 'history.json'}" in capsys.readouterr().out
 
 
 def test_a_folder_without_records_is_not_called_intact(tmp_path, capsys):
