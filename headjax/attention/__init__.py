@@ -9,7 +9,7 @@ from headjax.attention.gated import Gated
 from headjax.attention.latent import Latent
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.operands import Attended, Dropout, Mask
-from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved
+from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.attention.shared_rotary import SharedRotary
 from headjax.attention.talking import Talking
 
@@ -36,6 +36,7 @@ __all__ = [
     "SharedRotary",
     "Talking",
     "Tucker",
+    "YarnScaling",
     "attend",
     "explain",
 ]

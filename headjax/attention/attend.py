@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -183,6 +184,10 @@ class Call(NamedTuple):
     positions: jax.Array | None = None
     probabilities: bool = False
     implementation: str = "auto"
+
+    def within(self, window: int) -> Call:
+        """Return the call with this window in its mask."""
+        return self._replace(mask=dataclasses.replace(self.mask or Mask(), window=window))
 
     def __call__(
         self,

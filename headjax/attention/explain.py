@@ -23,6 +23,7 @@ def explain(
     causal: bool = False,
     padding: bool = False,
     segments: bool = False,
+    window: int | None = None,
     bias: bool = False,
     dropout: float = 0.0,
     probabilities: bool = False,
@@ -37,7 +38,7 @@ def explain(
         attention: the formulation.
         query_length, key_length: lengths; None takes as many keys as queries.
         dtype: compute type.
-        causal, padding, segments: conditions of the mask.
+        causal, padding, segments, window: conditions of the mask.
         bias: whether a bias for each query and key is added, as relative positions are.
         dropout: rate of the dropout of probabilities.
         probabilities: whether the caller may read the probabilities.
@@ -60,6 +61,7 @@ def explain(
             keys=jnp.ones((1, keys), bool) if padding else None,
             query_segments=jnp.zeros((1, query_length), jnp.int32) if segments else None,
             key_segments=jnp.zeros((1, keys), jnp.int32) if segments else None,
+            window=window,
         )
         call = Call(
             mask=mask,

@@ -83,7 +83,9 @@ class Latent(Attention):
     @property
     def logit_scale(self) -> float:
         """Factor of the dot products."""
-        return default_scale(self.query_size) if self.scale is None else self.scale
+        if self.scale is not None:
+            return self.scale
+        return default_scale(self.query_size) * (1.0 if self.rotary is None else self.rotary.logit_factor)
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         heads, bias = self.num_heads, self.projection_bias

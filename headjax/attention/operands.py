@@ -25,6 +25,9 @@ class Mask:
         query_segments, key_segments: `[batch, query]`, `[batch, key]` integers; packed examples attend only within the
             same number.
         query_offset: position of the first query among the keys (scalar, or `[batch]`), for decoding with a cache.
+        window: |i + query_offset - j| < window, so that a causal query sees itself and the window - 1 keys before it.
+        query_positions, key_positions: `[batch or 1, query]`, `[batch or 1, key]` positions between which the window
+            measures distances where padding lies between tokens; None counts the indices i and j.
     """
 
     causal: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -32,14 +35,24 @@ class Mask:
     query_segments: jax.Array | None = None
     key_segments: jax.Array | None = None
     query_offset: jax.Array | None = None
+    window: int | None = dataclasses.field(default=None, metadata={"static": True})
+    query_positions: jax.Array | None = None
+    key_positions: jax.Array | None = None
 
     def array(self, query_length: int, key_length: int) -> jax.Array | None:
         """Return `[batch or 1, 1, query, key]` bool, True where attention is allowed; None when everything is."""
         allowed: jax.Array | None = None
-        if self.causal:
+        if self.causal or self.window is not None:
             offset = jnp.zeros((), jnp.int32) if self.query_offset is None else self.query_offset
-            position = jnp.reshape(offset, (-1, 1)) + jnp.arange(query_length)[None, :]
-            allowed = (jnp.arange(key_length)[None, None, :] <= position[:, :, None])[:, None]
+            query = jnp.reshape(offset, (-1, 1)) + jnp.arange(query_length)[None, :]
+            key = jnp.arange(key_length)[None, :]
+            if self.causal:
+                allowed = (key[:, None, :] <= query[:, :, None])[:, None]
+            if self.window is not None:
+                if self.query_positions is not None and self.key_positions is not None:
+                    query, key = self.query_positions, self.key_positions
+                near = (jnp.abs(query[:, :, None] - key[:, None, :]) < self.window)[:, None]
+                allowed = near if allowed is None else allowed & near
         if self.keys is not None:
             present = self.keys.astype(bool)[:, None, None, :]
             allowed = present if allowed is None else allowed & present

@@ -7,6 +7,7 @@ import math
 import jax
 
 from headjax.attention.attend import default_scale
+from headjax.attention.rotary import Rotary
 from headjax.core.tensors import Tensor, Tensors, Zeros
 
 
@@ -59,12 +60,15 @@ class HeadSizes:
     Attributes:
         head_dim: size of each query and key.
         value_dim: size of each value; None is `head_dim`.
-        scale: multiplies the dot products; None is 1 / sqrt(head_dim).
+        scale: multiplies the dot products; None is 1 / sqrt(head_dim), times the factor that the rotary scaling asks
+            for.
+        rotary: turns queries and keys by their positions, or None.
     """
 
     head_dim: int
     value_dim: int | None
     scale: float | None
+    rotary: Rotary | None = None
 
     @property
     def values(self) -> int:
@@ -74,4 +78,6 @@ class HeadSizes:
     @property
     def logit_scale(self) -> float:
         """Factor of the dot products."""
-        return default_scale(self.head_dim) if self.scale is None else self.scale
+        if self.scale is not None:
+            return self.scale
+        return default_scale(self.head_dim) * (1.0 if self.rotary is None else self.rotary.logit_factor)

@@ -19,8 +19,18 @@ class FrequencyScaling(Checked, abc.ABC):
     """Changes the rotation rates of a trained model so that it reads longer sequences."""
 
     @abc.abstractmethod
-    def __call__(self, rates: jax.Array) -> jax.Array:
-        """Return the scaled rates, `[pairs]` radians per position."""
+    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
+        """Return the scaled rates.
+
+        Args:
+            rates: `[pairs]` radians per position, base^(-2i / dim) for pair i of dim / 2.
+            base: the rotary embedding's base.
+        """
+
+    @property
+    def logit_factor(self) -> float:
+        """Factor of the logits that goes with the rates; an attention whose `scale` is None multiplies it in."""
+        return 1.0
 
 
 @kind("linear_scaling")
@@ -34,7 +44,7 @@ class LinearScaling(FrequencyScaling):
 
     factor: Positive
 
-    def __call__(self, rates: jax.Array) -> jax.Array:
+    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
         return rates / self.factor
 
 
@@ -63,11 +73,60 @@ class Llama3Scaling(FrequencyScaling):
             f"must be below high_frequency, got {self.low_frequency} and {self.high_frequency}",
         )
 
-    def __call__(self, rates: jax.Array) -> jax.Array:
+    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
         turns = self.original_length * rates / (2.0 * math.pi)
         kept = (turns - self.low_frequency) / (self.high_frequency - self.low_frequency)
         kept = jnp.clip(kept, 0.0, 1.0)
         return kept * rates + (1.0 - kept) * rates / self.factor
+
+
+@kind("yarn_scaling")
+@dataclasses.dataclass(frozen=True)
+class YarnScaling(FrequencyScaling):
+    """Slow rates divided by `factor`, fast ones kept, a ramp between, and sharper logits (YaRN, Peng et al. 2023).
+
+    Pair i makes n(i) = original_length * base^(-2i / dim) / (2 pi) turns within the original length. The ramp falls
+    evenly from the pair with n(i) = `fast`, whose rate is kept, to the pair with n(i) = `slow`, whose rate is divided.
+    Logits are multiplied by m^2 with m = 0.1 ln(factor) + 1 (section 3.4).
+
+    Attributes:
+        factor: divisor of the slow rates: the new length over the original one.
+        original_length: positions that the model was trained on before.
+        fast, slow: turns within `original_length` from which on a rate is kept, and up to which it is divided.
+        whole_pairs: whether the ramp begins and ends at whole pairs, the next ones outside.
+        attention_factor: m; None is 0.1 ln(factor) + 1, and 1 for a factor below 1.
+    """
+
+    factor: Positive
+    original_length: Size
+    fast: Positive = 32.0
+    slow: Positive = 1.0
+    whole_pairs: bool = True
+    attention_factor: Positive | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.slow < self.fast, "slow", f"must be below fast, got {self.slow} and {self.fast}")
+
+    @property
+    def logit_factor(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor**2
+        return (0.1 * math.log(max(self.factor, 1.0)) + 1.0) ** 2
+
+    def __call__(self, rates: jax.Array, base: float) -> jax.Array:
+        dim = 2 * rates.shape[0]
+        first, last = (self._pair(turns, base, dim) for turns in (self.fast, self.slow))
+        if self.whole_pairs:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, dim - 1)
+        ramp = (jnp.arange(dim // 2) - first) / (last - first if last != first else 0.001)
+        divided = jnp.clip(ramp, 0.0, 1.0)
+        return (1.0 - divided) * rates + divided * rates / self.factor
+
+    def _pair(self, turns: float, base: float, dim: int) -> float:
+        """Return the pair, a real number, that makes this many turns within the original length."""
+        return dim * math.log(self.original_length / (2.0 * math.pi * turns)) / (2.0 * math.log(base))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,12 +160,17 @@ class Rotary(Checked, abc.ABC):
         else:
             require(self.dim <= size, field, f"{field} is {size}, fewer than the rotary.dim of {self.dim}")
 
+    @property
+    def logit_factor(self) -> float:
+        """Factor of the logits that the scaling asks for."""
+        return 1.0 if self.scaling is None else self.scaling.logit_factor
+
     def angles(self, positions: jax.Array, size: int) -> jax.Array:
         """Convert `[batch or 1, length]` positions to `[batch or 1, length, dim / 2]` angles in radians, float32."""
         dim = size if self.dim is None else self.dim
         rates = jnp.exp(jnp.arange(0, dim, 2, dtype=jnp.float32) * (-math.log(self.base) / dim))
         if self.scaling is not None:
-            rates = self.scaling(rates)
+            rates = self.scaling(rates, self.base)
         return positions.astype(jnp.float32)[..., None] * rates[None, None]
 
     def __call__(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:

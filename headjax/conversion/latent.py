@@ -123,12 +123,12 @@ def _turned_grams(source: MultiHead | Grouped, site: Site) -> jax.Array:
     """
     query = _read(site)
     if isinstance(source, Grouped) and source.query_norm is not None:
-        query = query / _root_mean_square(query) * site.params["query_norm"]["scale"][None, None]
+        query = query / _root_mean_square(query) * source.query_norm.gain(site.params["query_norm"])[None, None]
     if isinstance(source, Grouped) and source.key_norm is not None:
         key = site.params["key"]
         key = key if site.moments is None else jnp.tensordot(_key_root(site.moments).root, key, 1)
         size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)
-        factor = site.params["key_norm"]["scale"][None, None] / size
+        factor = source.key_norm.gain(site.params["key_norm"])[None, None] / size
     else:
         factor = jnp.ones((1, 1, 1))
     grams = gram(jnp.swapaxes(query, 0, 1))

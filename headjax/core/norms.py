@@ -32,6 +32,14 @@ class Norm(Checked, abc.ABC):
     def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
         """The normalised `[..., width]`."""
 
+    def gain(self, params: Params) -> jax.Array:
+        """Return gamma `[width]`, the factor of each normalised feature."""
+        return params["scale"]
+
+    def scaled(self, params: Params, factor: jax.Array | float) -> Params:
+        """Return the parameters of a norm whose outputs are this one's times `factor`, a number or `[width]`."""
+        return {name: array * factor for name, array in params.items()}
+
 
 @kind("layer_norm")
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +70,28 @@ class RMSNorm(Norm):
         square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
         normal = (x * jax.lax.rsqrt(square + self.epsilon)).astype(inputs.dtype)
         return normal * _row(params["scale"], normal)
+
+
+@kind("offset_rms_norm")
+@dataclasses.dataclass(frozen=True)
+class OffsetRMSNorm(RMSNorm):
+    """(1 + w) * x / sqrt(mean(x^2) + epsilon), with a weight w that starts as zeros (Gemma).
+
+    The product is rounded to the inputs' type once, at its end.
+    """
+
+    def tensors(self, width: int) -> Tensors:
+        return {"scale": Tensor((width,), ("embed",), Zeros(), decay=False)}
+
+    def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
+        gain = {"scale": self.gain(params).astype(jnp.float32)}
+        return super().__call__(gain, inputs.astype(jnp.float32)).astype(inputs.dtype)
+
+    def gain(self, params: Params) -> jax.Array:
+        return 1.0 + params["scale"]
+
+    def scaled(self, params: Params, factor: jax.Array | float) -> Params:
+        return {"scale": self.gain(params) * factor - 1.0}
 
 
 def _row(vector: jax.Array, like: jax.Array) -> jax.Array:

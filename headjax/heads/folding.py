@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, require
+from headjax.core.norms import Norm
 from headjax.core.tensors import Params, Tensors, flatten
 from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer, PostNorm, ScaledPostNorm
@@ -43,10 +44,10 @@ def fold_shortcuts(model: Model) -> Model:
             raise ConfigError(f"{name}.layers: not all are scaled_post_norm; there is nothing to fold")
         layers = [_copy(layer) for layer in stack.unstack(params[name])]
         before = _embeddings_norm(config, name)
-        norms = [] if before is None else [dict(params[before]["norm"])]
+        norms = [] if before is None else [(_embeddings(config, name).norm, dict(params[before]["norm"]))]
         _fold(stack.layers, layers, norms, config.width)
         if before is not None:
-            params[before] = params[before] | {"norm": norms[0]}
+            params[before] = params[before] | {"norm": norms[0][1]}
         folded = [
             dataclasses.replace(layer, residual=PostNorm(residual.norm))
             for layer, residual in zip(stack.layers, residuals, strict=True)
@@ -63,7 +64,7 @@ def fold_shortcuts(model: Model) -> Model:
     return model.replace(config=config.replace_stacks(stacks), params=params, history=(*model.history, entry))
 
 
-def _fold(layers: tuple[Layer, ...], weights: list[Params], norms: list[Params], width: int) -> None:
+def _fold(layers: tuple[Layer, ...], weights: list[Params], norms: list[tuple[Norm, Params]], width: int) -> None:
     """Fold omega in place; `norms` starts with the normalisation before the first sub-layer, if there is one."""
     for number, (layer, params) in enumerate(zip(layers, weights, strict=True)):
         for slot in layer.residual_slots:
@@ -71,11 +72,11 @@ def _fold(layers: tuple[Layer, ...], weights: list[Params], norms: list[Params],
             if norms:
                 if not bool(jnp.all(omega != 0)):
                     raise ConfigError(f"layers[{number}].{slot}.shortcut: holds a zero, which cannot be folded away")
-                before, part = norms[-1], slot.removesuffix("_residual")
-                before |= {name: array * omega for name, array in before.items()}
+                (norm, before), part = norms[-1], slot.removesuffix("_residual")
+                before |= norm.scaled(before, omega)
                 params[part] = _divide_rows(_reading(layer, part, width), params[part], omega)
                 params[slot]["shortcut"] = jnp.ones_like(omega)
-            norms.append(params[slot]["norm"])
+            norms.append((cast(Norm, layer.residual.norm), params[slot]["norm"]))
 
 
 def _reading(layer: Layer, part: str, width: int) -> dict[str, tuple[int, ...]]:
@@ -122,8 +123,12 @@ def _copy(params: Params) -> Params:
 
 def _embeddings_norm(config: ModelConfig, stack: str) -> str | None:
     """Return the key of the embeddings whose normalisation gives the stack's input, or None."""
-    crossed = config.stacks()[stack].layers[0].cross_attention is not None
-    embeddings = getattr(config, "target_embeddings" if crossed else "embeddings", None)
+    embeddings = _embeddings(config, stack)
     if embeddings is None or embeddings.norm is None or embeddings.size is not None:
         return None
-    return "decoder_embeddings" if crossed else "embeddings"
+    return "decoder_embeddings" if config.stacks()[stack].crossed else "embeddings"
+
+
+def _embeddings(config: ModelConfig, stack: str) -> Any:
+    """Return the embeddings that a stack reads, or None."""
+    return getattr(config, "target_embeddings" if config.stacks()[stack].crossed else "embeddings", None)

@@ -80,6 +80,7 @@ class Family:
         config: the architecture as fields of the config, without the parts that differ between classes.
         rules: names of the base model's tensors, without `prefix`.
         prefix: Beginning of the names of the base model's tensors in the files of models with a task.
+        base: End of the name of the base model's class, which has no task.
         head_groups: head stacks whose head counts are one field of the config.
         copies: tensors that some files repeat. A pair counts for models that have the original and not the copy.
         ignored: patterns of whole names: tensors of older files that hold nothing learned.
@@ -100,6 +101,7 @@ class Family:
     rules: Rules
     head_groups: tuple[tuple[str, ...], ...]
     prefix: str = ""
+    base: str = "Model"
     copies: Copies = ()
     ignored: tuple[str, ...] = ()
     supported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
@@ -145,7 +147,7 @@ class Family:
 
     def is_base(self, class_name: str) -> bool:
         """Return whether the tensors of a class are named without `prefix`."""
-        return class_name == f"{self.class_prefix}Model"
+        return class_name == self.class_prefix + self.base
 
     def tensor_rules(self, config: ModelConfig) -> Rules:
         """Return the names of the tensors, as a model with a task has them."""

@@ -67,6 +67,10 @@ class Fields:
             raise CheckpointError(f"{file}: not a JSON object")
         return cls(data, file, tensors)
 
+    def having(self, data: Mapping[str, Any]) -> Fields:
+        """Return the config with these fields in place of its own."""
+        return Fields({**self.data, **data}, self.file, self.tensors)
+
     def error(self, name: str, message: str) -> ConfigError:
         """Return the error of a field."""
         return ConfigError(f"{self.file}: {name}: {message}")

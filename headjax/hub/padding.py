@@ -41,7 +41,7 @@ class PlainHeads:
             `output [heads, value_dim, width]`.
         biases: biases of `query`, `key`, `value` and `output`, where the layer has them.
         rotary, query_norm, key_norm: as in `Grouped`; the norms' weights are in `norms`.
-        norms: `query` and `key`, `[dim]` each.
+        norms: weights of the norms of `query` and `key`, `[dim]` each.
     """
 
     ids: tuple[int, ...]
@@ -224,7 +224,7 @@ def pad_heads(model: Model, family: Family) -> Model:
             plain[stack, layer] = plain_heads(attention, params)
         except InexpressibleError as error:
             raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
-    targets: dict[str, Attention] = {}
+    targets: dict[tuple[str, int], Attention] = {}
     for group in family.head_groups:
         layers = [entry for (stack, _), entry in plain.items() if stack in group]
         found = (attention for stack in group for attention in attentions.get(stack, ()))
@@ -241,14 +241,17 @@ def pad_heads(model: Model, family: Family) -> Model:
         target = family.standard(shape, like)
         if isinstance(target, Grouped):
             shape = shape._replace(kv_heads=_kv_heads(shape.num_heads, layers))
+        for stack in group:
+            turning = [family.standard(shape, own) for own in _alike(model, stack, like)]
             target = family.standard(shape, like)
-        targets |= dict.fromkeys(group, target)
+            targets |= {(stack, layer): _turned(target, other) for layer, other in enumerate(turning)}
 
     dtype = np.dtype(jnp.result_type(*flatten(model.params).values()))
 
     def fill(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         try:
-            return targets[stack], _fill(plain[stack, layer], targets[stack], width, dtype)
+            target = targets[stack, layer]
+            return target, _fill(plain[stack, layer], target, width, dtype)
         except InexpressibleError as error:
             raise InexpressibleError(f"{stack} layer {layer}: {error}") from None
 
@@ -258,6 +261,32 @@ def pad_heads(model: Model, family: Family) -> Model:
 def inside(attention: Attention) -> Attention:
     """Return the formulation inside one around it, which has its biases, its rotation and its norms."""
     return inside(attention.inner) if isinstance(attention, Wrapping) else attention
+
+
+def _turned(target: Attention, other: Attention) -> Attention:
+    """Return the target with the rotary positions and the scale of another one."""
+    if not isinstance(target, MultiHead | Grouped) or not isinstance(other, MultiHead | Grouped):
+        return target
+    return dataclasses.replace(target, rotary=other.rotary, scale=other.scale)
+
+
+def _alike(model: Model, head_stack: str, like: Attention) -> list[Attention]:
+    """Return for each layer the attention whose rotary positions its padded form has.
+
+    It is the layer's own where that is of the common kind. A layer that lost its heads resembles one with the same
+    window, and any other layer `like`.
+    """
+    attentions = [inside(attention) for attention in model.config.attentions().get(head_stack, ())]
+    layers = model.config.stacks()[HEAD_STACKS[head_stack][0]].layers if attentions else ()
+    own = [attention if type(attention) is type(like) else None for attention in attentions]
+    by_window: dict[int | None, Attention] = {}
+    for layer, attention in zip(layers, own, strict=True):
+        if attention is not None:
+            by_window.setdefault(layer.window, attention)
+    return [
+        attention or (by_window.get(layer.window, like) if isinstance(old, NoHeads) else like)
+        for layer, attention, old in zip(layers, own, attentions, strict=True)
+    ]
 
 
 def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> Params:
@@ -297,8 +326,13 @@ def _place(filled: dict[str, np.ndarray], plain: PlainHeads, target: MultiHead |
     output = plain.weights["output"]
     filled["output"][own, : output.shape[1]] = output
     factor = plain.scale / target.logit_scale
-    if factor != 1.0:
-        for name in ["query_norm/scale"] if "query" in plain.norms else ["query", "query_bias"]:
+    if factor != 1.0 and plain.query_norm is not None:
+        weight = filled["query_norm/scale"]
+        filled["query_norm/scale"] = np.asarray(
+            plain.query_norm.scaled({"scale": weight}, factor)["scale"], weight.dtype
+        )
+    elif factor != 1.0:
+        for name in ("query", "query_bias"):
             if name in filled:
                 filled[name] = (filled[name] * factor).astype(filled[name].dtype)
 

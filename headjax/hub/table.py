@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from headjax.core.errors import ConfigError, HeadjaxError
@@ -235,21 +235,31 @@ def record(kind: type, /, **parts: Any) -> Record:
 
 @dataclasses.dataclass(frozen=True)
 class Layers(Entry):
-    """Equal layers.
+    """Equal layers, or layers that differ in some fields.
 
     Attributes:
         count: their number.
-        layer: one of them; the first is written.
+        layer: one of them; of equal layers the first is written.
+        spread: `spread(fields, count)` returns the fields that each layer reads instead of the config's, as if all
+            layers were of its kind; None where layers are equal.
+        gather: returns the config's fields from those that each layer was written with.
     """
 
     count: Entry
     layer: Entry
+    spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
+    gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
 
     def read(self, fields: Fields) -> tuple[Any, ...]:
-        return (self.layer.read(fields),) * self.count.read(fields)
+        count = self.count.read(fields)
+        if self.spread is None:
+            return (self.layer.read(fields),) * count
+        return tuple(self.layer.read(fields.having(own)) for own in self.spread(fields, count))
 
     def write(self, value: Any, path: str) -> dict[str, Any]:
-        return self.count.write(len(value), path) | self.layer.write(value[0], f"{path}[0]")
+        layers = value[:1] if self.spread is None else value
+        written = [self.layer.write(layer, f"{path}[{number}]") for number, layer in enumerate(layers)]
+        return self.count.write(len(value), path) | dict(self.gather(written))
 
 
 @dataclasses.dataclass(frozen=True)

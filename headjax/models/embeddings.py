@@ -127,8 +127,8 @@ class NoPositions(Positions):
     """Nothing is added.
 
     Attributes:
-        max_length: longest sequence that the rest of the model supports (attention limited to a window is complete up
-            to the window's length); None is any.
+        max_length: longest sequence that the rest of the model supports, such as that of its rotary positions; None is
+            any.
     """
 
     max_length: Size | None = None
@@ -138,6 +138,9 @@ class NoPositions(Positions):
 
     def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
         return jnp.zeros((1, 1, width))
+
+    def ranges(self, name: str) -> dict[str, Range]:
+        return {} if self.max_length is None else {name: Range(self.max_length, "positions")}
 
     def check_length(self, length: int) -> None:
         if self.max_length is not None and length > self.max_length:

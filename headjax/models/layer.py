@@ -13,7 +13,7 @@ from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues, structure
 from headjax.attention.operands import Attended, Dropout
 from headjax.core.errors import DataError
-from headjax.core.fields import Checked, Positive, Rate
+from headjax.core.fields import Checked, Positive, Rate, Size
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Constant, Ones, Params, Tensor, Tensors, Zeros
@@ -112,6 +112,22 @@ class PreNorm(Normalised):
 
     def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
         return x + f(self.norm(params["norm"], x))
+
+
+@kind("sandwich_norm")
+@dataclasses.dataclass(frozen=True)
+class SandwichNorm(PreNorm):
+    """x + LN'(f(LN(x))) with a norm on both sides of f (Sandwich-LN, Ding et al. 2021; Gemma 2 and 3)."""
+
+    def tensors(self, width: int) -> Tensors:
+        return super().tensors(width) | {"after": self.norm.tensors(width)}
+
+    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
+        return x + self.norm(params["after"], f(self.norm(params["norm"], x)))
+
+    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
+        """Return (0, 1): the norm behind f reads f alone."""
+        return 0.0, 1.0
 
 
 @kind("scaled_pre_norm")
@@ -246,6 +262,7 @@ class Layer(Checked):
         dropout: rate on each sub-layer's output.
         attention_dropout: rate on attention probabilities.
         feed_forward_dropout: rate on the inner feed-forward activations.
+        window: self-attention sees only keys at a distance below this, before and after (sliding window); None is any.
         stochastic_depth: rate at which an example skips a sub-layer of the stack's last layer in training; rates grow
             evenly from 0 at the first layer (Huang et al. 2016; DeiT).
     """
@@ -258,6 +275,7 @@ class Layer(Checked):
     attention_dropout: Rate = 0.0
     feed_forward_dropout: Rate = 0.0
     stochastic_depth: Rate = 0.0
+    window: Size | None = None
 
     @property
     def residual_slots(self) -> tuple[str, ...]:
@@ -310,7 +328,8 @@ class Layer(Checked):
             outputs = self.feed_forward(params["feed_forward"], inputs, inner)
             return self._dropped(outputs, call, 5)
 
-        x = self.residual(params["attention_residual"], x, sublayer_of("attention", self.attention, call.attention, 0))
+        near = call.attention if self.window is None else call.attention.within(self.window)
+        x = self.residual(params["attention_residual"], x, sublayer_of("attention", self.attention, near, 0))
         if self.cross_attention is not None:
             cross = sublayer_of("cross_attention", self.cross_attention, call.cross_attention, 2)
             x = self.residual(params["cross_attention_residual"], x, cross)

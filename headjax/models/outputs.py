@@ -11,7 +11,7 @@ import optax
 
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
-from headjax.core.fields import Checked, Rate
+from headjax.core.fields import Checked, Positive, Rate
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros
 from headjax.models.sublayers import ACTIVATIONS, ActivationName
@@ -40,10 +40,12 @@ class Tied(TokenLogits):
     Attributes:
         bias: whether there is one bias per token.
         scale_by_width: whether scale is 1 / sqrt(width) (T5) and not 1.
+        softcap: c of the logits c * tanh(logits / c) that come of these (Gemma); None leaves them.
     """
 
     bias: bool = False
     scale_by_width: bool = False
+    softcap: Positive | None = None
 
     def tensors(self, width: int, vocab_size: int) -> Tensors:
         return {"bias": Tensor((vocab_size,), ("vocabulary",), Zeros(), decay=False)} if self.bias else {}
@@ -51,7 +53,7 @@ class Tied(TokenLogits):
     def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
         if self.scale_by_width:
             hidden = hidden * jnp.asarray(hidden.shape[-1] ** -0.5, hidden.dtype)
-        return into_heads(hidden, embedding.T, params.get("bias")).astype(jnp.float32)
+        return _capped(into_heads(hidden, embedding.T, params.get("bias")).astype(jnp.float32), self.softcap)
 
 
 @kind("untied")
@@ -61,9 +63,11 @@ class Untied(TokenLogits):
 
     Attributes:
         bias: whether there is one bias per token.
+        softcap: as in `Tied`.
     """
 
     bias: bool = False
+    softcap: Positive | None = None
 
     def tensors(self, width: int, vocab_size: int) -> Tensors:
         tensors = {"kernel": Tensor((width, vocab_size), ("embed", "vocabulary"))}
@@ -72,7 +76,11 @@ class Untied(TokenLogits):
         return tensors
 
     def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
-        return into_heads(hidden, params["kernel"], params.get("bias")).astype(jnp.float32)
+        return _capped(into_heads(hidden, params["kernel"], params.get("bias")).astype(jnp.float32), self.softcap)
+
+
+def _capped(logits: jax.Array, cap: float | None) -> jax.Array:
+    return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:

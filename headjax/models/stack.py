@@ -119,6 +119,7 @@ class Stack(Checked):
         else:
             offset = jnp.asarray(cache.used)
             seen, mask = cache.positions, Mask(causal=True, keys=cache.present, query_offset=offset)
+        mask = dataclasses.replace(mask, query_positions=positions, key_positions=seen)
         call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
         if self.position_bias is not None:
             call = self._biased(self.position_bias(params["position_bias"], positions, seen), call)

@@ -51,6 +51,23 @@ def test_segments_of_queries_and_keys_may_differ():
     assert np.asarray(mask.array(2, 3))[0, 0].tolist() == [[False, True, True], [True, False, False]]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_hides_keys_that_are_far(causal):
+    allowed = np.asarray(Mask(causal=causal, window=2, query_offset=jnp.asarray([0, 3])).array(3, 6))
+    for b, start in enumerate([0, 3]):
+        for i in range(3):
+            for j in range(6):
+                assert allowed[b, 0, i, j] == (abs(i + start - j) < 2 and (j <= i + start or not causal))
+
+
+def test_a_window_measures_distances_between_positions_where_they_are_given():
+    """Padding between two tokens takes an index and no position."""
+    positions = jnp.asarray([[0, 0, 1, 2]])
+    mask = Mask(causal=True, window=2, query_positions=positions, key_positions=positions)
+    rows = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1]]
+    assert np.asarray(mask.array(4, 4))[0, 0].astype(int).tolist() == rows
+
+
 def test_passes_through_jit_with_causality_static():
     mask = Mask(causal=True, keys=jnp.ones((1, 3), bool))
     leaves, structure = jax.tree.flatten(mask)

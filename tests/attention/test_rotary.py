@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.attention import Call, Mask, MultiHead
-from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, RotaryInterleaved
+from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.core.errors import ConfigError
 from tests.attention.formulations import SUMS, random_inputs, random_params
 from tests.closeness import assert_close
@@ -69,12 +70,30 @@ def test_shifted_positions_leave_the_layer_unchanged_and_stretched_ones_do_not()
 
 def test_scalings():
     rates = jnp.asarray([1.0, 1e-2, 1e-4, 1e-6])
-    assert_close(LinearScaling(4.0)(rates), rates / 4.0, sums=1)
-    scaled = np.asarray(Llama3Scaling()(rates)) / np.asarray(rates)
+    assert_close(LinearScaling(4.0)(rates, 1e8), rates / 4.0, sums=1)
+    scaled = np.asarray(Llama3Scaling()(rates, 1e8)) / np.asarray(rates)
     # 8192 positions turn these 1304, 13, 0.13 and 0.0013 times; below once is slow, above 4 times fast.
     assert_close(scaled, [1.0, 1.0, 1 / 8, 1 / 8], sums=1)
-    between = Llama3Scaling()(jnp.asarray([2.5 * 2 * np.pi / 8192]))
+    between = Llama3Scaling()(jnp.asarray([2.5 * 2 * np.pi / 8192]), 1e8)
     assert_close(between * 8192 / (2 * np.pi), [(2.5 + 2.5 / 8) / 2], sums=4)
+
+
+def test_yarn_keeps_fast_rates_divides_slow_ones_and_sharpens_logits():
+    base, dim = 1e4, 16
+    rates = base ** (-np.arange(0, dim, 2) / dim)
+    # 512 positions turn pair i 81.5 * 10^(-i / 2) times: 32 times at 0.8, once at 3.8, and 0 and 4 are around them.
+    scaling = YarnScaling(factor=4.0, original_length=512)
+    expected = [1.0, *(1 - 0.75 * i / 4 for i in (1, 2, 3)), *[0.25] * 4]
+    assert_close(np.asarray(scaling(jnp.asarray(rates, jnp.float32), base)) / rates, expected, sums=4)
+    begin, end = (2 * np.log10(512 / (2 * np.pi * turns)) for turns in (32, 1))
+    exact = YarnScaling(factor=4.0, original_length=512, whole_pairs=False)
+    ramp = np.clip((np.arange(dim // 2) - begin) / (end - begin), 0.0, 1.0)
+    assert_close(np.asarray(exact(jnp.asarray(rates, jnp.float32), base)) / rates, 1 - 0.75 * ramp, sums=4)
+    attention = MultiHead(num_heads=1, head_dim=dim, rotary=RotaryHalves(scaling=scaling))
+    assert attention.logit_scale == pytest.approx((0.1 * np.log(4.0) + 1) ** 2 / 4.0)
+    assert dataclasses.replace(attention, scale=0.5).logit_scale == 0.5
+    with pytest.raises(ConfigError, match=r"slow: must be below fast, got 32\.0 and 32\.0"):
+        YarnScaling(factor=4.0, original_length=512, slow=32.0)
 
 
 def test_impossible_sizes_are_refused_with_both_fields():

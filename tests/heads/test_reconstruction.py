@@ -9,6 +9,7 @@ import pytest
 
 from headjax.attention import Gated, Grouped
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal
 from headjax.heads import layer_sums
 from headjax.heads.head_id import HeadId
@@ -18,7 +19,15 @@ from headjax.heads.surgery import map_attention
 from headjax.heads.units import count_units, map_feed_forward, prune_units
 from headjax.models.encoder import Albert
 from headjax.models.encoder_decoder import T5
-from headjax.models.layer import ConstantPostNorm, PostNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
+from headjax.models.layer import (
+    ConstantPostNorm,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+    ScaledNoNorm,
+    ScaledPostNorm,
+    ScaledPreNorm,
+)
 from headjax.models.sublayers import Dense
 from tests import tiny
 from tests.closeness import assert_close
@@ -47,8 +56,9 @@ def twinned(model):
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_the_kept_heads_can_write_is_restored(model):
-    whole = twinned(model)
+@pytest.mark.parametrize("residual", [PreNorm(), SandwichNorm()], ids=kind_of)
+def test_what_the_kept_heads_can_write_is_restored(residual):
+    whole = twinned(tiny.model(tiny.decoder_config(*[tiny.layer(residual=residual)] * 3)))
     found = reconstruct(whole, BATCHES, ["decoder/0/3"], ridges=(1e-7,))
     assert found.layers[0].kept
     assert found.layers[0].held_out < 1e-4

@@ -46,6 +46,7 @@ LLAMA = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 4,
+    "max_position_embeddings": 2048,
 }
 T5 = {
     "model_type": "t5",
@@ -80,6 +81,21 @@ CONFIGS = {
     "mistral": LLAMA | {"model_type": "mistral", "sliding_window": 6},
     "qwen2": LLAMA | {"model_type": "qwen2"},
     "qwen3": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
+    "smollm3": LLAMA | {"model_type": "smollm3", "no_rope_layers": [1, 0]},
+    "gemma3_text": {
+        "model_type": "gemma3_text",
+        "vocab_size": 20,
+        "hidden_size": 8,
+        "intermediate_size": 12,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 4,
+        "query_pre_attn_scalar": 16,
+        "max_position_embeddings": 2048,
+        "sliding_window": 4,
+        "sliding_window_pattern": 2,
+    },
     "bart": {
         "model_type": "bart",
         "vocab_size": 20,

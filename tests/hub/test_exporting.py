@@ -120,7 +120,8 @@ def test_example_batches_fit_the_model(name):
 
 def test_lengths():
     bert, llama = model_of(BERT), model_of(LLAMA)
-    assert (longest(bert), longest(llama), longest(model_of(CONFIGS["vit"]))) == (10, None, None)
+    assert (longest(bert), longest(llama), longest(model_of(CONFIGS["vit"]))) == (10, 2048, None)
+    assert longest(model_of(LLAMA | {"max_position_embeddings": None})) is None
     assert example_batch(bert)["input_ids"].shape == (2, 10)
     assert example_batch(llama)["input_ids"].shape == (2, LENGTH)
     assert example_batch(llama, 6)["input_ids"].shape == (2, 6)

@@ -7,6 +7,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from headjax.heads.groups import uniform_steps
 from headjax.heads.ordering import flat, random_order
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
+from headjax.models import Options
 from headjax.models.generation import generate
 from tests import tiny
 from tests.closeness import assert_close
@@ -46,6 +49,10 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+WINDOW = {"use_sliding_window": True, "sliding_window": 4}
+TYPES = ["sliding_attention", "full_attention"]
+GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 24, "sliding_window": 4, "sliding_window_pattern": 2}
 BART = {
     "vocab_size": 50,
     "d_model": 16,
@@ -99,9 +106,32 @@ CASES = {
     | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "rope_parameters": SCALED},
     "LlamaForCausalLM linear": SIZES
     | {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+    "LlamaForCausalLM yarn": SIZES | {"head_dim": 8, "rope_parameters": YARN},
+    "LlamaForCausalLM yarn, cut between pairs": SIZES
+    | {"head_dim": 8, "rope_parameters": YARN | {"beta_fast": 2.0, "truncate": False, "attention_factor": 1.3}},
     "MistralForCausalLM": GROUPED,
+    "MistralForCausalLM window": GROUPED | {"sliding_window": 4},
     "Qwen2ForCausalLM": GROUPED,
+    "Qwen2ForCausalLM windows": GROUPED | WINDOW | {"max_window_layers": 1},
     "Qwen3ForCausalLM": GROUPED | {"head_dim": 8, "tie_word_embeddings": True},
+    "Qwen3ForCausalLM windows": GROUPED | WINDOW | {"head_dim": 6, "attention_bias": True, "layer_types": TYPES},
+    "SmolLM3ForCausalLM": GROUPED | {"no_rope_layers": [1, 0], "pad_token_id": 0},
+    "SmolLM3ForCausalLM windows": GROUPED
+    | WINDOW
+    | {"no_rope_layer_interval": 2, "pad_token_id": 0, "attention_bias": True, "mlp_bias": True},
+    "Gemma3ForCausalLM": GEMMA,
+    "Gemma3ForCausalLM capped, scaled": GEMMA
+    | {
+        "final_logit_softcapping": 0.5,
+        "layer_types": TYPES[::-1],
+        "tie_word_embeddings": False,
+        "attention_bias": True,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
+        },
+    },
+    "Gemma3TextModel": GEMMA,
     "BartForConditionalGeneration": BART,
     "BartModel": BART | {"scale_embedding": True},
     "MarianMTModel": MARIAN | {"scale_embedding": True, "activation_function": "swish"},
@@ -252,6 +282,9 @@ PRUNED = [
     "GPT2LMHeadModel",
     "LlamaForCausalLM",
     "Qwen3ForCausalLM",
+    "Qwen3ForCausalLM windows",
+    "SmolLM3ForCausalLM",
+    "Gemma3ForCausalLM",
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",
     "ViTForImageClassification",
@@ -293,6 +326,46 @@ def test_transformers_4_loads_pruned_heads(case, tmp_path):
     to_huggingface(smaller, tmp_path / "ours", "pruned_heads")
     inputs = batch(theirs.config)
     assert_same(smaller(inputs), outputs(loaded(type(theirs), tmp_path / "ours"), inputs), inputs)
+
+
+DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHeadModel"]
+
+
+@pytest.mark.parametrize("case", DECODERS, indirect=True)
+def test_with_and_without_a_cache_behind_left_padding(case):
+    """A prompt and then token by token, as far as three windows: the logits of each step, and of one forward."""
+    import torch
+
+    theirs, folder = case
+    model = from_huggingface(folder)
+    config, options = model.config, Options()
+    ids = np.random.default_rng(0).integers(3, theirs.config.vocab_size - 1, (2, 14))
+    mask = np.ones_like(ids)
+    mask[1, :3] = 0
+    seen = mask == 1
+    # Positions of their own: without them, learned ones would count padding there.
+    positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    whole = outputs(theirs, inputs)["logits"]
+    assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
+
+    decode = jax.jit(lambda *state: config.decode(model.params, *state, options))
+    state = config.prompt(model.params, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, options, 8).state
+    past = None
+    for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
+        logits, state = decode(jnp.asarray(ids[:, start:stop]), jnp.asarray(seen[:, start:stop]), state)
+        with torch.no_grad():
+            found = theirs(
+                input_ids=torch.from_numpy(ids[:, start:stop]),
+                attention_mask=torch.from_numpy(mask[:, :stop]),
+                position_ids=torch.from_numpy(positions[:, start:stop]),
+                past_key_values=past,
+                use_cache=True,
+            )
+        past = found.past_key_values
+        here = seen[:, start:stop]
+        assert_close(np.asarray(logits)[here], found.logits.numpy()[here], sums=tiny.SUMS)
+        assert_close(np.asarray(logits)[here], whole[:, start:stop][here], sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("case", ["LlamaForCausalLM", "Qwen2ForCausalLM"], indirect=True)

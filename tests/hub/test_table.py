@@ -126,6 +126,20 @@ def test_choices():
         entry.write(3, "a.b")
 
 
+def test_layers_that_differ_read_fields_of_their_own():
+    def spread(read, count):
+        return [{"lower": rate} for rate in read.data["rates"][:count]]
+
+    def gather(written):
+        return {"rates": [layer["lower"] for layer in written]}
+
+    entry = Layers(size("n"), record(Inner, rate=number("lower"), kind=text("kind")), spread, gather)
+    layers = entry.read(fields(n=2, rates=[0.25, 0.5], kind="b", lower=0.0))
+    assert layers == (Inner(0.25, "b"), Inner(0.5, "b"))
+    assert entry.write(layers, "") == {"n": 2, "rates": [0.25, 0.5]}
+    assert refused(entry, n=1, rates=[2.0], kind="b") == "dir/config.json: lower: must be below 1, got 2.0"
+
+
 def test_a_choice_between_constants():
     entry = Choice(flag("b"), {True: record(Inner, rate=RATE, kind="b"), False: record(Inner, rate=RATE, kind="a")})
     for value in (Inner(0.5, "a"), Inner(0.5, "b")):

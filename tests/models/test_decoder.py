@@ -94,6 +94,22 @@ def test_causality_and_padding_by_gradient(mixed):
     np.testing.assert_array_equal(depends[1], causal & (present[1][None] | np.eye(LENGTH, dtype=bool)))
 
 
+def test_a_token_outside_the_window_has_no_gradient():
+    """One layer reaches window - 1 tokens back, a second layer as far again."""
+    for layers, reach in ((1, 2), (2, 4)):
+        config = tiny.decoder_config(*[tiny.layer(window=3)] * layers)
+        depends = np.asarray(position_gradients(config, tiny.model(config).params, tiny.tokens(BATCH, LENGTH)))
+        distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None, :]
+        seen = (distance >= 0) & (distance <= reach)
+        assert (depends[:, ~seen] == 0.0).all()
+        assert (depends[:, seen] > 1e-6).all()
+
+
+def test_layers_of_other_windows_are_other_groups():
+    config = tiny.decoder_config(*[tiny.layer(window=3)] * 2, tiny.layer())
+    assert list(config.decoder.tensors(tiny.WIDTH, tiny.WIDTH)) == ["layers_0_1", "layers_2_2", "final_norm"]
+
+
 def test_the_last_padding_changes_neither_loss_nor_gradient(mixed):
     """An example padded at its end has the loss and the gradient of the shorter example."""
     short = tiny.tokens(BATCH, 7)

@@ -43,10 +43,14 @@ def continued(model, tokens, count):
     return tokens[-count:], total
 
 
-def test_greedy_is_a_forward_per_token(decoder):
-    generated = generate(decoder, PROMPTS, max_new_tokens=4)
+@pytest.mark.parametrize("window", [None, 3])
+def test_greedy_is_a_forward_per_token(decoder, window):
+    """Windows measure distances between tokens: the padding behind a prompt is not between them."""
+    layers = (tiny.layer(window=window), tiny.layer())
+    model = decoder if window is None else tiny.model(tiny.decoder_config(*layers))
+    generated = generate(model, PROMPTS, max_new_tokens=4)
     for row, prompt in enumerate(([5, 6, 7, 8, 9], [11, 12, 13])):
-        tokens, total = continued(decoder, prompt, 4)
+        tokens, total = continued(model, prompt, 4)
         np.testing.assert_array_equal(generated.tokens[row], tokens)
         assert_close(generated.log_probability[row], total, sums=tiny.SUMS)
     np.testing.assert_array_equal(generated.lengths, [4, 4])

@@ -11,9 +11,10 @@ import pytest
 
 from headjax.attention.attend import Call
 from headjax.core.errors import ConfigError
+from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal, initialize
 from headjax.models import Compute, Options
-from headjax.models.layer import LayerCall, PreNorm
+from headjax.models.layer import LayerCall, PreNorm, SandwichNorm
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -75,3 +76,15 @@ def test_a_scan_skips_what_single_layers_skip():
 def test_a_rate_is_below_one():
     with pytest.raises(ConfigError, match="stochastic_depth"):
         tiny.layer(stochastic_depth=1.0)
+
+
+def test_a_sandwich_norm_normalises_before_and_after_the_sub_layer():
+    residual = SandwichNorm(RMSNorm(1e-3))
+    params = {name: {"scale": jnp.full(tiny.WIDTH, size)} for name, size in (("norm", 2.0), ("after", 3.0))}
+    assert residual.tensors(tiny.WIDTH).keys() == params.keys()
+    x = jax.random.normal(jax.random.key(1), (2, 3, tiny.WIDTH))
+
+    def normal(y):
+        return y / jnp.sqrt(jnp.square(y).mean(axis=-1, keepdims=True) + 1e-3)
+
+    assert_close(residual(params, x, jnp.sin), x + 3.0 * normal(jnp.sin(2.0 * normal(x))), sums=tiny.WIDTH)

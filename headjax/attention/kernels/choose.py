@@ -34,7 +34,7 @@ class CallFacts(NamedTuple):
         queries, keys: lengths.
         heads, key_heads, value_heads: numbers of heads.
         qk_dim, value_dim: sizes of each query or key, and value.
-        masks: names of the mask's conditions: `causal`, `keys`, `segments`, `offset`.
+        masks: names of the mask's conditions: `causal`, `keys`, `segments`, `offset`, `window`, `positions`.
         bias: kind of the bias that is added.
         dropout: whether probabilities are dropped.
         mixing: whether heads share one query, which each mixes (collaborative attention).
@@ -92,9 +92,11 @@ def mask_conditions(mask: Mask | None) -> frozenset[str]:
         return frozenset()
     held = {
         "causal": mask.causal,
-        "offset": mask.causal and mask.query_offset is not None,
+        "offset": (mask.causal or mask.window is not None) and mask.query_offset is not None,
         "keys": mask.keys is not None,
         "segments": mask.query_segments is not None and mask.key_segments is not None,
+        "window": mask.window is not None,
+        "positions": mask.window is not None and mask.query_positions is not None and mask.key_positions is not None,
     }
     return frozenset(name for name, is_held in held.items() if is_held)
 
@@ -105,7 +107,7 @@ def _bias_kind(bias: jax.Array | None) -> BiasKind:
     return "keys" if bias.shape[2] == 1 else "full"
 
 
-ALL_MASKS = frozenset({"causal", "offset", "keys", "segments"})
+ALL_MASKS = frozenset({"causal", "offset", "keys", "segments", "window", "positions"})
 
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -237,7 +239,7 @@ KERNELS: dict[str, Kernel] = {
         Capabilities(
             platforms=("tpu",),
             dtypes=("float32", "bfloat16"),
-            masks=frozenset({"causal", "keys", "segments"}),
+            masks=frozenset({"causal", "keys", "segments", "window"}),
             biases=("none",),
             length_multiple=BLOCK,
             bfloat16_generation=4,
@@ -250,7 +252,7 @@ KERNELS: dict[str, Kernel] = {
         Capabilities(
             platforms=("tpu", "cpu"),
             dtypes=("float32", "bfloat16"),
-            masks=frozenset({"causal", "keys", "segments"}),
+            masks=frozenset({"causal", "keys", "segments", "window"}),
             biases=("none", "keys"),
             needs_mixing=True,
             kv_heads="shared",

@@ -51,11 +51,13 @@ class Blocking(NamedTuple):
         side: length of a block, in queries and in keys.
         causal: whether keys after the query are forbidden; blocks of such keys alone are skipped.
         interpret: whether Pallas interprets the kernel instead of compiling it.
+        window: distance from which on keys are forbidden, blocks of such keys alone skipped; None forbids none.
     """
 
     side: int
     causal: bool
     interpret: bool
+    window: int | None = None
 
 
 class _Tile(NamedTuple):
@@ -233,11 +235,13 @@ def _logits(
 def _allowed(blocking: Blocking, tile: _Tile, query_block: jax.Array, key_block: jax.Array) -> jax.Array:
     """Return the pairs of a block that may attend, `[query, key]` bool."""
     allowed = _column(tile.query_segments[0], blocking.side) == tile.key_segments[0]
-    if not blocking.causal:
-        return allowed
     rows = query_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 0)
     columns = key_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 1)
-    return allowed & (columns <= rows)
+    if blocking.causal:
+        allowed &= columns <= rows
+    if blocking.window is not None:
+        allowed &= jnp.abs(rows - columns) < blocking.window
+    return allowed
 
 
 def _slopes(
@@ -263,8 +267,13 @@ def _row(column: jax.Array, side: int) -> jax.Array:
 
 
 def _is_visible(blocking: Blocking, query_block: jax.Array, key_block: jax.Array) -> Any:
-    """Whether any pair of the block may attend, as far as causality says."""
-    return key_block <= query_block if blocking.causal else True
+    """Whether any pair of the block may attend, as far as causality and the window say."""
+    visible: Any = key_block <= query_block if blocking.causal else True
+    if blocking.window is None:
+        return visible
+    # The nearest query and key of two blocks are (blocks - 1) * side + 1 apart.
+    apart = (jnp.abs(query_block - key_block) - 1) * blocking.side + 1
+    return visible & (apart < blocking.window)
 
 
 def _dot(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:

@@ -48,13 +48,14 @@ def collaborative_attention(operands: Operands, block: int | None = None, interp
     keys = key.shape[1]
     side = block or (2 * BLOCK if min(queries, keys) >= 8 * BLOCK else BLOCK)
     long_queries, long_keys = round_up(queries, side), round_up(keys, side)
-    of_queries, of_keys = segment_ids(mask or Mask(), batch, queries, keys)
+    mask = mask or Mask()
+    of_queries, of_keys = segment_ids(mask, batch, queries, keys)
     # Keys appended to fill the last block are padding; appended queries are computed and cut off.
     present = jnp.arange(long_keys)[None, :] < keys
     of_keys = jnp.where(present, pad_axis(of_keys, 1, long_keys), -1)
     key_bias = jnp.zeros((batch, mixing.shape[0], 1, keys), jnp.float32) if bias is None else bias.astype(jnp.float32)
     key_bias = jnp.broadcast_to(key_bias, (batch, mixing.shape[0], 1, keys))
-    blocking = blocks.Blocking(side=side, causal=mask is not None and mask.causal, interpret=interpret)
+    blocking = blocks.Blocking(side=side, causal=mask.causal, interpret=interpret, window=mask.window)
     context = _context(
         blocking,
         Inputs(

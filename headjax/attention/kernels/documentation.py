@@ -95,10 +95,11 @@ def _kernels() -> list[str]:
         "limits",
     ]
     notes = [
-        "Masks: `causal`; `keys` (padding); `segments` (packed examples); `offset` (decoding with a cache). A bias on",
-        "`keys` is the same for every query (content bias); a `full` one is any (relative positions). Padding sizes",
-        "with zeros and repeating heads are exact and cost memory. Where a query may see no key at all, `einsum` and",
-        "`xla` give the average of all values, the Pallas kernels that of some.",
+        "Masks: `causal`; `keys` (padding); `segments` (packed examples); `offset` (decoding with a cache); `window`",
+        "(sliding windows), whose distances may be between `positions` (decoding past padding). A bias on `keys` is",
+        "the same for every query (content bias); a `full` one is any (relative positions). Padding sizes with zeros",
+        "and repeating heads are exact and cost memory. Where a query may see no key at all, `einsum` and `xla` give",
+        "the average of all values, the Pallas kernels that of some.",
     ]
     return [*lines, "", *_table(head, rows), "", *notes, ""]
 

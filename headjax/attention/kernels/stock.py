@@ -147,7 +147,12 @@ def splash_attention(operands: Operands, interpret: bool = False) -> Attended:
     query, mask = operands.query, operands.mask
     batch, queries, heads, _ = query.shape
     shape = (queries, key.shape[1])
-    visible = masks.CausalMask(shape) if mask is not None and mask.causal else masks.FullMask(shape)
+    visible: Any = masks.FullMask(shape)
+    if mask is not None and mask.window is not None:
+        reach = mask.window - 1
+        visible = masks.LocalMask(shape, (reach, 0 if mask.causal else reach), offset=0)
+    elif mask is not None and mask.causal:
+        visible = masks.CausalMask(shape)
     kernel = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([visible] * heads), block_sizes=_block_sizes(splash, *shape), interpret=interpret
     )

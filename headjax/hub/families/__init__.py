@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from headjax.hub.families.bart import BART, MARIAN
 from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from headjax.hub.families.gemma import GEMMA3_TEXT
 from headjax.hub.families.gpt2 import GPT2
-from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from headjax.hub.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3
 from headjax.hub.families.t5 import MT5, T5
 from headjax.hub.families.vit import DEIT, VIT
 from headjax.hub.family import Family
@@ -22,6 +23,8 @@ FAMILIES: tuple[Family, ...] = (
     MISTRAL,
     QWEN2,
     QWEN3,
+    SMOLLM3,
+    GEMMA3_TEXT,
     BART,
     MARIAN,
     T5,

@@ -1,23 +1,23 @@
-"""Llama, Mistral, Qwen2 and Qwen3: grouped heads, rotary positions, gated feed-forward layers."""
+"""Llama, Mistral, Qwen2, Qwen3 and SmolLM3: grouped heads, rotary positions, gated feed-forward layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import Grouped, MultiHead
-from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal
+from headjax.hub.families.layer_types import window, windows_from, windows_to
+from headjax.hub.families.rotary import POSITIONS, rotary
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, Transposed, one, projection, under
 from headjax.hub.table import (
     Choice,
-    Custom,
     Entry,
-    Fixed,
+    Field,
     Layers,
     Optional,
     Record,
@@ -27,7 +27,6 @@ from headjax.hub.table import (
     number,
     record,
     size,
-    text,
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions
@@ -36,46 +35,7 @@ from headjax.models.outputs import Tied, Untied
 from headjax.models.stack import Stack
 from headjax.models.sublayers import GatedDense
 
-_SCALING = Choice(
-    text("rope_type", text("type", "default")),
-    {
-        "default": Fixed(None),
-        "linear": record(LinearScaling, factor=number("factor")),
-        "llama3": record(
-            Llama3Scaling,
-            factor=number("factor"),
-            low_frequency=number("low_freq_factor"),
-            high_frequency=number("high_freq_factor"),
-            original_length=size("original_max_position_embeddings"),
-        ),
-    },
-)
-_ROPE = record(RotaryHalves, base=number("rope_theta"), scaling=_SCALING)
-
-
-def _read_rotary(fields: Fields) -> RotaryHalves:
-    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` of transformers 4."""
-    parameters = dict(fields.group("rope_parameters") or fields.group("rope_scaling"))
-    parameters.setdefault("rope_theta", fields.number("rope_theta", 10000.0))
-    rope = Fields(parameters, f"{fields.file}: rope_parameters")
-    rope.only("partial_rotary_factor", [1.0], 1.0)
-    rotary: RotaryHalves = _ROPE.read(rope)
-    return rotary
-
-
-def _write_rotary(rotary: Any) -> Mapping[str, Any]:
-    """Write the fields of both generations of transformers."""
-    parameters = _ROPE.write(rotary, "rotary")
-    scaling = {name: value for name, value in parameters.items() if name != "rope_theta"}
-    return {
-        "rope_theta": rotary.base,
-        "rope_scaling": None if rotary.scaling is None else scaling,
-        "rope_parameters": parameters,
-    }
-
-
 _WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
-_TIED = flag("tie_word_embeddings", False)
 _NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))
 
 
@@ -84,8 +44,11 @@ def _config(
     projection_bias: Entry | bool,
     output_bias: Entry | bool,
     feed_forward_bias: Entry | bool = False,
-    longest: Entry | None = None,
+    rotary_positions: Entry = rotary(),
+    head_dim: Field | None = None,
     head_norm: Record | None = None,
+    layer_window: Entry | None = None,
+    layers: Callable[[Entry, Entry], Layers] = Layers,
 ) -> Record:
     """Return the table of a decoder.
 
@@ -93,17 +56,20 @@ def _config(
         projection_bias: whether queries, keys and values have biases.
         output_bias: whether the attention's output has a bias.
         feed_forward_bias: whether the feed-forward layers have biases.
-        longest: number of tokens up to which attention sees everything before it; None is any number.
+        rotary_positions: positions of a layer.
+        head_dim: size of the heads; None is the width shared out where the config does not say.
         head_norm: normalisation of each head's queries and keys, or None.
+        layer_window: window of a layer, or None.
+        layers: `layers(count, layer)` is the entry of all layers.
     """
     attention = record(
         Grouped,
         num_heads=_HEADS,
         kv_heads=size("num_key_value_heads", _HEADS),
-        head_dim=size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields)),
+        head_dim=head_dim or size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields)),
         projection_bias=projection_bias,
         output_bias=output_bias,
-        rotary=Custom(_read_rotary, _write_rotary),
+        rotary=rotary_positions,
         query_norm=head_norm,
         key_norm=head_norm,
     )
@@ -118,41 +84,47 @@ def _config(
         ),
         residual=record(PreNorm, norm=_NORM),
         attention_dropout=number("attention_dropout", 0.0),
+        window=layer_window,
     )
-    positions = record(NoPositions, max_length=longest)
     return record(
         DecoderModel,
         width=_WIDTH,
-        embeddings=record(Embeddings, vocab_size=size("vocab_size"), positions=positions),
-        decoder=record(Stack, layers=Layers(size("num_hidden_layers"), layer), final_norm=_NORM),
+        embeddings=record(
+            Embeddings, vocab_size=size("vocab_size"), positions=record(NoPositions, max_length=POSITIONS)
+        ),
+        decoder=record(Stack, layers=layers(size("num_hidden_layers"), layer), final_norm=_NORM),
         initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
     )
 
 
-_RULES: Rules = (
-    *one("embed_tokens.weight", "embeddings/token"),
-    *under(
-        "layers.{}.",
-        "decoder/{}/",
-        (
-            *projection("self_attn.q_proj", "attention/query"),
-            *projection("self_attn.k_proj", "attention/key"),
-            *projection("self_attn.v_proj", "attention/value"),
-            *projection("self_attn.o_proj", "attention/output"),
-            *one("self_attn.q_norm.weight", "attention/query_norm/scale"),
-            *one("self_attn.k_norm.weight", "attention/key_norm/scale"),
-            *one("input_layernorm.weight", "attention_residual/norm/scale"),
-            *projection("mlp.gate_proj", "feed_forward/gate"),
-            *projection("mlp.up_proj", "feed_forward/up"),
-            *projection("mlp.down_proj", "feed_forward/down"),
-            *one("post_attention_layernorm.weight", "feed_forward_residual/norm/scale"),
-        ),
-    ),
-    *one("norm.weight", "decoder/final_norm/scale"),
+def decoder_rules(norms: Rules) -> Rules:
+    """Return the names of a decoder's tensors with these of a layer's norms."""
+    layer = (
+        *projection("self_attn.q_proj", "attention/query"),
+        *projection("self_attn.k_proj", "attention/key"),
+        *projection("self_attn.v_proj", "attention/value"),
+        *projection("self_attn.o_proj", "attention/output"),
+        *one("self_attn.q_norm.weight", "attention/query_norm/scale"),
+        *one("self_attn.k_norm.weight", "attention/key_norm/scale"),
+        *projection("mlp.gate_proj", "feed_forward/gate"),
+        *projection("mlp.up_proj", "feed_forward/up"),
+        *projection("mlp.down_proj", "feed_forward/down"),
+        *norms,
+    )
+    return (
+        *one("embed_tokens.weight", "embeddings/token"),
+        *under("layers.{}.", "decoder/{}/", layer),
+        *one("norm.weight", "decoder/final_norm/scale"),
+    )
+
+
+_NORMS: Rules = (
+    *one("input_layernorm.weight", "attention_residual/norm/scale"),
+    *one("post_attention_layernorm.weight", "feed_forward_residual/norm/scale"),
 )
 
 
-def _grouped(shape: HeadShape, like: Attention) -> Attention:
+def grouped(shape: HeadShape, like: Attention) -> Attention:
     """Return grouped heads with the biases, rotary positions and norms that `like` has."""
     biased = isinstance(like, Grouped | MultiHead)
     return Grouped(
@@ -167,56 +139,125 @@ def _grouped(shape: HeadShape, like: Attention) -> Attention:
     )
 
 
-def _family(model_type: str, class_prefix: str, config: Record) -> Family:
-    return Family(
-        model_type=model_type,
-        class_prefix=class_prefix,
-        prefix="model.",
-        config=config,
-        classes=(
-            ModelClass(
-                suffix="ForCausalLM",
-                parts={"output": Choice(_TIED, {True: record(Tied), False: record(Untied)})},
-                rules=one("lm_head.weight", "output/kernel", Transposed()),
-            ),
-            ModelClass(suffix="Model", parts={"output": Choice(_TIED, {True: record(Tied)})}),
+_DEFAULTS = {"max_position_embeddings": 2048}
+"""A context length, without which llama.cpp loads no model; transformers assumes this one for Llama."""
+
+
+def decoder_family(model_type: str, class_prefix: str, config: Record, **parts: Any) -> Family:
+    """Return a family of decoders with one class for text and one without logits.
+
+    Args:
+        model_type, class_prefix, config: as in `Family`.
+        parts: other fields of `Family`, in place of those that Llama's relatives share.
+    """
+    shared: dict[str, Any] = {
+        "prefix": "model.",
+        "classes": text_classes(flag("tie_word_embeddings", False)),
+        "rules": decoder_rules(_NORMS),
+        "copies": (("lm_head.weight", "model.embed_tokens.weight"),),
+        "ignored": (r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",),
+        "head_groups": (("decoder",),),
+        "defaults": _DEFAULTS,
+        "head_shape": any_size,
+        "standard": grouped,
+    }
+    return Family(model_type=model_type, class_prefix=class_prefix, config=config, **(shared | parts))
+
+
+def text_classes(tied: Field, base: str = "Model", **output: Entry) -> tuple[ModelClass, ModelClass]:
+    """Return the class with logits and the base model.
+
+    Args:
+        tied: the flag that tells whether the token embeddings are the output's weights.
+        base: suffix of the base model.
+        output: further entries of the output.
+    """
+    outputs: dict[Hashable, Entry] = {True: record(Tied, **output), False: record(Untied, **output)}
+    return (
+        ModelClass(
+            suffix="ForCausalLM",
+            parts={"output": Choice(tied, outputs)},
+            rules=one("lm_head.weight", "output/kernel", Transposed()),
         ),
-        rules=_RULES,
-        copies=(("lm_head.weight", "model.embed_tokens.weight"),),
-        ignored=(r"(model\.)?layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq",),
-        head_groups=(("decoder",),),
-        # llama.cpp loads no model without a context length; transformers assumes this one for Llama.
-        defaults={"max_position_embeddings": 2048},
-        head_shape=any_size,
-        standard=_grouped,
+        ModelClass(suffix=base, parts={"output": Choice(tied, {True: outputs[True]})}),
     )
 
 
-_ATTENTION_BIAS = flag("attention_bias", False)
-# Attention over a window sees everything up to the window's length, so that the window limits the length here.
-_WINDOW = Custom(
-    lambda fields: fields.integer("sliding_window", 0) or None,
-    lambda longest: {"sliding_window": longest},
-    name="sliding_window",
-)
-_WINDOW_IF_USED = Optional(size("sliding_window", 4096), when=flag("use_sliding_window", False))
+def _windows(count: Entry, layer: Entry) -> Layers:
+    """Return Qwen's layers, of which those from `max_window_layers` on slide where no types are listed."""
+    after = size("max_window_layers", 28)
+    return Layers(
+        count,
+        layer,
+        spread=lambda fields, length: windows_from(fields, length, lambda number: number >= after.read(fields), 4096),
+        gather=windows_to,
+    )
 
-LLAMA = _family(  # Touvron et al. 2023
+
+def _without_positions(count: Entry, layer: Entry) -> Layers:
+    """Return SmolLM3's layers, of which every fourth has no rotary positions unless a list says otherwise."""
+
+    def spread(fields: Fields, length: int) -> list[dict[str, Any]]:
+        every = size("no_rope_layer_interval", 4).read(fields)
+        turning = fields.data.get("no_rope_layers")
+        if turning is None:
+            turning = [int((number + 1) % every != 0) for number in range(length)]
+        if not isinstance(turning, list) or len(turning) < length or not {*turning} <= {0, 1}:
+            message = f"expected a list of {length} numbers, 1 for rotary positions and 0 for none, got {turning!r}"
+            raise fields.error("no_rope_layers", message)
+        windows = windows_from(fields, length, lambda number: not turning[number])
+        return [own | {_TURNS.name: bool(turns)} for own, turns in zip(windows, turning, strict=False)]
+
+    def gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        fields = windows_to(written)
+        del fields[_TURNS.name]
+        return fields | {"no_rope_layers": [int(layer[_TURNS.name]) for layer in written]}
+
+    return Layers(count, layer, spread, gather)
+
+
+_TURNS = flag("use_rope")
+"""Whether a layer has rotary positions: no field of the file, which has a list in `no_rope_layers`."""
+_ATTENTION_BIAS, _BIAS = flag("attention_bias", False), flag("mlp_bias", False)
+
+LLAMA = decoder_family(  # Touvron et al. 2023
     "llama",
     "Llama",
-    _config(projection_bias=_ATTENTION_BIAS, output_bias=_ATTENTION_BIAS, feed_forward_bias=flag("mlp_bias", False)),
+    _config(projection_bias=_ATTENTION_BIAS, output_bias=_ATTENTION_BIAS, feed_forward_bias=_BIAS),
 )
-MISTRAL = _family(  # Jiang et al. 2023
-    "mistral", "Mistral", _config(projection_bias=False, output_bias=False, longest=_WINDOW)
+MISTRAL = decoder_family(  # Jiang et al. 2023
+    "mistral",
+    "Mistral",
+    _config(projection_bias=False, output_bias=False, layer_window=window(4096)),
+    supported={"layer_types": (None,)},
 )
-QWEN2 = _family("qwen2", "Qwen2", _config(projection_bias=True, output_bias=False, longest=_WINDOW_IF_USED))
-QWEN3 = _family(
+QWEN2 = decoder_family(
+    "qwen2", "Qwen2", _config(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows)
+)
+QWEN3 = decoder_family(
     "qwen3",
     "Qwen3",
     _config(
         projection_bias=_ATTENTION_BIAS,
         output_bias=_ATTENTION_BIAS,
-        longest=_WINDOW_IF_USED,
+        head_dim=size("head_dim", 128),
         head_norm=_NORM,
+        layer_window=window(),
+        layers=_windows,
     ),
+)
+SMOLLM3 = decoder_family(
+    "smollm3",
+    "SmolLM3",
+    _config(
+        projection_bias=_ATTENTION_BIAS,
+        output_bias=_ATTENTION_BIAS,
+        feed_forward_bias=_BIAS,
+        rotary_positions=Optional(rotary(base=2e6), when=_TURNS),
+        layer_window=window(),
+        layers=_without_positions,
+    ),
+    classes=text_classes(flag("tie_word_embeddings", True)),
+    # The class assumes tokens that only SmolLM3's vocabulary has.
+    defaults=_DEFAULTS | {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None},
 )

@@ -41,4 +41,6 @@ def masks(length: int = KEYS) -> dict[str, Mask]:
         "padding": Mask(keys=jnp.asarray(present)),
         "causal and padding": Mask(causal=True, keys=jnp.asarray(present)),
         "causal and packed": Mask(causal=True, query_segments=segments, key_segments=segments),
+        "window": Mask(window=3),
+        "causal and window": Mask(causal=True, window=3),
     }

@@ -59,12 +59,13 @@ def packed() -> Mask:
     return Mask(causal=True, query_segments=jnp.asarray(of_queries), key_segments=jnp.asarray(of_keys))
 
 
-@pytest.mark.parametrize("name", ["padding", "causal and padding", "causal and packed"])
+@pytest.mark.parametrize("name", ["padding", "causal and padding", "causal and packed", "causal and window"])
 def test_context_and_every_gradient_equal_the_references(name):
     mask = {
         "padding": Mask(keys=jnp.asarray(present())),
         "causal and padding": Mask(causal=True, keys=jnp.asarray(present())),
         "causal and packed": packed(),
+        "causal and window": Mask(causal=True, window=5),
     }[name]
     weights = normal(BATCH, QUERIES, HEADS, VALUES)
 

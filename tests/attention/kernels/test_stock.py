@@ -101,6 +101,15 @@ def test_equals_the_reference():
     assert actual.probabilities is None
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_splash_with_a_window_equals_the_reference(causal):
+    query, key, value = inputs(length=LENGTH)
+    mask = Mask(causal=causal, window=40)
+    actual = splash_attention(Operands(query, key, value, scale=0.4, mask=mask), interpret=True)
+    expected = attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
+    assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
+
+
 SPREAD_BATCH, SPREAD_LENGTH, SHARED, VALUES = 2, 5, 8, 4
 
 

@@ -1,0 +1,184 @@
+"""Gemma 3, text only: windows with their own rotary base, norms around every sub-layer, scaled embeddings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headjax.attention.formulation import Attention
+from headjax.attention.multi_head import Grouped
+from headjax.attention.rotary import Rotary, RotaryHalves
+from headjax.core.norms import OffsetRMSNorm
+from headjax.core.tensors import Normal
+from headjax.hub.families.layer_types import FULL, SLIDING, common, layer_type, own_windows, read_layer_types, window
+from headjax.hub.families.llama import decoder_family, decoder_rules, grouped, text_classes
+from headjax.hub.families.rotary import POSITIONS, check_base, read_rotary, write_rotary
+from headjax.hub.family import HeadShape
+from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
+from headjax.hub.rules import Rules, one
+from headjax.hub.table import (
+    Custom,
+    Field,
+    Layers,
+    TrainingOnly,
+    computed,
+    flag,
+    number,
+    record,
+    size,
+)
+from headjax.models.decoder import DecoderModel
+from headjax.models.embeddings import Embeddings, NoPositions
+from headjax.models.layer import Layer, SandwichNorm
+from headjax.models.stack import Stack
+from headjax.models.sublayers import GatedDense
+
+_BASES = {FULL: 1e6, SLIDING: 1e4}
+_OLD_BASES = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}
+"""The rotary base of each type of layer: where the config has none, and its field in transformers 4."""
+
+_SCALAR = size("query_pre_attn_scalar", 256)
+_NORM = record(OffsetRMSNorm, epsilon=number("rms_norm_eps", 1e-6))
+_BIAS = flag("attention_bias", False)
+_GELU = "gelu_pytorch_tanh"
+_ACTIVATION = Field(
+    "hidden_activation",
+    Fields.activation,
+    _GELU,
+    lambda ours: _GELU if ours == ACTIVATIONS[_GELU] else ACTIVATION_NAMES[ours],  # the only one of its names in vLLM
+)
+
+
+def _read_rotary(fields: Fields, kind: str) -> RotaryHalves:
+    """Read the rotary positions of a type of layer: its object in `rope_parameters`, or transformers 4's fields."""
+    nested = fields.group("rope_parameters")
+    if nested and not {*nested} <= {*_BASES}:
+        known = " and ".join(_BASES)
+        raise fields.error("rope_parameters", f"expected one object for each of {known}, got {sorted(nested)}")
+    parameters = Fields(nested, f"{fields.file}: rope_parameters").group(kind)
+    base = fields.number(_OLD_BASES[kind], _BASES[kind])
+    old = fields.group("rope_scaling") if kind == FULL else {}
+    found = read_rotary(fields, f"rope_parameters: {kind}", {**old, **parameters}, base)
+    check_base(fields, _OLD_BASES[kind], base, found)
+    if old and parameters and found != read_rotary(fields, "rope_scaling", {**parameters, **old}, base):
+        raise fields.error("rope_scaling", f"contradicts rope_parameters: {kind}; keep one of the two")
+    return found
+
+
+def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
+    """Return each layer's own fields: its window, and its rotary positions under a name that no file has."""
+    every = size("sliding_window_pattern", 6).read(fields)
+    types = read_layer_types(fields, count, lambda number: SLIDING if (number + 1) % every else FULL)
+    width = window(4096).read(fields)
+    if width is None and SLIDING in types:
+        raise fields.error("sliding_window", f"is null, but layer {types.index(SLIDING)} is {SLIDING!r}")
+    turning = {kind: _read_rotary(fields, kind) for kind in {*types}}
+    return [own | {_TURNING: turning[kind]} for own, kind in zip(own_windows(types, width), types, strict=True)]
+
+
+def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the config's fields; a model without windows leaves their size to the config it came with."""
+    fields = common(written)
+    types = [layer_type(layer) for layer in written]
+    fields |= {"layer_types": types, "rope_parameters": {}, "rope_scaling": None}
+    del fields[_TURNING], fields["sliding_window"]
+    for kind in sorted({*types}):
+        first = written[types.index(kind)]
+        parameters, scaling = write_rotary(first[_TURNING])
+        fields["rope_parameters"][kind] = parameters
+        fields[_OLD_BASES[kind]] = parameters["rope_theta"]
+        if kind == FULL:
+            fields["rope_scaling"] = scaling
+        else:
+            fields["sliding_window"] = first["sliding_window"]
+    periods = [n for n in range(1, len(types) + 1) if types == [FULL if i % n == 0 else SLIDING for i in _count(types)]]
+    return fields | ({"sliding_window_pattern": periods[0]} if periods else {})
+
+
+def _count(types: Sequence[str]) -> range:
+    """Return the numbers of the layers, from 1."""
+    return range(1, len(types) + 1)
+
+
+_TURNING = "rotary"
+_ATTENTION = record(
+    Grouped,
+    num_heads=size("num_attention_heads", 8),
+    kv_heads=size("num_key_value_heads", 4),
+    head_dim=size("head_dim", 256),
+    scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(fields.data[_TURNING]), _SCALAR.name),
+    projection_bias=_BIAS,
+    output_bias=_BIAS,
+    rotary=Custom(lambda fields: fields.data[_TURNING], lambda rotary: {_TURNING: rotary}),
+    query_norm=_NORM,
+    key_norm=_NORM,
+).writing(lambda attention: {_SCALAR.name: _scalar(attention)})
+_LAYER = record(
+    Layer,
+    attention=_ATTENTION,
+    feed_forward=record(
+        GatedDense,
+        hidden=size("intermediate_size", 9216),
+        activation=_ACTIVATION,
+        bias=False,
+    ),
+    residual=record(SandwichNorm, norm=_NORM),
+    attention_dropout=number("attention_dropout", 0.0),
+    window=window(),
+)
+
+
+def _scalar(attention: Any) -> int:
+    """Return the `query_pre_attn_scalar` whose scale is nearest to that of the attention."""
+    return max(round((attention.logit_scale / _sharper(attention.rotary)) ** -2), 1)
+
+
+def _sharper(rotary: Rotary | None) -> float:
+    return 1.0 if rotary is None else rotary.logit_factor
+
+
+def _standard(shape: HeadShape, like: Attention) -> Attention:
+    """Return Gemma's heads of this shape; another scale than `query_pre_attn_scalar` can say goes into the weights."""
+    plain: Any = grouped(shape, like)
+    source = like if isinstance(like, Grouped) else plain
+    return dataclasses.replace(plain, scale=_scalar(source) ** -0.5 * _sharper(plain.rotary))
+
+
+_NORMS: Rules = (
+    *one("input_layernorm.weight", "attention_residual/norm/scale"),
+    *one("post_attention_layernorm.weight", "attention_residual/after/scale"),
+    *one("pre_feedforward_layernorm.weight", "feed_forward_residual/norm/scale"),
+    *one("post_feedforward_layernorm.weight", "feed_forward_residual/after/scale"),
+)
+_CAP = number("final_logit_softcapping")
+
+GEMMA3_TEXT = decoder_family(  # Gemma Team 2025
+    "gemma3_text",
+    "Gemma3",
+    record(
+        DecoderModel,
+        width=size("hidden_size"),
+        embeddings=record(
+            Embeddings,
+            vocab_size=size("vocab_size", 262208),
+            positions=record(NoPositions, max_length=POSITIONS),
+            scale_by_width=True,
+        ),
+        decoder=record(Stack, layers=Layers(size("num_hidden_layers", 26), _LAYER, _spread, _gather), final_norm=_NORM),
+        initializer=TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02))),
+    ),
+    classes=text_classes(
+        flag("tie_word_embeddings", True),
+        base="TextModel",
+        softcap=Custom(
+            lambda fields: _CAP.read(fields) if fields.has(_CAP.name) else None,
+            lambda cap: {_CAP.name: cap},
+            name=_CAP.name,
+        ),
+    ),
+    base="TextModel",
+    rules=decoder_rules(_NORMS),
+    supported={"attn_logit_softcapping": (None,), "use_bidirectional_attention": (False,)},
+    standard=_standard,
+)

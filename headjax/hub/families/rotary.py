@@ -1,0 +1,151 @@
+"""Rotary positions in a `config.json`: `rope_parameters` of transformers 5, `rope_theta` and `rope_scaling` of 4."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
+from headjax.hub.fields import Fields
+from headjax.hub.table import Choice, Custom, Fixed, flag, number, record, size, text
+
+_ORIGINAL = size("original_max_position_embeddings")
+
+
+def _read_attention_factor(fields: Fields) -> float | None:
+    """Read YaRN's factor of the logits' root: given, or as the quotient of DeepSeek's two numbers."""
+    if fields.has("attention_factor"):
+        return fields.number("attention_factor")
+    scales = [fields.number(name, 0.0) for name in ("mscale", "mscale_all_dim")]
+    if not all(scales):
+        return None
+    above, below = (1.0 + 0.1 * scale * math.log(max(_FACTOR.read(fields), 1.0)) for scale in scales)
+    return above / below
+
+
+def _ratio(rope: Fields) -> float:
+    """Return YaRN's factor where it is null: the length over the original one."""
+    if not rope.has("max_position_embeddings"):
+        raise rope.error("factor", "missing")
+    return rope.size("max_position_embeddings") / _ORIGINAL.read(rope)
+
+
+_FACTOR = number("factor", _ratio)
+_TYPE = text("rope_type", text("type", "default"))
+_SCALING = Choice(
+    _TYPE,
+    {
+        "default": Fixed(None),
+        "linear": record(LinearScaling, factor=number("factor")),
+        "llama3": record(
+            Llama3Scaling,
+            factor=number("factor"),
+            low_frequency=number("low_freq_factor"),
+            high_frequency=number("high_freq_factor"),
+            original_length=_ORIGINAL,
+        ),
+        "yarn": record(
+            YarnScaling,
+            factor=_FACTOR,
+            original_length=_ORIGINAL,
+            fast=number("beta_fast", 32.0),
+            slow=number("beta_slow", 1.0),
+            whole_pairs=flag("truncate", True),
+            attention_factor=Custom(
+                _read_attention_factor,
+                lambda factor: {} if factor is None else {"attention_factor": factor},
+                name="attention_factor",
+            ),
+        ),
+    },
+)
+_ROPE = record(RotaryHalves, base=number("rope_theta"), scaling=_SCALING)
+
+
+def read_rotary(fields: Fields, name: str, parameters: Mapping[str, Any], base: float) -> RotaryHalves:
+    """Read one object of rotary parameters.
+
+    Args:
+        fields: the config, whose lengths count where the object has none.
+        name: the object's name, for errors.
+        parameters: the object.
+        base: its `rope_theta` if it has none.
+    """
+    rope = _object(fields, name, {"rope_theta": base} | _given(parameters))
+    if rope.has("rope_type") and rope.text("type", rope.text("rope_type")) != rope.text("rope_type"):
+        raise rope.error("type", f"{rope.text('type')!r} contradicts the rope_type {rope.text('rope_type')!r}")
+    rope.only("partial_rotary_factor", [1.0], 1.0)
+    rotary: RotaryHalves = _ROPE.read(rope)
+    return rotary
+
+
+def _object(fields: Fields, name: str, parameters: Mapping[str, Any]) -> Fields:
+    """Return an object of rotary parameters with the config's lengths, as `transformers` completes it."""
+    longest, original = (fields.data.get(key) for key in ("max_position_embeddings", _ORIGINAL.name))
+    lengths = _given({"max_position_embeddings": longest, _ORIGINAL.name: longest})
+    return Fields(lengths | _given(parameters) | _given({_ORIGINAL.name: original}), f"{fields.file}: {name}")
+
+
+def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def write_rotary(rotary: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the object of rotary parameters, and its scaling alone as transformers 4 reads it."""
+    parameters = _ROPE.write(rotary, "rotary")
+    scaling = {name: value for name, value in parameters.items() if name != "rope_theta"}
+    return parameters, None if rotary.scaling is None else scaling
+
+
+def check_base(fields: Fields, name: str, base: float, rotary: RotaryHalves) -> None:
+    """Raise `ConfigError` if the config gives a base in a field of its own and another one in `rope_parameters`."""
+    if fields.has(name) and rotary.base != base:
+        raise fields.error(name, f"{base} contradicts the {rotary.base} in rope_parameters")
+
+
+def rotary(base: float = 10000.0) -> Custom:
+    """Rotary positions that layers share, in the fields of both generations.
+
+    Args:
+        base: the family's `rope_theta` where a config has none.
+    """
+
+    def read(fields: Fields) -> RotaryHalves:
+        theta = fields.number("rope_theta", base)
+        objects = {name: fields.group(name) for name in _OBJECTS if fields.group(name)} or {"rope_scaling": {}}
+        found = [read_rotary(fields, name, parameters, theta) for name, parameters in objects.items()]
+        if len(set(found)) > 1:
+            raise fields.error("rope_scaling", "contradicts rope_parameters; keep one of the two")
+        check_base(fields, "rope_theta", theta, found[0])
+        return found[0]
+
+    def write(rotary: Any) -> Mapping[str, Any]:
+        parameters, scaling = write_rotary(rotary)
+        return {"rope_theta": rotary.base, "rope_scaling": scaling, "rope_parameters": parameters}
+
+    return Custom(read, write)
+
+
+_OBJECTS = ("rope_parameters", "rope_scaling")
+
+
+def _read_positions(fields: Fields) -> int | None:
+    """Read the number of positions; configs that YaRN was added to may still give the one before."""
+    if not fields.has("max_position_embeddings"):
+        return None
+    longest = fields.size("max_position_embeddings")
+    objects = [fields.group(name) for name in _OBJECTS]
+    for parameters in [*objects, *(entry for each in objects for entry in each.values() if isinstance(entry, Mapping))]:
+        rope = _object(fields, _OBJECTS[0], parameters)
+        if _TYPE.read(rope) == "yarn":
+            longest = max(longest, int(rope.number("factor", 1.0) * _ORIGINAL.read(rope)))
+    return longest
+
+
+POSITIONS = Custom(
+    _read_positions,
+    lambda longest: {} if longest is None else {"max_position_embeddings": longest},
+    name="max_position_embeddings",
+)
+"""Length of the longest sequence; None where the config does not say."""
