@@ -24,6 +24,7 @@ from headjax.attention import (
 )
 from headjax.attention.collaborative import SharedKey
 from headjax.core.errors import ConfigError
+from headjax.core.norms import Norm
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 
@@ -178,11 +179,16 @@ def _(attention: MultiHead, params: Params) -> Products:
 
 @_query_key.register
 def _(attention: Grouped, params: Params) -> Products:
+    norms = {"query": attention.query_norm, "key": attention.key_norm}
     query, key = (
-        params[name] * params[f"{name}_norm"]["scale"][None, None] if f"{name}_norm" in params else params[name]
-        for name in ("query", "key")
+        params[name] if norm is None or f"{name}_norm" not in params else params[name] * _gain(norm, params, name)
+        for name, norm in norms.items()
     )
     return Products(query * attention.logit_scale, key[:, jnp.asarray(attention.groups)])
+
+
+def _gain(norm: Norm, params: Params, name: str) -> jax.Array:
+    return norm.gain(params[f"{name}_norm"])[None, None]
 
 
 @_query_key.register

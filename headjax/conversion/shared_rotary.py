@@ -119,15 +119,15 @@ def turning_keys(site: Site) -> Turning:
     query, key = (_rows(site, name) for name in ("query", "key"))
     asked = np.einsum("ahd,ab,bhd->hd", query, _second(site, "query"), query, optimize=True)
     if source.query_norm is not None:
-        scale = np.asarray(site.params["query_norm"]["scale"], np.float64)
-        asked = asked * np.square(scale) / np.maximum(asked.mean(axis=-1, keepdims=True), TINY)
+        gain = np.asarray(source.query_norm.gain(site.params["query_norm"]), np.float64)
+        asked = asked * np.square(gain) / np.maximum(asked.mean(axis=-1, keepdims=True), TINY)
     weights = np.zeros((source.kv_heads, source.head_dim // 2))
     np.add.at(weights, np.asarray(source.groups), sum(rotary.split(asked)))
     second, within = _second(site, "key"), _within(site)
     if source.key_norm is not None:
         made = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
         weights = weights / np.maximum(made, TINY)[:, None]
-        key = key * np.asarray(site.params["key_norm"]["scale"], np.float64)
+        key = key * np.asarray(source.key_norm.gain(site.params["key_norm"]), np.float64)
     rows = _complex(rotary, key)
     wave = np.exp(1j * np.asarray(rotary.angles(jnp.arange(DISTANCES)[None], source.head_dim), np.float64)[0])
     seen = (1.0 - np.square(np.abs(wave.mean(axis=0))))[:, None, None]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Grouped, Mask, MultiHead, SharedRotary
-from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
+from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import ToCollaborative, ToGrouped, convert
 from headjax.conversion.model import convert_layer
 from headjax.conversion.shared_rotary import allot, best_components, turning_keys, turning_losses
 from headjax.conversion.target import Site
 from headjax.core.errors import ConfigError
-from headjax.core.norms import LayerNorm, RMSNorm
+from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.heads.pruning import prune
 from headjax.models.generation import Greedy, generate
 from headjax.models.model import load, save
@@ -29,6 +29,14 @@ TURNING = {
     "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
     "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
     "qwen3": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
+    "gemma3": Grouped(
+        num_heads=4,
+        kv_heads=2,
+        head_dim=4,
+        rotary=RotaryHalves(scaling=YarnScaling(2.0, 16)),
+        query_norm=OffsetRMSNorm(),
+        key_norm=OffsetRMSNorm(),
+    ),
     "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
     "multi_head": MultiHead(num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
 }

@@ -119,7 +119,7 @@ def test_removed_heads_are_gates_of_zero_and_are_padded_back(gemma, tmp_path):
 
 
 def test_heads_are_scored_under_their_window(gemma):
-    scores = score_heads(gemma, [{"input_ids": np.arange(22).reshape(2, 11) % 20}], statistics=("distance",))
+    scores = score_heads(gemma, [{"input_ids": np.arange(80).reshape(2, 40) % 20}], statistics=("distance",))
     assert sorted(scores.score("importance")) == [
         HeadId("decoder", layer, head) for layer in (0, 1) for head in range(4)
     ]
@@ -127,7 +127,7 @@ def test_heads_are_scored_under_their_window(gemma):
     reach = {
         layer: max(scores.score("distance")[HeadId("decoder", layer, head)] for head in range(4)) for layer in (0, 1)
     }
-    assert reach[0] < 3.0 < reach[1]
+    assert reach[0] < 3.0 < reach[1]  # a window of 4, and 40 tokens
 
 
 def test_another_scale_goes_into_the_norm_of_the_queries(gemma, tmp_path):
