@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues, NoHeads
@@ -39,6 +40,8 @@ class MultiHead(HeadSizes, Attention):
         projection_bias: whether queries, keys and values have biases.
         output_bias: whether the output has one.
         rotary: turns queries and keys by their positions, or None. A decoding cache holds turned keys.
+        frequencies: pairs of dimensions that each head keeps of heads of size rotary.dim, head_dim / 2 numbers a head,
+            so that heads turn at frequencies of their own; None is all pairs.
     """
 
     head_dim: Size
@@ -47,10 +50,22 @@ class MultiHead(HeadSizes, Attention):
     projection_bias: bool = True
     output_bias: bool = True
     rotary: Rotary | None = None
+    frequencies: tuple[tuple[int, ...], ...] | None = None
 
     def validate(self) -> None:
-        if self.rotary is not None:
+        if self.frequencies is not None:
+            self._check_frequencies(self.frequencies)
+        elif self.rotary is not None:
             self.rotary.check("head_dim", self.head_dim)
+
+    def _check_frequencies(self, frequencies: tuple[tuple[int, ...], ...]) -> None:
+        pairs = 0 if self.rotary is None or self.rotary.dim is None else self.rotary.dim // 2
+        require(pairs > 0, "frequencies", "are numbered within heads of size rotary.dim, which is not given")
+        fits = len(frequencies) == self.num_heads and {len(kept) for kept in frequencies} == {self.head_dim / 2}
+        message = f"must be {self.head_dim / 2:g} numbers for each of the {self.num_heads} heads, got {frequencies}"
+        require(fits, "frequencies", message)
+        known = all(0 <= number < pairs for kept in frequencies for number in kept)
+        require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         heads, bias = self.num_heads, self.projection_bias
@@ -64,14 +79,28 @@ class MultiHead(HeadSizes, Attention):
     def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         key = into_heads(inputs, params["key"], params.get("key_bias"))
         if self.rotary is not None:
-            key = self.rotary(key, positions_or_count(positions, key.shape[1]))
+            key = self._turned(self.rotary, key, positions_or_count(positions, key.shape[1]))
         return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
 
     def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query = into_heads(inputs, params["query"], params.get("query_bias"))
         if self.rotary is not None:
-            query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
+            positions = positions_or_count(call.positions, query.shape[1], call.mask)
+            query = self._turned(self.rotary, query, positions)
         return call(query, key_values["key"], key_values["value"], scale=self.logit_scale)
+
+    def _turned(self, rotary: Rotary, vectors: jax.Array, positions: jax.Array) -> jax.Array:
+        """Return queries or keys `[batch, length, heads, head_dim]`, turned at `[batch or 1, length]` positions."""
+        if self.frequencies is None or rotary.dim is None:
+            return rotary(vectors, positions)
+        angles = rotary.angles(positions, rotary.dim)[..., np.asarray(self.frequencies)]
+        turned = rotary.join(*rotary.turn(*rotary.split(vectors.astype(jnp.float32)), angles))
+        return turned.astype(vectors.dtype)
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        kept = None if self.frequencies is None else tuple(self.frequencies[head] for head in heads)
+        ids = tuple(self.ids[head] for head in heads)
+        return dataclasses.replace(self, num_heads=len(heads), head_ids=ids, frequencies=kept)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))

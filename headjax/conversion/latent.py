@@ -53,7 +53,8 @@ class ToLatent(Target):
     rank: Size
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        source = attention if must_rebuild(attention) else multi_head_of(attention)
+        grouped = isinstance(attention, Grouped) and must_rebuild(attention)
+        source = attention if grouped else multi_head_of(attention)
         heads = source.kv_heads if isinstance(source, Grouped) else source.num_heads
         size = heads * (source.head_dim + source.values)
         which = "kv_heads" if isinstance(source, Grouped) else "num_heads"

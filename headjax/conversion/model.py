@@ -287,7 +287,7 @@ def _unknown(option: str, known: dict[str, Any]) -> str:
 
 def _scalar(hint: Any) -> Any:
     """Return the type that text is read as: int, float or a Literal; None for fields that text cannot set."""
-    if isinstance(hint, types.UnionType):
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         inner = [_scalar(option) for option in typing.get_args(hint) if option is not type(None)]
         return inner[0] if len(inner) == 1 else None
     if hint in (int, float) or typing.get_origin(hint) is typing.Literal:

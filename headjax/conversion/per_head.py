@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Gated, MultiHead, NoHeads
+from headjax.conversion.shared_rotary import keep_frequencies, turns, turns_whole
 from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Converted, Site, Target, multi_head_of
 from headjax.core.errors import require
@@ -24,6 +25,7 @@ class ToFixed(Target):
     Larger heads are the old ones with zeros appended, an exact embedding of the standard layer in the larger class
     (section 3.1 of the ICLR version). Smaller heads are, one by one, the best of their size for the products
     W_Q^h W_K^hT and W_V^h W_O^h, so that going up and down again changes nothing. The logits keep their scale.
+    Heads that turn with their positions keep the rotary frequencies that carry most of their squared logits instead.
 
     Attributes:
         head_dim: New size of queries and keys.
@@ -42,9 +44,10 @@ class ToFixed(Target):
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)
-        smaller = self.head_dim < source.head_dim
-        message = f"{self.head_dim} is below the layer's {source.head_dim}, and rotary queries cannot lose dimensions"
-        require(source.rotary is None or not smaller, "head_dim", message)
+        if turns(source) and self.head_dim < source.head_dim:
+            require(turns_whole(source), "rotary", "turns some dimensions of the heads alone, which cannot be fewer")
+            message = f"heads that turn keep whole pairs of dimensions, so it must be even, got {self.head_dim}"
+            require(self.head_dim % 2 == 0, "head_dim", message)
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
         return [self._layer(site) for site in sites]
@@ -56,21 +59,25 @@ class ToFixed(Target):
             # Appended dimensions must neither turn nor change the rates of the others.
             rotary = dataclasses.replace(rotary, dim=source.head_dim)
         biased = source.projection_bias or (site.moments is not None and self._shrinks(source))
+        params, frequencies = dict(site.params), None
+        heads = [(head,) for head in range(source.num_heads)]
+        if self.head_dim < source.head_dim and turns(source):
+            frequencies, kept = keep_frequencies(site, self.head_dim // 2)
+            params |= kept
+        elif self.head_dim < source.head_dim:
+            params |= fit_query_key(site, heads, self.head_dim)
+            params["key_bias"] = jnp.zeros(params["query_bias"].shape)
+        if self.values < source.values:
+            params |= fit_value_output(site, heads, self.values)
         config = dataclasses.replace(
             source,
             head_dim=self.head_dim,
             value_dim=self.value_dim,
             scale=source.logit_scale,
             rotary=rotary,
+            frequencies=frequencies,
             projection_bias=biased,
         )
-        params = dict(site.params)
-        heads = [(head,) for head in range(source.num_heads)]
-        if self.head_dim < source.head_dim:
-            params |= fit_query_key(site, heads, self.head_dim)
-            params["key_bias"] = jnp.zeros(params["query_bias"].shape)
-        if self.values < source.values:
-            params |= fit_value_output(site, heads, self.values)
         padded = _padded(params, self.head_dim, self.values)
         declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
         return Converted(config, {name: _given(padded, name, shape=tensor.shape) for name, tensor in declared.items()})

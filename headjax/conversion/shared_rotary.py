@@ -101,8 +101,10 @@ def grouped_of(attention: Attention) -> Grouped:
         return attention
     if not isinstance(attention, MultiHead):
         raise TypeError(f"expected keys that turn, got {attention}")
-    kept = {field.name: getattr(attention, field.name) for field in dataclasses.fields(attention)}
-    return Grouped(kv_heads=attention.num_heads, **kept)
+    shared = {field.name for field in dataclasses.fields(MultiHead)} & {
+        field.name for field in dataclasses.fields(Grouped)
+    }
+    return Grouped(kv_heads=attention.num_heads, **{name: getattr(attention, name) for name in shared})
 
 
 def turning_keys(site: Site) -> Turning:
@@ -203,6 +205,29 @@ def fit_turning(site: Site, groups: Groups) -> Params:
         real = rotary.join(jnp.asarray(found.real, jnp.float32), jnp.asarray(found.imag, jnp.float32))
         params |= {name: real[:-1], f"{name}_bias": real[-1]}
     return params
+
+
+def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...], Params]:
+    """Return the `count` frequencies of every head that carry most of its squared logits, and the weights of those.
+
+    Args:
+        site: Multi-head layer, all of whose dimensions turn.
+        count: Number of frequencies to keep of each head.
+
+    Returns:
+        Frequencies of each head, from the fastest on, and `query`, `key` and their biases, where the layer has them.
+    """
+    energy = np.diagonal(turning_keys(site).weighted(), axis1=1, axis2=2).real
+    kept = np.sort(np.argsort(-energy, axis=0, kind="stable")[:count], axis=0).T
+    rotary, size = _rotary(grouped_of(site.attention)), site.params["key"].shape[-1]
+    dimensions = np.asarray(rotary.join(*(side[kept] for side in rotary.split(jnp.arange(size)))))
+    chosen: Params = {}
+    for name in ("query", "key", "query_bias", "key_bias"):
+        if name in site.params:
+            array = site.params[name]
+            index = jnp.asarray(dimensions).reshape((1,) * (array.ndim - 2) + dimensions.shape)
+            chosen[name] = jnp.take_along_axis(array, index, axis=-1)
+    return tuple(tuple(int(number) for number in head) for head in kept), chosen
 
 
 def turning_losses(site: Site) -> np.ndarray:

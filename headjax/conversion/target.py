@@ -139,13 +139,17 @@ def multi_head_of(attention: Attention) -> MultiHead:
         ConfigError: The layer is neither multi-head nor grouped attention, or normalises queries or keys.
     """
     if isinstance(attention, MultiHead):
+        whole = attention.frequencies is None
+        require(whole, "frequencies", "heads that keep some rotary frequencies cannot be converted once more")
         return attention
     if not isinstance(attention, Grouped):
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
     plain = attention.query_norm is None and attention.key_norm is None
     require(plain, "query_norm", "normalised queries or keys are not products of weights and cannot be converted")
-    kept = {field.name: getattr(attention, field.name) for field in dataclasses.fields(MultiHead)}
-    return MultiHead(**kept)
+    shared = {field.name for field in dataclasses.fields(MultiHead)} & {
+        field.name for field in dataclasses.fields(Grouped)
+    }
+    return MultiHead(**{name: getattr(attention, name) for name in shared})
 
 
 def require_no_rotary(attention: Attention, name: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Attention, Call, Grouped, Mask, MultiHead, NoHeads
+from headjax.attention import Attention, Call, Grouped, Mask, MultiHead, NoHeads, RotaryHalves
 from headjax.core.errors import ConfigError
+from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import Params, count
 from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
 from tests.attention.test_attend import reference
@@ -192,3 +194,49 @@ def test_cache_shrinks_with_the_groups():
 def test_impossible_groups_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):
         Grouped(num_heads=4, head_dim=4, **fields)
+
+
+KEPT = MultiHead(num_heads=3, head_dim=4, rotary=RotaryHalves(base=100.0, dim=8), frequencies=((0, 1), (1, 3), (0, 2)))
+
+
+def test_heads_keep_frequencies_of_their_own():
+    """As whole heads do whose other dimensions are zero, from a cache, with heads removed, and read back from JSON."""
+    params, x = random_params(KEPT), jnp.asarray(random_inputs())
+    whole = MultiHead(num_heads=3, head_dim=8, value_dim=4, scale=KEPT.logit_scale, rotary=RotaryHalves(base=100.0))
+    places = np.asarray([[first, second, first + 4, second + 4] for first, second in KEPT.frequencies])
+    spread = np.eye(8, dtype=np.float32)[places]
+    wide = params | {
+        name: jnp.einsum("...hd,hde->...he", params[name], spread)
+        for name in ("query", "key", "query_bias", "key_bias")
+    }
+    call = Call(mask=Mask(causal=True))
+
+    def output(attention, params):
+        return attention.combine(
+            params, attention.attend(params, x, attention.key_values(params, x, None), call).context
+        )
+
+    assert_close(output(KEPT, params), output(whole, wide), sums=4 * SUMS)
+    last, kept = KEPT.key_values(params, x, None), Mask(causal=True, query_offset=jnp.asarray(5))
+    step = KEPT.combine(params, KEPT.attend(params, x[:, 5:], last, Call(mask=kept)).context)
+    assert_close(step[:, 0], output(KEPT, params)[:, 5], sums=SUMS)
+    assert_close(
+        output(*KEPT.keep_heads(params, [2, 0], WIDTH, WIDTH)),
+        output(*whole.keep_heads(wide, [2, 0], WIDTH, WIDTH)),
+        sums=4 * SUMS,
+    )
+    assert from_data(Attention, to_data(KEPT)) == KEPT
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rotary": RotaryHalves()}, "frequencies: are numbered within heads of size rotary.dim"),
+        ({"frequencies": ((0, 1), (1, 2))}, "frequencies: must be 2 numbers for each of the 3 heads"),
+        ({"head_dim": 6}, "frequencies: must be 3 numbers for each of the 3 heads"),
+        ({"frequencies": ((0, 1), (1, 4), (0, 2))}, "frequencies: must be from 0 to 3"),
+    ],
+)
+def test_frequencies_that_heads_cannot_keep_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(KEPT, **fields)

@@ -114,3 +114,8 @@ def test_text_and_targets_say_the_same(target: Target) -> None:
     parsed = parse_target(describe(target))
     assert describe(parsed) == describe(target)
     assert type(parsed) is type(target)
+
+
+def test_text_sets_sizes_that_may_be_left_out() -> None:
+    assert parse_target("fixed:head_dim=4,value_dim=3") == ToFixed(head_dim=4, value_dim=3)
+    assert describe(ToTucker(rank=4, key_rank=2)) == "tucker:rank=4,key_rank=2,sweeps=10"

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import jax
+import dataclasses
 
-from headjax.attention import Collaborative, Gated
-from headjax.conversion import ToCollaborative, ToFixed, convert
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import Call, Collaborative, Gated, MultiHead, RotaryHalves
+from headjax.conversion import ToCollaborative, ToFixed, ToGrouped, convert
+from headjax.conversion.model import convert_layer
+from headjax.core.errors import ConfigError
 from tests import tiny
+from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, attentions, hidden
 
@@ -25,3 +33,45 @@ def test_gates_stay_around_what_is_converted_inside_them(model, outputs) -> None
     assert_close(hidden(inside, PADDED), outputs, sums=tiny.SUMS)
     gate = jax.grad(jax.nn.sigmoid)(4.0)
     assert gate > 0.01
+
+
+TURNING = MultiHead(num_heads=3, head_dim=6, rotary=RotaryHalves(base=100.0), value_dim=4)
+
+
+def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
+    """Exactly, where a head has no keys at the others; each head has its own."""
+    params, inputs = random_params(TURNING), jnp.asarray(random_inputs())
+    kept = ((0, 1), (1, 2), (0, 2))
+    mask = np.zeros((3, 6), np.float32)
+    for head, pair in enumerate(kept):
+        mask[head, [*pair, *(number + 3 for number in pair)]] = 1.0
+    params |= {"key": params["key"] * mask[None], "key_bias": params["key_bias"] * mask}
+    found, weights = convert_layer(TURNING, params, ToFixed(head_dim=4, value_dim=4), width=WIDTH)
+    assert (found.head_dim, found.frequencies, found.rotary.dim) == (4, kept, 6)
+
+    def output(attention, params):
+        attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), Call())
+        return attention.combine(params, attended.context)
+
+    assert_close(output(found, weights), output(TURNING, params), sums=2 * tiny.SUMS)
+
+
+@pytest.mark.parametrize(
+    ("target", "fields", "message"),
+    [
+        (
+            ToFixed(head_dim=3),
+            {},
+            "head_dim: heads that turn keep whole pairs of dimensions, so it must be even, got 3",
+        ),
+        (ToFixed(head_dim=4), {"rotary": RotaryHalves(dim=2)}, "rotary: turns some dimensions of the heads alone"),
+        (
+            ToGrouped(kv_heads=1),
+            {"head_dim": 2, "rotary": RotaryHalves(dim=4), "frequencies": ((0,), (1,), (1,))},
+            "frequencies: heads that keep some rotary frequencies cannot be converted once more",
+        ),
+    ],
+)
+def test_heads_that_turn_and_cannot_shrink_are_refused(target, fields, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        target.check(dataclasses.replace(TURNING, **fields), WIDTH, WIDTH)

@@ -140,9 +140,16 @@ def test_a_decoder_generates_the_same_from_shared_components(name) -> None:
     assert_close(pruned(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
 
 
-def test_a_smaller_model_decodes_as_it_reads_and_survives_its_folder(tmp_path) -> None:
-    model = convert(model_of(CONFIGS["qwen3"]), "collaborative:shared_dim=6").model
-    assert [layer.total for layer in model.config.attentions()["decoder"]] == [3, 3]
+@pytest.mark.parametrize(
+    ("family", "target", "cached"),
+    [
+        ("qwen3", "collaborative:shared_dim=6", 6 + 2 * 4 + 2),
+        ("llama", "fixed:head_dim=2,value_dim=4", 4 * (2 + 4)),
+    ],
+)
+def test_a_smaller_model_decodes_as_it_reads_and_survives_its_folder(family, target, cached, tmp_path) -> None:
+    model = convert(model_of(CONFIGS[family]), target).model
+    assert [layer.cache_size(8, 8) for layer in model.config.attentions()["decoder"]] == [cached, cached]
     save(model, tmp_path / "model")
     loaded = load(tmp_path / "model")
     prompt = np.array([[3, 5, 7, 2]])
