@@ -53,8 +53,7 @@ class ToLatent(Target):
     rank: Size
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        grouped = isinstance(attention, Grouped) and must_rebuild(attention)
-        source = attention if grouped else multi_head_of(attention)
+        source = attention if isinstance(attention, Grouped) and must_rebuild(attention) else multi_head_of(attention)
         heads = source.kv_heads if isinstance(source, Grouped) else source.num_heads
         size = heads * (source.head_dim + source.values)
         which = "kv_heads" if isinstance(source, Grouped) else "num_heads"
