@@ -6,13 +6,15 @@ import argparse
 import contextlib
 import importlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headjax.core.errors import INTERRUPTED, HeadjaxError
+from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
+from headjax.core.failures import in_one_line
 from headjax.core.files import write_file
 from headjax.version import __version__
 
@@ -35,7 +37,7 @@ COMMANDS = {
     "prune": "remove heads for real",
     "convert": "another formulation from the same weights",
     "sharing": "how much heads could share: captured variance, budgets, context and content",
-    "sweep": "convert to many sizes and evaluate each",
+    "sweep": "convert to many sizes, or remove heads in many ways, and evaluate each",
     "report": "everything about a model's heads on one HTML page",
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
@@ -71,6 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("headjax: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # the reader of the output has seen enough; nothing is left to be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
+    except Exception as error:
+        line = in_one_line(error)
+        if line is None:
+            raise
+        print(f"headjax: error: {line}", file=sys.stderr)
+        return FAILED
 
 
 def _run(words: list[str]) -> int:
@@ -93,9 +104,14 @@ def _run(words: list[str]) -> int:
     from headjax.core.progress import shown_on
     from headjax.report.tables import print_table
 
+    class Shown(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave the exit code to `main`; rich would exit with 1."""
+            raise BrokenPipeError
+
     with _clean_stdout(options.json == "-") as stdout:
         # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
-        shown = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+        shown = Shown(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
         result: Result = command.run(options, shown_on(Console(stderr=True)))
         for table in result.tables:
             print_table(table, shown)

@@ -1,5 +1,6 @@
 """The command line's frame: exit codes, one-line errors, JSON alone on stdout."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -108,6 +109,29 @@ def test_a_warning_is_one_line(config, capsys, monkeypatch):
         warnings.simplefilter("always")
         assert main(["inspect", "--config", config]) == 0
     assert capsys.readouterr().err == "headjax: warning: checkpoints/7: damaged\n"
+
+
+def test_failures_of_the_machine_are_one_line(config, capsys, monkeypatch):
+    def run(options, progress):
+        raise OSError(errno.ENOSPC, "No space left on device", "out/config.json")
+
+    monkeypatch.setattr("headjax.commands.inspect.run", run)
+    assert error_of(capsys, "inspect", "--config", config) == "out/config.json: no space left on device"
+
+
+def test_a_defect_keeps_its_traceback(config, monkeypatch):
+    def run(options, progress):
+        raise KeyError("x")
+
+    monkeypatch.setattr("headjax.commands.inspect.run", run)
+    with pytest.raises(KeyError):
+        main(["inspect", "--config", config])
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure():
+    command = f"{sys.executable} -m headjax.cli tasks | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_help_and_version(capsys):

@@ -15,6 +15,9 @@ DIVERGED = 3
 INTERRUPTED = 130
 """Exit code of a command that was interrupted, also of a training run that saved a checkpoint first."""
 
+CLOSED = 141
+"""Exit code of a command whose output nobody reads any more (`| head`), as after the signal SIGPIPE."""
+
 
 class HeadjaxError(ValueError):
     """Something the user asked for cannot be done. The command line prints it and exits with `exit_code`."""
