@@ -63,6 +63,8 @@ class Fields:
             raise CheckpointError(f"{file}: missing") from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
+        except RecursionError:
+            raise CheckpointError(f"{file}: nested too deep") from None
         if not isinstance(data, dict):
             raise CheckpointError(f"{file}: not a JSON object")
         return cls(data, file, tensors)

@@ -233,6 +233,10 @@ def record(kind: type, /, **parts: Any) -> Record:
     return Record(kind, _entries(parts))
 
 
+SHALLOW = 1000
+"""Number of layers that is built in no time; more need a tensor each. Layers that share all of theirs stay below."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Layers(Entry):
     """Equal layers, or layers that differ in some fields.
@@ -245,13 +249,16 @@ class Layers(Entry):
         gather: returns the config's fields from those that each layer was written with.
     """
 
-    count: Entry
+    count: Field
     layer: Entry
     spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
     gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
 
     def read(self, fields: Fields) -> tuple[Any, ...]:
         count = self.count.read(fields)
+        if fields.tensors and count > max(len(fields.tensors), SHALLOW):
+            message = f"{count:,} layers, but the files hold {len(fields.tensors):,} tensors"
+            raise fields.error(self.count.name, message)
         if self.spread is None:
             return (self.layer.read(fields),) * count
         return tuple(self.layer.read(fields.having(own)) for own in self.spread(fields, count))

@@ -82,6 +82,7 @@ def test_missing_and_left_over_tensors(folder):
     ("fields", "said"),
     [
         ({"hidden_size": 16}, "has shape [20, 8], config.json gives [20, 16]"),
+        ({"vocab_size": 2**62}, "word_embeddings.weight has shape [20, 8], config.json gives [4611686018427387904, 8]"),
         ({"vocab_size": 21}, "word_embeddings.weight has shape [20, 8], config.json gives [21, 8]"),
         ({"num_hidden_layers": 1}, "left over bert.encoder.layer.1."),
         ({"num_hidden_layers": 3}, "missing bert.encoder.layer.2."),
@@ -113,6 +114,7 @@ def test_a_config_that_contradicts_the_tensors(folder, fields, said):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type: 'relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder: True is not supported"),
         ({"problem_type": "multi_label_classification"}, "problem_type: 'multi_label_classification' is not supported"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: 1,000,000,000 layers, but the files hold"),
         ({"pruned_heads": {"5": [0]}}, "pruned_heads: names layer '5' of 2, counted from 0"),
         ({"pruned_heads": {"0": [4]}}, "pruned_heads: layer 0 has 4 heads, not [4]"),
         ({"pruned_heads": {"0": [[1]]}}, "pruned_heads: layer 0 has 4 heads, not [[1]]"),

@@ -48,7 +48,7 @@ def _config(
     head_dim: Field | None = None,
     head_norm: Record | None = None,
     layer_window: Entry | None = None,
-    layers: Callable[[Entry, Entry], Layers] = Layers,
+    layers: Callable[[Field, Entry], Layers] = Layers,
 ) -> Record:
     """Return the table of a decoder.
 
@@ -183,7 +183,7 @@ def text_classes(tied: Field, base: str = "Model", **output: Entry) -> tuple[Mod
     )
 
 
-def _windows(count: Entry, layer: Entry) -> Layers:
+def _windows(count: Field, layer: Entry) -> Layers:
     """Return Qwen's layers, of which those from `max_window_layers` on slide where no types are listed."""
     after = size("max_window_layers", 28)
     return Layers(
@@ -194,7 +194,7 @@ def _windows(count: Entry, layer: Entry) -> Layers:
     )
 
 
-def _without_positions(count: Entry, layer: Entry) -> Layers:
+def _without_positions(count: Field, layer: Entry) -> Layers:
     """Return SmolLM3's layers, of which every fourth has no rotary positions unless a list says otherwise."""
 
     def spread(fields: Fields, length: int) -> list[dict[str, Any]]:
