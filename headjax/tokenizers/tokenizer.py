@@ -6,9 +6,10 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +27,10 @@ SPECIAL_FILE = "special_tokens_map.json"
 TARGET_FILE = "target_tokenizer.json"
 
 _ENCODED_AT_ONCE = 1024
+
+LARGEST_GROWTH = 1000.0
+"""Factor by which normalizers may lengthen a text. The library normalizes while it reads a file, and ends the process
+where memory runs out; normalizers of published models stay far below."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Tokenizer:
     def _library(self) -> tokenizers.Tokenizer:
         import tokenizers
 
+        _check_growth(self.vocabulary)
         try:
             backend = tokenizers.Tokenizer.from_str(self.vocabulary)
         except Exception as error:  # the library raises plain Exception
@@ -172,6 +178,34 @@ def _read(file: Path) -> str:
         raise DataError(f"{file}: missing") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _check_growth(vocabulary: str) -> None:
+    """Raise `DataError` for normalizers that lengthen text without measure, one after another."""
+    if vocabulary.count('"Replace"') + vocabulary.count('"Prepend"') < 2:
+        return
+    try:
+        growth = _growth(json.loads(vocabulary).get("normalizer"))
+    except (ValueError, AttributeError, TypeError):
+        return  # the library says what is wrong with it
+    except RecursionError:
+        raise DataError(f"{VOCABULARY_FILE}: normalizer: nested too deep") from None
+    if growth > LARGEST_GROWTH:
+        raise DataError(f"{VOCABULARY_FILE}: normalizer: makes texts up to {growth:.3g} times as long")
+
+
+def _growth(normalizer: Any) -> float:
+    """Return the greatest factor by which a normalizer lengthens a text, except for Unicode's own forms."""
+    if not isinstance(normalizer, Mapping):
+        return 1.0
+    if normalizer.get("type") == "Sequence":
+        return math.prod(_growth(each) for each in normalizer.get("normalizers", ()))
+    if normalizer.get("type") == "Prepend":
+        return 1.0 + len(normalizer.get("prepend", ""))
+    if normalizer.get("type") == "Replace":
+        replaced = normalizer.get("pattern", {}).get("String", "x")
+        return max(1.0, len(normalizer.get("content", "")) / max(len(replaced), 1))
+    return 1.0
 
 
 def _content(token: str | Mapping[str, str]) -> str:

@@ -73,6 +73,22 @@ def test_bad_files_are_named(tmp_path):
         Tokenizer.load(tmp_path)
 
 
+def test_normalizers_without_measure_are_refused(tokenizer):
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    data = json.loads(tokenizer.vocabulary)
+
+    def made(times):
+        data["normalizer"] = {
+            "type": "Sequence",
+            "normalizers": [{"type": "Sequence", "normalizers": [double] * times}],
+        }
+        return Tokenizer(json.dumps(data), tokenizer.special)
+
+    assert made(2).decode(made(2).encode(["a"])[0]) == "aaaa"
+    with pytest.raises(DataError, match=r"normalizer: makes texts up to 1.72e\+10 times as long"):
+        made(34).backend  # noqa: B018
+
+
 def test_impossible_requests():
     with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 257"):
         train_bpe(TEXTS, 256)
