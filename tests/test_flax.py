@@ -163,6 +163,7 @@ def ours(count: int = 2, **options) -> list[nnx.Module]:
     return [headjax.flax.MultiHeadAttention(WIDTH, rngs=nnx.Rngs(seed), **fields) for seed in range(count)]
 
 
+@pytest.mark.whole
 def test_a_foreign_model_trains_on_a_mesh_is_scored_pruned_converted_and_trains_on():
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     alone, spread = (Theirs(ours(), nnx.Rngs(0)) for _ in range(2))
@@ -247,6 +248,7 @@ def test_dropout_draws_from_the_rngs_and_only_with_them():
     np.testing.assert_array_equal(layer(inputs, rngs=nnx.Rngs(dropout=1)), first)
 
 
+@pytest.mark.whole
 def test_whole_models_go_both_ways_without_a_copy():
     model = tiny.model(tiny.decoder_config())
     module = to_flax(model)

@@ -143,7 +143,8 @@ def read_directory(path: Path, read: Callable[[], T]) -> T:
         try:
             found = read()
         except Exception:
-            if _identity(path) == before:
+            # No directory before and none now may be the moment between the two renames of a replacement.
+            if before is not None and _identity(path) == before:
                 raise
         else:
             if _identity(path) == before:

@@ -11,6 +11,7 @@ from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 
 
+@pytest.mark.whole
 def test_both_models_are_compiled_and_run(monkeypatch):
     small = Bert(
         vocab_size=31_000,

@@ -166,6 +166,7 @@ def test_examples_that_cannot_be_used_are_named(folder, words, message, monkeypa
     assert not (folder / "never").exists()
 
 
+@pytest.mark.whole
 def test_a_table_with_one_split_calibrates(tmp_path, capsys):
     """`convert --task my.tsv --calibrate 8` once found no examples to train on."""
     tokenizer = wordpiece_tokenizer(write_vocabulary(tmp_path))

@@ -217,6 +217,21 @@ def test_reading_again_is_not_endless(path, monkeypatch):
     assert next(count) < 10
 
 
+def test_a_reader_between_the_two_renames_reads_again(path, monkeypatch):
+    """The directory is away when the reader looks and while it reads."""
+    seen = iter([None, (1, 1, 1), (1, 1, 1)])
+    monkeypatch.setattr(directories, "_identity", lambda path: next(seen))
+    answers = iter([FileNotFoundError("config.json"), 7])
+
+    def read():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert read_directory(path, read) == 7
+
+
 def test_an_error_of_a_reader_is_its_own(path):
     with pytest.raises(KeyError, match="missing"):
         read_directory(path, lambda: {}["missing"])

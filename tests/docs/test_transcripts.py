@@ -25,6 +25,7 @@ def test_errors_are_one_line_that_names_the_command_line(shown):
         assert re.fullmatch(r"headjax: error: .+", shown[command])
 
 
+@pytest.mark.whole
 def test_quick_commands_print_what_the_page_shows(shown, tmp_path):
     transcripts.prepare(tmp_path)
     for session in SESSIONS:

@@ -70,6 +70,7 @@ def test_examples_stay_spread_and_every_device_has_the_sums(model, mesh):
     assert {shard.data.shape for shard in after.hidden.addressable_shards} == {(2, 8, tiny.WIDTH)}
 
 
+@pytest.mark.whole
 def test_a_model_is_ordered_and_reconstructed_on_a_mesh_as_on_one_device(model, mesh):
     alone, order = reconstruct(model, BATCHES, REMOVED, units=0.25), reconstruction_order(model, BATCHES)
     with jax.set_mesh(mesh):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
@@ -20,6 +21,7 @@ from tests.closeness import assert_close
 LAYERS = 3
 
 
+@pytest.mark.whole
 def test_shared_layers_have_variances_of_their_own_and_one_gradient():
     model = Albert(
         vocab_size=30,

@@ -92,6 +92,7 @@ def test_without_a_teacher_it_is_fine_tuning(student, batches):
 STILL = AdamW(schedule=ConstantRate(peak=1e-12), weight_decay=0.0)
 
 
+@pytest.mark.whole
 def test_weights_and_temperature_change_along_training(student, teacher, batches):
     """The same batch at every step of a student that stands still: only the numbers of the objective change."""
 
@@ -105,6 +106,7 @@ def test_weights_and_temperature_change_along_training(student, teacher, batches
     assert_close(changing[[0, 2]], [warm, own + 0.5 * soft], sums=2 * tiny.SUMS)
 
 
+@pytest.mark.whole
 def test_ramps_follow_the_step_on_a_mesh(student, teacher, batches):
     settings = Distillation(steps=3, optimizer=FAST, task=Ramp(0.1, 0.5), logits=Ramp(0.9, 0.5), attention=Ramp(1, 0.1))
     one = distill(student, teacher, batches, settings).losses

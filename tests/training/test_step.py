@@ -133,6 +133,7 @@ def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
     assert gradient <= reduced < gradient + 256
 
 
+@pytest.mark.whole
 def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     layer = tiny.layer(dropout=0.2, attention_dropout=0.2)
