@@ -384,7 +384,7 @@ def test_a_bucket_is_no_folder_and_a_read_only_one_is_named(data, tmp_path, monk
         train(config(), "gs://b/run", data=data)
     monkeypatch.setattr("headjax.training.loop.train_step", None)  # nothing is compiled before
     (tmp_path / "file").touch()
-    with one_device(), pytest.raises(HeadjaxError, match=r"file/run/train_config\.json: cannot be written \(Not a dir"):
+    with one_device(), pytest.raises(HeadjaxError, match=r"file/run/lock\.json: cannot be written \(Not a dir"):
         train(config(), tmp_path / "file" / "run", data=data)
 
 
