@@ -51,6 +51,7 @@ def test_every_formulation_has_a_module_that_computes_it(name):
     assert set(flatten(layer.params)) == set(flatten(params))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "name", ["rotary_halves", "ragged_grouped", "collaborative", "tucker", "latent_rotary", "talking"]
 )
@@ -309,6 +310,7 @@ def test_linen_models_take_a_module_through_the_bridge():
     assert_close(layer.apply(variables, inputs), alone(inputs), sums=WIDTH)
 
 
+@pytest.mark.whole
 def test_the_documented_examples_run():
     text = (Path(__file__).parents[1] / "docs" / "flax.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]

@@ -16,6 +16,8 @@ from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.hub.directories import BERT, CONFIGS, LLAMA, T5, model_of
 
+pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
+
 LENGTH = 8
 RANDOM = np.random.default_rng(0)
 TEXT = {

@@ -105,6 +105,7 @@ def fits(value, what, spec):
     }[what]()
 
 
+@pytest.mark.whole
 def test_every_task_reads_its_data_sets(mocked):
     """Names, versions, splits and features exist, and give rows of the form's fields."""
     from headjax.data.seqio_tasks import seqio_tasks

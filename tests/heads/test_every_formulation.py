@@ -15,6 +15,8 @@ from tests import tiny
 from tests.attention.formulations import FORMULATIONS
 from tests.closeness import assert_close, tolerance
 
+pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
+
 NAMES = ("fixed_head_size", "ragged_grouped", "tucker", "latent_rotary", "talking", "gated")
 BATCH = tiny.tokens(2, 6)
 COMPUTE = Compute(attention="einsum")

@@ -26,6 +26,8 @@ from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 from tests.closeness import assert_close
 
+pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
+
 GENERATOR = np.random.default_rng(1)
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "feed_forward": Dense(24)}
 MASK = np.array([[1] * 8, [1] * 5 + [0] * 3])

@@ -62,6 +62,7 @@ def task():
     return model, [given | {"labels": labels.astype(np.int32)}]
 
 
+@pytest.mark.whole
 def test_subset_finds_the_heads_that_matter(task):
     learned = learn_gates(*task, Subset(count=3, start=5.0, end=0.1), steps=60, learning_rate=0.3)
     kept = {head for head, value in learned.logits.items() if head not in learned.removed}

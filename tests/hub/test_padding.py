@@ -98,6 +98,7 @@ def test_padding_stacks_the_parameters_once(monkeypatch):
         assert stacked == [2] * stacks
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("target", ["collaborative:shared_dim=6", "latent:rank=5"])
 def test_keys_from_components_or_latents_are_exported_as_keys_of_their_own(target, tmp_path):
     """What is saved in the cache is written out: a decoder that others load."""

@@ -75,6 +75,7 @@ def test_the_host_waits_for_the_device_only_when_losses_are_due(student, teacher
     assert fetched <= {0, 19, 39, 40}, "steps done when a loss was fetched"
 
 
+@pytest.mark.whole
 def test_a_mesh_computes_the_same(student, teacher, batches):
     repeated = list(itertools.islice(itertools.cycle(batches), SETTINGS.steps))
     one = distill(student, teacher, repeated, SETTINGS)

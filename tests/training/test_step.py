@@ -222,6 +222,7 @@ def reference():
     return after_one_step("einsum", data=1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("sizes, parts", [({"data": 2, "model": 2}, 1), ({"data": 2}, 2)])
 def test_a_pallas_kernel_trains_over_a_mesh_as_the_reference_does(sizes, parts, reference):
     actual = after_one_step("collaborative_pallas", parts, **sizes)
