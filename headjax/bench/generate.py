@@ -220,7 +220,7 @@ def _in_turns(
 
 
 class Cost(NamedTuple):
-    """What one decoded token moves and computes, and one prompt computes.
+    """Bytes and operations of one decoded token, and operations of one prompt.
 
     Attributes:
         weights: bytes of the weights, which every step reads once.

@@ -177,7 +177,7 @@ def sampler_of(options: Options) -> Sampler:
 
 
 class _Request(NamedTuple):
-    """What to generate with.
+    """Settings of a generation.
 
     Attributes:
         model: the model, its parameters as generation reads them.

@@ -151,6 +151,7 @@ def _plot(found: Sequence[RemovalTrial], trials: RemovalTrials, headline: str) -
         cost="Heads removed",
         cost_format=numbers.percent,
         title="Quality without heads, by order and repair",
+        same_scale=True,
     ).png()
 
 
@@ -186,9 +187,10 @@ def _table(
                 sum(trial.order_seconds + trial.repair_seconds for trial in group) / len(group),
             )
         )
+    drawn = "One draw of calibration examples" if draws == 1 else f"Means over {draws} draws, and their range"
     note = (
-        f"All heads: {headline} {trials.own.metrics[headline]:.4f} on {trials.own.examples:,} examples. Means over "
-        f"{draws} draws of calibration examples, and their range; p is the largest of the draws, by {trials.test}. "
+        f"All heads: {headline} {trials.own.metrics[headline]:.4f} on {trials.own.examples:,} examples. {drawn}; "
+        f"p is the largest, by {trials.test}. "
         f"{MEASURES[trials.agreed]}. Seconds of processor time: of the order, and of the repair."
     )
     return Table(columns, rows, notes=(note, *notes))

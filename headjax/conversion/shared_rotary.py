@@ -146,7 +146,7 @@ def eigenvalues(turning: Turning) -> np.ndarray:
 
 
 def allot(saved: np.ndarray, total: int) -> tuple[int, ...]:
-    """Divide `total` components among frequencies: one for each, then to the largest of what further ones save.
+    """Divide `total` components among frequencies: one for each, then those that save the most.
 
     Args:
         saved: what each further component saves, `[frequencies, kv_heads]`, decreasing along the last axis.

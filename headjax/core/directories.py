@@ -172,7 +172,7 @@ def settle(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Return what tells a directory from another one under the same name; None where there is none.
+    """Return the numbers by which a directory differs from another one under the same name; None without a directory.
 
     A number of a deleted directory is soon given to another one; the time of a directory's renaming is its own.
     """

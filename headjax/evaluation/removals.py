@@ -120,7 +120,7 @@ def parse_repair(text: str) -> Repair:
     """Return the repair of this name.
 
     Raises:
-        HeadjaxError: there is none.
+        HeadjaxError: an unknown repair.
     """
     if text not in get_args(Repair):
         raise HeadjaxError(f"repair: {unknown_name('repair', text, get_args(Repair))}")

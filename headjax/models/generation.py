@@ -212,7 +212,7 @@ class Generation:
         self.step, self.finished = 1, self.limit == 1
 
     def advance(self, tokens: int | None = None) -> Generated:
-        """Generate up to so many tokens more, all that are left if None, and return all tokens so far.
+        """Generate up to `tokens` more (all that are left if None) and return all tokens so far.
 
         Arrays of an earlier result stay as they are.
         """

@@ -130,6 +130,7 @@ def sharing_curves(
     cost: str = "Parameters",
     cost_format: numbers.Format = numbers.count,
     title: str = "Quality of converted models",
+    same_scale: bool = False,
 ) -> Plot:
     """A metric against parameters or another cost, one panel a formulation, one line a way to convert.
 
@@ -140,6 +141,7 @@ def sharing_curves(
         cost: label of the horizontal axis.
         cost_format: how the cost is written, one of `headjax.report.numbers`.
         title: heading of the plot.
+        same_scale: whether all panels have one vertical axis, so that they can be compared.
 
     Raises:
         DataError: nothing to draw.
@@ -150,7 +152,7 @@ def sharing_curves(
     written = numbers.tick(cost_format)
     with style():
         figure = new_figure(height=1.0 + 2.3 * len(panels))
-        all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        all_axes = figure.subplots(len(panels), 1, sharex=True, sharey=same_scale, squeeze=False)[:, 0]
         for axes, (name, series) in zip(all_axes, panels.items(), strict=True):
             for way, points in series.items():
                 color, marker, linestyle = looks[way]
