@@ -36,7 +36,7 @@ from headjax.heads.agreement import (
 )
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
-from headjax.heads.ordering import Order, amount_of
+from headjax.heads.ordering import Order, requested_count
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.rescaling import rescale
 from headjax.heads.significance import Comparison
@@ -187,7 +187,7 @@ class RemovalTrials:
         """
         batches = self.calibration(removal.draw)
         choose, order_seconds = self._order(removal, batches)
-        count = self._count(removal)
+        count = requested_count(self.model.config, removal.remove, removal.stacks)
         removed = choose(count)[:count]
         found: list[RemovalTrial] = []
         bare = self._judge(self.model.params, head_gates.without(self.model.config, removed))
@@ -237,13 +237,6 @@ class RemovalTrials:
     def total_heads(self, stacks: Sequence[str]) -> int:
         """Return the number of heads of these stacks; empty is all."""
         return len(all_heads(self.model.config, stacks or None))
-
-    def _count(self, removal: Removal) -> int:
-        total, amount = self.total_heads(removal.stacks), amount_of(removal.remove)
-        count = int(round(amount.of(total), 9))
-        if count > total:
-            raise HeadjaxError(f"remove: {removal.remove} asks for {count} heads, there are {total}")
-        return count
 
     def _judge(self, params: Params, gates: Gates) -> _Judged:
         return _judge(self.model.config, self.measure, params, self.batches, gates, self.wanted)

@@ -198,18 +198,24 @@ def explicit_heads(config: ModelConfig, request: str) -> Order | None:
     return heads
 
 
-def requested_count(config: ModelConfig, request: str) -> int:
-    """Return the number of heads that `12` or `40%` means; a percentage is of all heads of the model, rounded down.
+def requested_count(config: ModelConfig, request: str, stacks: Sequence[str] = ()) -> int:
+    """Return the number of heads that `12` or `40%` means; a percentage is of all heads, rounded down.
+
+    Args:
+        config: Architecture of the model.
+        request: Number or percentage.
+        stacks: Head stacks whose heads are all heads; empty is every stack.
 
     Raises:
         HeadjaxError: The request is neither a number nor a percentage, or exceeds the number of heads.
     """
-    total = len(all_heads(config))
+    total = len(all_heads(config, stacks or None))
     amount = amount_of(request)
     # Rounding first keeps decimal percentages such as 28.7 % of 1000 from losing a head to binary fractions.
     count = int(round(amount.of(total), 9))
     if count > total:
-        raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}")
+        where = f" in {', '.join(stacks)}" if stacks else ""
+        raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}{where}")
     return count
 
 
