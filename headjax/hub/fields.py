@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headjax.core.errors import CheckpointError, ConfigError
+from headjax.core.files import check_links
 from headjax.models.sublayers import ActivationName
 
 T = TypeVar("T")
@@ -54,8 +55,9 @@ class Fields:
         """Read the `config.json` of a directory.
 
         Raises:
-            CheckpointError: the file is missing, or it holds no JSON object.
+            CheckpointError: the file is missing, holds no JSON object, or is a link out of the directory.
         """
+        check_links(directory, ("config.json",))
         file = directory / "config.json"
         try:
             data = json.loads(file.read_text(encoding="utf-8"))

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from headjax.core.errors import CheckpointError
+from headjax.core.files import check_links
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -57,8 +58,9 @@ class SafetensorsFiles:
 
         Raises:
             CheckpointError: there are no safetensors, or a file or the index is broken; the message starts with the
-                file.
+                file. A link leads out of the directory.
         """
+        check_links(directory, (SINGLE, INDEX))
         self.directory = directory
         self.entries: dict[str, StoredTensor] = {}
         if (directory / SINGLE).is_file():
@@ -139,7 +141,7 @@ def _header(file: Path) -> dict[str, StoredTensor]:
             pass
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(size))
+            header = json.loads(opened.read(size), object_pairs_hook=_without_twins)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: missing") from None
     except (SafetensorError, OSError, ValueError) as error:
@@ -152,6 +154,16 @@ def _header(file: Path) -> dict[str, StoredTensor]:
         for name, entry in header.items()
         if name != "__metadata__"
     }
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose keys are all different, as the format demands; readers take either of two."""
+    entries: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in entries:
+            raise ValueError(f"{key!r} is there twice")
+        entries[key] = value
+    return entries
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -171,6 +183,7 @@ def _inside(directory: Path, name: str, index: Path) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or path.suffix != ".safetensors":
         raise CheckpointError(f"{index}: {name!r} is not a safetensors file inside the directory")
+    check_links(directory, (name,))
     return directory / path
 
 

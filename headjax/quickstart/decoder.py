@@ -8,8 +8,10 @@ from headjax.core.errors import HeadjaxError
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model
 
-FOLDER = Path(__file__).parent / "weights"
-"""`config.json`, `model.safetensors` in bfloat16, `tokenizer.json`, and the model card `README.md`."""
+FOLDER = Path(__file__).resolve().parent / "weights"
+"""`config.json`, `model.safetensors` in bfloat16, `tokenizer.json`, and the model card `README.md`.
+
+Some installers link every file of a package to their store, where the files are together."""
 
 
 def demo_model() -> Model:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
+from headjax.core.files import check_links
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
     DIALECTS,
@@ -29,6 +30,13 @@ from headjax.tokenizers.vocabularies import (
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"
 WORDPIECE_FILE = "vocab.txt"
+
+FILES = (
+    *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES, LLAMA_FILE),
+    *MARIAN_FILES,
+    *sorted({dialect.file for dialect in DIALECTS.values()}),
+)
+"""Names of the files that a tokenizer may be read from."""
 
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a tokenizer's files may name."""
@@ -52,8 +60,10 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
 
     Raises:
         DataError: a file is broken; the message starts with it.
+        CheckpointError: a file is a link out of the directory.
     """
     folder = Path(directory)
+    check_links(folder, FILES)
     config = _object(folder / CONFIG_FILE)
     roles = _roles(config) | _roles(_object(folder / SPECIAL_FILE))
     if (folder / VOCABULARY_FILE).is_file():

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from headjax.core import files
-from headjax.core.errors import HeadjaxError
-from headjax.core.files import write_file
+from headjax.core.errors import CheckpointError, HeadjaxError
+from headjax.core.files import check_links, write_file
 
 
 def names(folder):
@@ -108,3 +108,46 @@ def test_processes_are_known_to_live():
     assert files.process_lives(os.getpid())
     assert files.process_lives(1)
     assert not files.process_lives(2**22 + 1)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder with a plain file and one that is linked to another folder."""
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "theirs" / "file").write_text("theirs")
+    (tmp_path / "ours" / "plain").write_text("ours")
+    (tmp_path / "ours" / "out").symlink_to("../theirs/file")
+    return tmp_path / "ours"
+
+
+@pytest.mark.parametrize("name", ["out", "folder/file", "plain/../../theirs/file", "dangling"])
+def test_files_that_links_lead_out_of_a_folder_are_refused(elsewhere, name):
+    (elsewhere / "folder").symlink_to("../theirs")
+    (elsewhere / "dangling").symlink_to("/absent/file")
+    with pytest.raises(CheckpointError, match="leads out of the folder, to "):
+        check_links(elsewhere, ["plain", name])
+
+
+def test_links_within_a_folder_and_to_a_folder_are_followed(elsewhere):
+    (elsewhere / "sub").mkdir()
+    (elsewhere / "sub" / "inner").symlink_to("../plain")
+    (elsewhere.parent / "link").symlink_to("ours")
+    check_links(elsewhere, ["plain", "sub/inner", "missing"])
+    check_links(elsewhere.parent / "link", ["plain", "sub/inner"])
+
+
+def test_a_snapshot_of_hugging_faces_cache_may_link_to_its_own_blobs_alone(tmp_path):
+    entries = [tmp_path / name for name in ("models--a", "models--b")]
+    for entry in entries:
+        (entry / "blobs").mkdir(parents=True)
+        (entry / "blobs" / "4f1c").write_text("{}")
+        (entry / "snapshots" / "main" / "sub").mkdir(parents=True)
+    snapshot = entries[0] / "snapshots" / "main"
+    (snapshot / "config.json").symlink_to("../../blobs/4f1c")
+    (snapshot / "sub" / "config.json").symlink_to("../../../blobs/4f1c")
+    (snapshot / "other").symlink_to("../../../models--b/blobs/4f1c")
+    check_links(snapshot, ["config.json", "sub/config.json"])
+    check_links(snapshot / "sub", ["config.json"])
+    with pytest.raises(CheckpointError, match="other: leads out"):
+        check_links(snapshot, ["other"])

@@ -134,6 +134,25 @@ def test_a_broken_file_writes_nothing(folder):
     assert "model.safetensors" in refused_import(folder, CheckpointError)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_link_out_of_the_directory_is_refused(folder, tmp_path, name):
+    file = folder / name
+    (tmp_path / "elsewhere").write_bytes(file.read_bytes() if file.exists() else b"{}")
+    file.unlink(missing_ok=True)
+    file.symlink_to("../elsewhere")
+    assert f"{name}: leads out of the folder" in refused_import(folder, CheckpointError)
+
+
+def test_a_snapshot_of_hugging_faces_cache_is_read(folder, made, tmp_path):
+    """Its files are links to `blobs`, by their hashes."""
+    snapshot = tmp_path / "models--somebody--bert" / "snapshots" / "4f1c"
+    snapshot.mkdir(parents=True)
+    folder.rename(snapshot.parent.parent / "blobs")
+    for file in (snapshot.parent.parent / "blobs").iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert_equal(from_huggingface(snapshot).params, made[0].params)
+
+
 def test_older_files(folder, made):
     """Names as the first conversions gave them, without prefix, with buffers and copies of tied tensors."""
 

@@ -102,6 +102,22 @@ def test_a_malformed_header(folder):
     assert "not a readable safetensors file" in refused(folder)
 
 
+@pytest.mark.parametrize("twice", ["tensor", "field"])
+def test_a_key_that_is_there_twice_is_refused(tmp_path, twice):
+    """The format forbids it, and readers differ in the one that they take."""
+    entry = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    other = '{"dtype":"F32","shape":[1],"data_offsets":[4,8]}'
+    header = {
+        "tensor": f'{{"a":{entry},"b":{entry},"a":{other}}}',
+        "field": f'{{"a":{entry},"b":{other[:-1]},"shape":[1]}}}}',
+    }[twice].encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    message = refused(tmp_path)
+    assert "not a readable safetensors file" in message
+    assert twice == "field" or "'a' is there twice" in message
+
+
 def test_a_pickle_is_not_read(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"anything")
     message = refused(tmp_path)
