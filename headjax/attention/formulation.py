@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from headjax.attention.attend import Call
 from headjax.attention.operands import Attended
 from headjax.core.errors import require
-from headjax.core.fields import Checked, Size, check_fields
+from headjax.core.fields import Checked, Listed, check_fields
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensor, Tensors, Zeros, abstract, take_heads
 
@@ -33,7 +33,7 @@ class Attention(Checked, abc.ABC):
         head_ids: the heads' original numbers, kept when heads are removed; None counts from 0.
     """
 
-    num_heads: Size
+    num_heads: Listed
     head_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues
 from headjax.attention.operands import AcrossHeads, Attended
 from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
-from headjax.core.fields import NotNegative, Positive, Size
+from headjax.core.fields import Listed, NotNegative, Positive, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors
 
@@ -63,8 +63,8 @@ class Talking(HeadSizes, Attention):
     """
 
     head_dim: Size
-    logit_heads: Size
-    softmax_heads: Size
+    logit_heads: Listed
+    softmax_heads: Listed
     value_dim: Size | None = None
     mixing_init: Initializer = NearIdentity()
     scale: Positive | None = None

@@ -252,7 +252,7 @@ def _reader(hint: Any) -> Callable[[str], Any]:
     if typing.get_origin(plain) is tuple:
         return functools.partial(_parts, _plain(_item(plain)))
     readers: dict[Any, Callable[[str], Any]] = {int: _whole_number, float: _number}
-    return readers.get(plain, str)
+    return readers.get(plain, _text)
 
 
 def _parts(item: Any, text: str) -> tuple[Any, ...]:
@@ -260,7 +260,19 @@ def _parts(item: Any, text: str) -> tuple[Any, ...]:
     try:
         return tuple(read(part) for part in text.split(","))
     except ValueError:
+        if read is _text:
+            raise
         raise ValueError(f"expected numbers such as 16,32,64, got {text!r}") from None
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"not UTF-8: {text[:60]!r}") from None
+    return text
 
 
 def _whole_number(text: str) -> int:

@@ -35,11 +35,20 @@ class Bound(NamedTuple):
     holds: Callable[[Any], bool]
 
 
+INTEGER_MAX = 2**63 - 1
+"""Largest integer of a field: no array, counter or seed takes a larger one."""
+
+LISTED_MAX = 100_000
+"""Most layers of a stack and heads of a layer, which are listed one by one."""
+
 Size = Annotated[int, Bound("must be an integer of at least 1", lambda value: value >= 1)]
 """An integer of at least 1."""
 
 Count = Annotated[int, Bound("must not be negative", lambda value: value >= 0)]
 """An integer of at least 0."""
+
+Listed = Annotated[Size, Bound(f"must be at most {LISTED_MAX:,}", lambda value: value <= LISTED_MAX)]
+"""A size of at most `LISTED_MAX`."""
 
 Positive = Annotated[float, Bound("must be positive", lambda value: value > 0)]
 """A finite number above 0."""
@@ -47,8 +56,13 @@ Positive = Annotated[float, Bound("must be positive", lambda value: value > 0)]
 NotNegative = Annotated[float, Bound("must not be negative", lambda value: value >= 0)]
 """A finite number of at least 0."""
 
-Rate = Annotated[float, Bound("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
-"""A probability below 1: of dropout, label smoothing, a decay of moments."""
+Rate = Annotated[
+    float,
+    Bound("must be at least 0 and below 1", lambda value: 0 <= value < 1),
+    Bound("must be below 1 in float32", lambda value: value < 1 - 2.0**-25),
+]
+"""A probability below 1: of dropout, label smoothing, a decay of moments. Numbers within 2**-25 of 1 are 1 in float32,
+and one less the rate, by which results are divided, is 0."""
 
 Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0 <= value <= 1)]
 """A number from 0 to 1, both included."""
@@ -205,7 +219,7 @@ def _check_bounds(inner: _Check | None, bounds: list[Bound], field: str, value: 
     if inner is not None:
         inner(field, value)
     for bound in bounds:
-        require(bound.holds(value), field, f"{bound.text}, got {value!r}")
+        require(bound.holds(value), field, f"{bound.text}, got {shown(value)}")
 
 
 def _check_other(accepted: tuple[type, ...], inner: _Check, field: str, value: Any) -> None:
@@ -233,12 +247,14 @@ FLOAT32_MAX = 3.4e38
 def _check_number(field: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, field, f"expected float, got {shown(value)}")
-    require(math.isfinite(value), field, f"must be finite, got {value!r}")
-    require(abs(value) <= FLOAT32_MAX, field, f"must be at most {FLOAT32_MAX:.1e} in size (float32), got {value!r}")
+    require(isinstance(value, int) or math.isfinite(value), field, f"must be finite, got {value!r}")
+    small = abs(value) <= FLOAT32_MAX
+    require(small, field, f"must be at most {FLOAT32_MAX:.1e} in size (float32), got {shown(value)}")
 
 
 def _check_integer(field: str, value: Any) -> None:
     require(isinstance(value, int) and not isinstance(value, bool), field, f"expected int, got {shown(value)}")
+    require(abs(value) <= INTEGER_MAX, field, f"must be below 2**63 in size, got {shown(value)}")
 
 
 def _check_type(expected: type, field: str, value: Any) -> None:
@@ -247,6 +263,8 @@ def _check_type(expected: type, field: str, value: Any) -> None:
 
 def shown(value: Any) -> str:
     """A value as an error's line names it: short plain values as they are, anything else by its type."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an int of {value.bit_length():,} bits"  # Python does not write the longest ones
     plain = value is None or isinstance(value, bool | int | float | str)
     text = repr(value)[:60] if plain else ""
     return (

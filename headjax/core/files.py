@@ -8,6 +8,7 @@ import glob
 import gzip
 import io
 import itertools
+import json
 import os
 import re
 import secrets
@@ -17,7 +18,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 
@@ -53,6 +54,8 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
         target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
         if not os.path.islink(path):
             _make_parent(target)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         partial = hidden(target, "new")
         try:
             with open(partial, "xb") as file:
@@ -176,6 +179,39 @@ def read_text(file: Path) -> str:
     if not text.strip():
         raise DataError(f"{file}: empty, there is no text in it")
     return text
+
+
+def check_characters(text: str, place: str) -> str:
+    r"""Return a text whose characters are whole; JSON can spell halves, `\ud800`, which no file or tokenizer takes.
+
+    Raises:
+        DataError: a character is half of a surrogate pair; the message starts with the place.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place}: character {error.start} is half of a pair (U+{ord(text[error.start]):04X})"
+        ) from None
+    return text
+
+
+def parse_json(text: str | bytes, place: str) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        DataError: it is not JSON, nested too deep, or has a number of thousands of digits; the message starts with the
+            place.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f" line {error.lineno}:" if error.lineno > 1 else ""
+        raise DataError(f"{place}:{line} not JSON ({error.msg})") from None
+    except ValueError as error:  # too many digits, or no UTF-8
+        raise DataError(f"{place}: not JSON ({first_line(error).split(';')[0]})") from None
+    except RecursionError:
+        raise DataError(f"{place}: nested too deep") from None
 
 
 def read_bytes(file: Path) -> bytes:

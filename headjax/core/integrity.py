@@ -215,7 +215,7 @@ def _read_sizes(path: Path) -> dict[str, Entry] | None:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: cannot be read ({type(error).__name__})") from None
     if not isinstance(data, dict):
         raise DamagedError(f"{path}: damaged, it is no JSON object")

@@ -163,7 +163,7 @@ class FolderLock:
             raise HeadjaxError(f"{self.path}: cannot be read ({error.strerror})") from None
         try:
             held = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"heartbeat": heartbeat}
         return held if isinstance(held, dict) else {"heartbeat": heartbeat}
 

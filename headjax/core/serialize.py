@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headjax.core.errors import ConfigError, require, within
+from headjax.core.fields import INTEGER_MAX, LISTED_MAX, shown
 
 T = TypeVar("T")
 
@@ -152,7 +153,9 @@ def _build_tuple(item_types: Sequence[Any], data: Any, path: str) -> tuple[Any, 
             if isinstance(entry, Mapping) and set(entry) == {"repeat", "item"}:
                 item = _build(item_types[0], entry["item"], f"{path}[{len(items)}]")
                 count = _build_scalar(int, entry["repeat"], f"{path}[{len(items)}].repeat")
-                require(count >= 1, f"{path}[{len(items)}].repeat", f"must be at least 1, got {count}")
+                where = f"{path}[{len(items)}].repeat"
+                require(count >= 1, where, f"must be at least 1, got {count}")
+                require(len(items) + count <= LISTED_MAX, where, f"more than {LISTED_MAX:,} items in all, got {count}")
                 items.extend([item] * count)
             else:
                 items.append(_build(item_types[0], entry, f"{path}[{len(items)}]"))
@@ -192,9 +195,11 @@ def _build_dataclass(expected: type, data: Any, path: str) -> Any:
 
 def _build_scalar(expected: Any, data: Any, path: str) -> Any:
     if expected is float and isinstance(data, int) and not isinstance(data, bool):
+        require(abs(data) <= INTEGER_MAX, path, f"must be below 2**63 in size, got {shown(data)}")
         return float(data)
     if not isinstance(data, expected) or (expected is not bool and isinstance(data, bool)):
-        raise ConfigError(f"{path}: expected {expected.__name__}, got {data!r}")
+        found = shown(data) if isinstance(data, int) else repr(data)
+        raise ConfigError(f"{path}: expected {expected.__name__}, got {found}")
     require(not isinstance(data, float) or math.isfinite(data), path, f"must be finite, got {data!r}")
     return data
 

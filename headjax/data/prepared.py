@@ -164,7 +164,7 @@ def load_manifest(file: Path) -> Manifest:
         return from_data(Manifest, data, "manifest")
     except DataError:
         raise
-    except (OSError, ValueError, AttributeError, HeadjaxError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError, HeadjaxError) as error:
         raise DataError(f"{file}: broken: {' '.join(str(error).split())}") from None
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import read_text
+from headjax.core.files import check_characters, parse_json, read_text
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document, text_hash
 from headjax.data.files import count_lines, read_lines
@@ -74,14 +75,19 @@ def header(path: str | Path) -> tuple[str, ...]:
     """
     file = Path(path).expanduser()
     suffix = _suffix(file)
-    if suffix in (".json", ".jsonl"):
-        return tuple(next(_objects(file, suffix == ".jsonl"))[1])
-    return tuple(next(_cells(file, "," if suffix == ".csv" else "\t"))[1])
+    read = _objects(file, suffix == ".jsonl") if suffix in (".json", ".jsonl") else _cells(file, _delimiter(suffix))
+    for _, first in read:
+        return tuple(first)
+    raise DataError(f"{file}: no rows")
 
 
 def is_table(path: str | Path) -> bool:
     """Return whether a file's suffix is that of a table; `.txt` files count as text."""
     return _suffix(Path(path)) in READERS.keys() - {".txt"}
+
+
+def _delimiter(suffix: str) -> str:
+    return "," if suffix == ".csv" else "\t"
 
 
 def _suffix(file: Path) -> str:
@@ -133,22 +139,18 @@ def _json(file: Path, columns: Mapping[str, str], lines: bool) -> Iterator[Row]:
         for column in columns.values():
             if column not in entry:
                 raise DataError(f"{place}: {unknown_name('key', column, entry)}")
-        yield Row(place, {field: _as_text(entry[column]) for field, column in columns.items()})
+        yield Row(place, {field: _as_text(entry[column], f"{place}: {column}") for field, column in columns.items()})
 
 
 def _objects(file: Path, lines: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the objects of a JSON array or of JSON lines, with their places."""
-    number = 0
-    try:
-        if lines:
-            for number, line in enumerate(read_lines(file), start=1):
-                if line.strip():
-                    yield f"{file}: line {number}", _object(f"{file}: line {number}", json.loads(line))
-            return
-        entries = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        at = number if lines else error.lineno
-        raise DataError(f"{file}: line {at}: not JSON ({error.msg})") from None
+    if lines:
+        for number, line in enumerate(read_lines(file), start=1):
+            place = f"{file}: line {number}"
+            if line.strip():
+                yield place, _object(place, parse_json(line.strip(), place))
+        return
+    entries = parse_json(read_text(file), str(file))
     if not isinstance(entries, list):
         raise DataError(f"{file}: expected an array of objects")
     for number, entry in enumerate(entries):
@@ -161,8 +163,8 @@ def _object(place: str, entry: Any) -> Mapping[str, Any]:
     return entry
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _as_text(value: Any, place: str) -> str:
+    return check_characters(value, place) if isinstance(value, str) else json.dumps(value)
 
 
 READERS: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
@@ -233,17 +235,16 @@ def read_questions(path: str | Path) -> list[Row]:
         DataError: a file of another format, or without questions; the message starts with the file.
     """
     file = Path(path).expanduser()
+    whole = parse_json(read_text(file), str(file))
     try:
-        articles = json.loads(read_text(file))["data"]
+        articles = whole["data"]
         found = [
             _question(file, paragraph["context"], entry)
             for article in articles
             for paragraph in article["paragraphs"]
             for entry in paragraph["qas"]
         ]
-    except json.JSONDecodeError as error:
-        raise DataError(f"{file}: line {error.lineno}: not JSON ({error.msg})") from None
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file}: not in SQuAD's format ({type(error).__name__}: {error})") from None
     if not found:
         raise DataError(f"{file}: no questions")
@@ -251,13 +252,13 @@ def read_questions(path: str | Path) -> list[Row]:
 
 
 def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
-    answers = entry["answers"]
+    answers, place = entry["answers"], f"{file}: question {entry['id']}"
     # The order of the fields is part of the hash of prepared rows.
     values = {
-        "question": entry["question"].strip(),
+        "question": check_characters(entry["question"].strip(), place),
         "id": entry["id"],
-        "context": context,
-        "answers": tuple(one["text"] for one in answers),
-        "start": answers[0]["answer_start"] if answers else 0,
+        "context": check_characters(context, place),
+        "answers": tuple(check_characters(one["text"], place) for one in answers),
+        "start": operator.index(answers[0]["answer_start"]) if answers else 0,
     }
-    return Row(f"{file}: question {entry['id']}", values)
+    return Row(place, values)

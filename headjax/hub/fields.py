@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headjax.core.errors import CheckpointError, ConfigError
+from headjax.core.fields import INTEGER_MAX, shown
 from headjax.core.files import check_links
 from headjax.models.sublayers import ActivationName
 
@@ -137,6 +138,8 @@ class Fields:
         value = self._get(name, default)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.error(name, f"expected {expected}, got {value!r}")
+        if isinstance(value, int) and abs(value) > INTEGER_MAX:
+            raise self.error(name, f"must be below 2**63 in size, got {shown(value)}")
         return value
 
     def _get(self, name: str, default: Any) -> Any:

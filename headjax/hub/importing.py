@@ -166,11 +166,12 @@ def _without_heads(
     name, slot = HEAD_STACKS[family.prunable]
     stack = config.stacks()[name]
     layers = list(stack.layers)
+    numbers = {str(number) for number in range(len(layers))}
     for number, heads in pruned.items():
-        if not number.isdecimal() or int(number) >= len(layers):
-            raise fields.error("pruned_heads", f"names layer {number!r} of {len(layers)}, counted from 0")
+        if number not in numbers:
+            raise fields.error("pruned_heads", f"names layer {number[:20]!r} of {len(layers)}, counted from 0")
         attention = getattr(layers[int(number)], slot)
-        if not isinstance(heads, list) or any(head not in attention.ids for head in heads):
+        if not isinstance(heads, list) or any(type(head) is not int or head not in attention.ids for head in heads):
             raise fields.error("pruned_heads", f"layer {number} has {attention.num_heads} heads, not {heads}")
         kept = [head for head in attention.ids if head not in heads]
         if not kept:

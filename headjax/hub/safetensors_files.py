@@ -171,7 +171,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     try:
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = {str(name): shard for name, shard in names.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{index}: not an index of safetensors files (no weight_map)") from None
     if not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise CheckpointError(f"{index}: weight_map must name a file for every tensor")

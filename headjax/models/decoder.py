@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
 from headjax.core.errors import require
-from headjax.core.fields import Rate, Size
+from headjax.core.fields import Listed, Rate, Size
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
@@ -138,7 +138,7 @@ class LanguageModel(Recipe):
     vocab_size: Size
     max_length: Size
     width: Size
-    num_layers: Size
+    num_layers: Listed
     attention: Attention
     feed_forward: FeedForward
     residual: Residual = PreNorm()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Checked, Count, Rate, Size
+from headjax.core.fields import Checked, Count, Listed, Rate, Size
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
@@ -234,7 +234,7 @@ class PositionBias(Checked, abc.ABC):
         num_heads: number of original heads.
     """
 
-    num_heads: Size
+    num_heads: Listed
 
     @abc.abstractmethod
     def tensors(self) -> Tensors:

@@ -8,7 +8,7 @@ import jax
 
 from headjax.attention.formulation import Attention
 from headjax.core.errors import require
-from headjax.core.fields import Count, Rate, Size
+from headjax.core.fields import Count, Listed, Rate, Size
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensors, TruncatedNormal
@@ -126,7 +126,7 @@ class Bert(Recipe):
     max_length: Size = 512
     segments: Count = 2
     width: Size = 768
-    num_layers: Size = 12
+    num_layers: Listed = 12
     residual: Residual = PostNorm(LayerNorm(1e-12))
     pooler: Pooler | None = Pooler()
     task: TaskOutput = NoTask()
@@ -173,7 +173,7 @@ class DistilBert(Bert):
     """
 
     segments: Count = 0
-    num_layers: Size = 6
+    num_layers: Listed = 6
     pooler: Pooler | None = None
 
 

@@ -11,7 +11,7 @@ from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
 from headjax.attention.operands import Mask
 from headjax.core.errors import require
-from headjax.core.fields import Count, NotNegative, Rate, Size
+from headjax.core.fields import Count, Listed, NotNegative, Rate, Size
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, Initializer, Normal, Params, Tensors, Xavier
@@ -244,12 +244,12 @@ class Translation(Recipe):
 
     vocab_size: Size
     width: Size
-    num_layers: Size
+    num_layers: Listed
     attention: Attention
     feed_forward: FeedForward
     decoder_attention: Attention | None = None
     cross_attention: Attention | None = None
-    decoder_layers: Size | None = None
+    decoder_layers: Listed | None = None
     residual: Residual = PostNorm()
     positions: Positions = Sinusoidal()
     share_tokens: bool = True
@@ -314,8 +314,8 @@ class T5(Recipe):
     feed_forward: FeedForward
     vocab_size: Size = 32128
     width: Size = 512
-    num_layers: Size = 6
-    decoder_layers: Size | None = None
+    num_layers: Listed = 6
+    decoder_layers: Listed | None = None
     output: TokenLogits = Tied(scale_by_width=True)
     buckets: Size = 32
     max_distance: Size = 128

@@ -278,5 +278,5 @@ def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None

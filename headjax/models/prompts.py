@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.core.files import check_characters
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.model import Model
@@ -48,6 +49,8 @@ def prompt_batch(
     """
     if not texts:
         raise DataError("prompts: expected at least one text")
+    for number, text in enumerate(texts):
+        check_characters(text, f"prompts[{number}]")
     tokenizer = tokenizer_of(model)
     end = end_of_text(tokenizer)
     reads_source = isinstance(model.config, EncoderDecoderModel)

@@ -12,7 +12,7 @@ from headjax.attention.formulation import Attention
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Checked, Rate, Size
+from headjax.core.fields import Checked, Listed, Rate, Size
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Params, Tensor, Tensors, TruncatedNormal, Zeros
@@ -224,7 +224,7 @@ class Vit(Recipe):
     feed_forward: FeedForward
     patches: Patches = Patches()
     width: Size = 768
-    num_layers: Size = 12
+    num_layers: Listed = 12
     residual: Residual = PreNorm(LayerNorm(1e-6))
     task: TaskOutput = NoTask()
     dropout: Rate = 0.0

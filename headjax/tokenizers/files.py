@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_links
+from headjax.core.files import check_characters, check_links, parse_json
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
     DIALECTS,
@@ -65,7 +65,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     folder = Path(directory)
     check_links(folder, FILES)
     config = _object(folder / CONFIG_FILE)
-    roles = _roles(config) | _roles(_object(folder / SPECIAL_FILE))
+    roles = _roles(config, folder / CONFIG_FILE) | _roles(_object(folder / SPECIAL_FILE), folder / SPECIAL_FILE)
     if (folder / VOCABULARY_FILE).is_file():
         tokenizer = Tokenizer(_text(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
         try:
@@ -120,14 +120,14 @@ def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     return wordpiece_tokenizer(folder / WORDPIECE_FILE, lowercase=bool(config.get("do_lower_case", True)))
 
 
-def _roles(data: Mapping[str, Any]) -> dict[str, str]:
+def _roles(data: Mapping[str, Any], file: Path) -> dict[str, str]:
     """Special tokens by role; a file holds each as a string, or as an object with its options."""
     found: dict[str, str] = {}
     for role in ROLES:
         token = data.get(role)
         token = token.get("content") if isinstance(token, Mapping) else token
         if isinstance(token, str):
-            found[role] = token
+            found[role] = check_characters(token, f"{file}: {role}")
     return found
 
 
@@ -135,10 +135,7 @@ def _object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; empty without the file."""
     if not file.is_file():
         return {}
-    try:
-        data = json.loads(_text(file))
-    except ValueError:
-        raise DataError(f"{file}: not JSON") from None
+    data = parse_json(_text(file), str(file))
     if not isinstance(data, dict):
         raise DataError(f"{file}: not a JSON object")
     return data

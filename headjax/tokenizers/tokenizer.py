@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.core.files import write_file
+from headjax.core.files import check_characters, parse_json, write_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -107,10 +107,12 @@ class Tokenizer:
         """Token ids of each text, int32 `[tokens]`, without special tokens.
 
         Raises:
-            DataError: one string instead of several.
+            DataError: one string instead of several, or half of a surrogate pair in one of them.
         """
         if isinstance(texts, str):
             raise DataError("texts: expected a list of texts, got one string")
+        for number, text in enumerate(texts):
+            check_characters(text, f"texts[{number}]")
         encoded: list[np.ndarray] = []
         for start in range(0, len(texts), _ENCODED_AT_ONCE):
             some = list(texts[start : start + _ENCODED_AT_ONCE])
@@ -157,11 +159,12 @@ class Tokenizer:
             DataError: a file is missing or broken; the message starts with it.
         """
         vocabulary, special = (_read(Path(directory) / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
+        file = str(Path(directory) / SPECIAL_FILE)
+        roles = parse_json(special, file)
         try:
-            roles = json.loads(special)
-            pairs = tuple((str(role), _content(token)) for role, token in sorted(roles.items()))
-        except (ValueError, AttributeError, KeyError, TypeError):
-            raise DataError(f"{Path(directory) / SPECIAL_FILE}: not a JSON object of special tokens") from None
+            pairs = tuple((str(role), check_characters(_content(token), file)) for role, token in sorted(roles.items()))
+        except (AttributeError, KeyError, TypeError):
+            raise DataError(f"{file}: not a JSON object of special tokens") from None
         target = Path(directory) / TARGET_FILE
         loaded = cls(vocabulary, pairs, _read(target) if target.is_file() else "")
         try:

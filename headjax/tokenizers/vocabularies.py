@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headjax.core.errors import DataError
-from headjax.core.files import read_text
+from headjax.core.files import check_characters, parse_json, read_text
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
 
 WORDPIECE_SPECIAL = {
@@ -128,12 +127,13 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     Raises:
         DataError: the file holds no such object; the message starts with the file.
     """
-    try:
-        vocabulary = json.loads(read_text(file))
-    except ValueError:
-        vocabulary = None
-    if not isinstance(vocabulary, dict) or not all(isinstance(number, int) for number in vocabulary.values()):
+    vocabulary = parse_json(read_text(file), str(file))
+    if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
         raise DataError(f"{file}: not a JSON object of tokens and their numbers")
+    for token, number in vocabulary.items():
+        check_characters(token, f"{file}: token {number}")
+        if not 0 <= number < 2**31:
+            raise DataError(f"{file}: {token!r} has the number {number}, which no token can have")
     return vocabulary
 
 

@@ -19,7 +19,7 @@ import jax
 from headjax.core import integrity
 from headjax.core.directories import check_target, settle
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
-from headjax.core.files import first_line, write_file
+from headjax.core.files import first_line, parse_json, write_file
 from headjax.core.lock import FolderLock
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import is_first, on_first, wait_for_all
@@ -215,8 +215,11 @@ class BestModel:
         self._rank = (-math.inf, -math.inf)
         settle(self._path)
         if (self._path / "history.json").is_file():
-            made = json.loads((self._path / "history.json").read_text())[-1]
-            self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
+            try:
+                made = json.loads((self._path / "history.json").read_text())[-1]
+                self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
+            except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+                raise CheckpointError(f"{self._path / 'history.json'}: damaged, not the history of a run") from None
 
     def offer(self, step: int, metrics: Mapping[str, float], model: Callable[[], Model]) -> None:
         """Keep the model of an evaluation that is better than those before it. All processes call this together."""
@@ -253,7 +256,7 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
         return config.steps
     try:
         held = json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
     if not isinstance(held, dict):
         raise CheckpointError(f"{path}: cannot be read (not an object)")
@@ -350,7 +353,7 @@ def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
     workdir = Path(workdir)
     if not (workdir / CONFIG).is_file():
         raise CheckpointError(f"{workdir}: holds no training run ({CONFIG} is missing)")
-    config = train_config(json.loads((workdir / CONFIG).read_text()))
+    config = train_config(parse_json((workdir / CONFIG).read_bytes(), str(workdir / CONFIG)))
     model = config.architecture()
     optimizer = config.optimizer.build(model.tensors(), config.steps)
     target = abstract_state(model, optimizer, MeshConfig(data=1).build(jax.devices()[:1]))

@@ -141,7 +141,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     records = []
     for line in path.read_text(errors="replace").splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
+        with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict) and isinstance(record.get("step"), int):
                 records.append(record)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core import tensors as declared
-from headjax.core.files import write_file
+from headjax.core.files import parse_json, write_file
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Params
 from headjax.data.examples import Source
@@ -173,4 +173,4 @@ def starting_state(
 def read_initialization(workdir: Path) -> list[dict[str, Any]]:
     """Return the history entry of the run's initialisation in a list, which is empty without one."""
     path = workdir / INITIALIZATION
-    return [json.loads(path.read_text())] if path.exists() else []
+    return [parse_json(path.read_bytes(), str(path))] if path.exists() else []

@@ -24,6 +24,12 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     assert names(path.parent) == ["b.txt"]
 
 
+@pytest.mark.parametrize("path", [".", "..", "/", ""])
+def test_a_folder_named_without_a_name_is_an_error(path):
+    with pytest.raises(HeadjaxError, match=r"cannot be written \(Is a directory\)"):
+        write_file(path, b"data")
+
+
 def test_a_folder_in_its_place_is_an_error_and_leaves_nothing(tmp_path):
     (tmp_path / "taken" / "inner").mkdir(parents=True)
     with pytest.raises(HeadjaxError, match=r"taken: cannot be written \("):

@@ -74,6 +74,12 @@ def test_any_tsv_cell_survives(tmp_path_factory, rows):
         ("a.json", b'[{"text": "a", "label": 1}, 3]', "entry 1: expected an object, got int"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2: unknown key 'label'; known: text"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "line 2: not JSON (Expecting ':' delimiter)"),
+        ("a.json", b"[]", "no rows"),
+        ("a.json", b'[{"text": %s, "label": 1}]' % (b"9" * 5000), "not JSON (Exceeds the limit (4300 digits)"),
+        ("a.jsonl", b'{"text": %s}\n' % (b"9" * 5000), "line 1: not JSON (Exceeds the limit (4300 digits)"),
+        ("a.json", b"[" * 100_000, "nested too deep"),
+        ("a.json", rb'[{"text": "\ud800", "label": 1}]', "entry 0: text: character 0 is half of a pair (U+D800)"),
+        ("a.jsonl", rb'{"text": "", "label": "a\udfff"}', "line 1: label: character 1 is half of a pair (U+DFFF)"),
         ("a.tsv.gz", b"text", "not a whole gzip file"),
         # Without a fixed time in it, processes that collect a second apart would collect different tests.
         ("a.tsv.gz", gzip.compress(b"text\tlabel\n" * 50, mtime=0)[:-12], "not a whole gzip file"),
@@ -87,6 +93,12 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, name, content, message):
         read(path, ["text", "label"])
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
+
+
+def test_the_header_of_a_table_without_rows(tmp_path):
+    (tmp_path / "a.json").write_text("[]")
+    with pytest.raises(DataError, match=r"a.json: no rows$"):
+        header(tmp_path / "a.json")
 
 
 def test_missing_columns_by_number(tmp_path):

@@ -118,6 +118,10 @@ def test_a_config_that_contradicts_the_tensors(folder, fields, said):
         ({"pruned_heads": {"5": [0]}}, "pruned_heads: names layer '5' of 2, counted from 0"),
         ({"pruned_heads": {"0": [4]}}, "pruned_heads: layer 0 has 4 heads, not [4]"),
         ({"pruned_heads": {"0": [[1]]}}, "pruned_heads: layer 0 has 4 heads, not [[1]]"),
+        ({"pruned_heads": {"0": [0], "00": [1]}}, "pruned_heads: names layer '00' of 2, counted from 0"),
+        ({"pruned_heads": {"1" * 5000: [0]}}, "pruned_heads: names layer '11111111111111111111' of 2, counted from 0"),
+        ({"pruned_heads": {"0": [True]}}, "pruned_heads: layer 0 has 4 heads, not [True]"),
+        ({"layer_norm_eps": 10**400}, "layer_norm_eps: must be below 2**63 in size, got an int of 1,329 bits"),
         ({"pruned_heads": {"0": [0, 1, 2, 3]}}, "pruned_heads: layer 0 has no heads left"),
     ],
 )

@@ -96,3 +96,5 @@ def test_impossible_requests():
         train_bpe(["abcd"], 4096)
     with pytest.raises(DataError, match=r"^texts: expected a list of texts"):
         byte_tokenizer().encode("text")
+    with pytest.raises(DataError, match=r"^texts\[1\]: character 1 is half of a pair \(U\+DC80\)"):
+        byte_tokenizer().encode(["a", "b\udc80"])
