@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Options(ConfigOptions):
     """Options of `headjax plan`."""
 
-    topology: str = option(help="TPU slice: v3-32, v5e-16, or v3:4x4", metavar="SLICE")
+    topology: str = option(help="TPU slice: v3-32, v5e-16, v3:4x4, or several: v5e-256x2", metavar="SLICE")
     scale: tuple[Size, ...] = option((), "other sizes to compare it with", "N,N,...")
     max_batch: bool = option(False, "also find the largest batch that fits")
     length: Size | None = option(None, "tokens of an example (default: the config's)")
@@ -57,13 +57,13 @@ def run(options: Options, progress: Progress) -> Result:
         best = largest_batch(config, where, compiled, progress) if options.max_batch else None
     main, scaled = plans[0], plans[1:]
     data: dict[str, Any] = main.to_json()
-    tables = [_slices(plans), _collectives(plans)]
+    tables = [_slices(plans), _messages(plans), _hops(plans)]
     if scaled:
         data["scale"] = [other.to_json() for other in scaled]
     message = _verdict(main)
     if options.max_batch:
         data["max_batch"] = None if best is None else best.batch_size
-        tables = [_slices([*plans, best] if best else plans), *tables[1:]]
+        tables[0] = _slices([*plans, best] if best else plans)
         message += "; no batch fits" if best is None else f"; largest batch: {best.batch_size:,}"
     return Result(data, tables, message)
 
@@ -121,14 +121,43 @@ def _slices(plans: list[Plan]) -> Table:
     return Table(columns, rows, title="One training step, per device", notes=ASSUMPTIONS)
 
 
-def _collectives(plans: list[Plan]) -> Table:
-    columns = (Column("Slice"), Column("Collective"), Column("Times", numbers.count), Column("Bytes", numbers.size))
+def _messages(plans: list[Plan]) -> Table:
+    columns = (
+        Column("Slice"),
+        Column("Network"),
+        Column("Collective"),
+        Column("Times", numbers.count),
+        Column("Bytes", numbers.size),
+    )
     rows = [
-        (each.topology, kind, entry.count, entry.bytes)
+        (each.topology, network, kind, entry.count, entry.bytes)
         for each in plans
-        for kind, entry in sorted(each.collectives.items())
+        for network, sent in (("within slices", each.collectives), ("between slices", each.between_slices))
+        for kind, entry in sorted(sent.items())
     ]
-    return Table(columns, rows, title="Messages in one step")
+    return Table(columns, rows, title="Messages in one step, per device")
+
+
+def _hops(plans: list[Plan]) -> Table:
+    columns = (
+        Column("Slice"),
+        Column("Mesh axis"),
+        Column("Order"),
+        Column("Mean", numbers.significant),
+        Column("Longest", numbers.count),
+        Column("Messages a link", numbers.count),
+    )
+    rows = [
+        (each.topology, axis, order, *hops)
+        for each in plans
+        for axis, both in each.hops.items()
+        for order, hops in (("the mesh's", both.arranged), ("as listed", both.listed))
+    ]
+    note = (
+        "Links from each device to the next on the axis, and from the last to the first, counted from the chips' "
+        "coordinates; and the most messages on one link in one direction when all devices send at once."
+    )
+    return Table(columns, rows, title="Links between devices of an axis", notes=(note,))
 
 
 def _verdict(plan: Plan) -> str:

@@ -92,7 +92,7 @@ def process_share(mesh: Mesh) -> BatchShare:
         held.setdefault(device.process_index, set()).update(range(parts)[rows])
     shards = sorted({frozenset(rows) for rows in held.values()}, key=min)
     divides = len({len(rows) for rows in shards}) == 1 and sum(len(rows) for rows in shards) == parts
-    require(divides, "mesh", "its data and fsdp axes do not divide evenly over the processes")
+    require(divides, "mesh", "its slices, data and fsdp axes do not divide evenly over the processes")
     return BatchShare(shards.index(frozenset(held[jax.process_index()])), len(shards))
 
 

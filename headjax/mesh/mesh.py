@@ -1,4 +1,4 @@
-"""The device mesh: axes `data`, `fsdp` and `model`, and the placement of batches and activations on it."""
+"""The device mesh: axes `slices`, `data`, `fsdp` and `model`, and the placement of batches and activations on it."""
 
 from __future__ import annotations
 
@@ -10,57 +10,106 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked
 
-AXES = ("data", "fsdp", "model")
-BATCH_AXES = ("data", "fsdp")
+COPY_AXES = ("slices", "data")
+"""Mesh axes over which the parameters are copied."""
+
+BATCH_AXES = (*COPY_AXES, "fsdp")
 """Mesh axes over which the examples of a batch are spread."""
 
 MODEL_AXIS = "model"
 """Mesh axis over which heads, feed-forward and vocabulary are spread."""
+
+AXES = (*BATCH_AXES, MODEL_AXIS)
+"""All mesh axes, from the one that sends least to the one that sends most."""
 
 Activations = TypeVar("Activations")
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Checked):
-    """Sizes of the mesh axes; one of them may be -1 and takes the devices that remain.
+    """Sizes of the mesh axes; one of `data`, `fsdp` and `model` may be -1 and takes the devices that remain.
+
+    The three lie within a slice, whose devices have a fast network among them. Slices only share gradients, over the
+    data-centre network.
 
     Attributes:
-        data: copies of the model that each see a part of the batch.
+        data: copies of the model within a slice that each see a part of the batch.
         fsdp: devices over which each copy's parameters are also spread, gathered where used; they split the batch too.
         model: devices that split heads, feed-forward and vocabulary.
+        slices: slices, each with copies of the model that see a part of the batch; -1 takes the number that the
+            devices belong to.
     """
 
     data: int = -1
     fsdp: int = 1
     model: int = 1
+    slices: int = -1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = (self.data, self.fsdp, self.model)
-        require(sum(size == -1 for size in sizes) <= 1, "data", "only one of data, fsdp and model may be -1")
-        for name, size in zip(AXES, sizes, strict=True):
+        sizes = {"data": self.data, "fsdp": self.fsdp, "model": self.model}
+        few = sum(size == -1 for size in sizes.values()) <= 1
+        require(few, "data", "only one of data, fsdp and model may be -1")
+        for name, size in (sizes | {"slices": self.slices}).items():
             require(size == -1 or size >= 1, name, f"must be -1 or at least 1, got {size}")
 
     def build(self, devices: Sequence[jax.Device] | None = None) -> Mesh:
         """Return the mesh over these devices, by default over all.
 
+        Within a slice, devices that follow each other on an axis are neighbours in the slice's network where its shape
+        allows; the last axis comes first. Where devices do not say which slice they belong to, as simulated ones,
+        slices are equal parts of their list.
+
         Raises:
-            ConfigError: the sizes do not multiply to the number of devices.
+            ConfigError: the sizes do not multiply to the number of devices, or the devices belong to another number of
+                slices.
         """
-        devices = jax.devices() if devices is None else devices
-        sizes = [self.data, self.fsdp, self.model]
+        devices = list(jax.devices() if devices is None else devices)
+        slices = self._slices(devices)
+        within, sizes = len(slices[0]), [self.data, self.fsdp, self.model]
         fixed = math.prod(size for size in sizes if size != -1)
-        if -1 in sizes and len(devices) % fixed == 0:
-            sizes[sizes.index(-1)] = len(devices) // fixed
-        if math.prod(sizes) != len(devices):
-            named = ", ".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=True))
-            raise ConfigError(f"mesh: {named} does not fill {len(devices)} devices")
-        return Mesh(np.asarray(devices).reshape(sizes), AXES)
+        if -1 in sizes and within % fixed == 0:
+            sizes[sizes.index(-1)] = within // fixed
+        if math.prod(sizes) != within:
+            named = ", ".join(f"{name}={size}" for name, size in zip(AXES[1:], sizes, strict=True))
+            of = f" of each of {len(slices)} slices" if len(slices) > 1 else ""
+            raise ConfigError(f"mesh: {named} does not fill {within} devices{of}")
+        arranged = np.stack([_arranged(own, sizes) for own in slices])
+        return Mesh(arranged, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+    def _slices(self, devices: list[jax.Device]) -> list[list[jax.Device]]:
+        """Return the devices of every slice, slices by their index, devices in the order given."""
+        if devices[0].platform != "tpu":
+            size, left = divmod(len(devices), max(self.slices, 1))
+            require(left == 0, "mesh.slices", f"{self.slices} does not divide {len(devices)} devices")
+            return [devices[start : start + size] for start in range(0, len(devices), size)]
+        held: dict[int, list[jax.Device]] = {}
+        for device in devices:
+            held.setdefault(slice_index(device), []).append(device)
+        known = f"{self.slices} named, but the devices belong to {len(held)}; name as many, or -1"
+        require(self.slices in (-1, len(held)), "mesh.slices", known)
+        even = len({len(own) for own in held.values()}) == 1
+        require(even, "mesh.slices", f"the {len(held)} slices hold different numbers of devices")
+        return [held[index] for index in sorted(held)]
+
+
+def slice_index(device: jax.Device) -> int:
+    """Return the number of a device's slice; 0 for a device that has none."""
+    return getattr(device, "slice_index", None) or 0
+
+
+def _arranged(devices: Sequence[jax.Device], sizes: Sequence[int]) -> np.ndarray:
+    """Return a slice's devices in this shape, neighbours along its axes where JAX knows such an order."""
+    try:
+        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    except (AssertionError, NotImplementedError):  # some of a slice's chips, which form no box
+        return np.asarray(devices).reshape(sizes)
 
 
 def current_mesh() -> Any | None:
@@ -72,9 +121,14 @@ def current_mesh() -> Any | None:
 
 
 def spreading_mesh() -> Any | None:
-    """Return the current mesh if it has the batch axes; None where there is no mesh to spread examples over."""
+    """Return the current mesh if it has the axes `data` and `fsdp`; None where examples cannot be spread over it."""
     mesh = current_mesh()
-    return None if mesh is None or any(axis not in mesh.shape for axis in BATCH_AXES) else mesh
+    return None if mesh is None or any(axis not in mesh.shape for axis in ("data", "fsdp")) else mesh
+
+
+def axes_of(mesh: Any, axes: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the axes that a mesh has; one that a user made may lack `slices`."""
+    return tuple(axis for axis in axes if axis in mesh.shape)
 
 
 def batch_parts(mesh: Any) -> int:
@@ -89,7 +143,7 @@ def parts_along(mesh: Any, axes: Sequence[str]) -> int:
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding of examples along the first dimension, spread over all batch axes."""
-    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+    return NamedSharding(mesh, PartitionSpec(axes_of(mesh, BATCH_AXES)))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -100,7 +154,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def check_batch_size(batch_size: int, mesh: Mesh, accumulate: int = 1) -> None:
     """Raise `ConfigError` unless a batch in `accumulate` parts divides evenly over the mesh's batch axes."""
     parts = batch_parts(mesh)
-    over = f"{parts} devices (data x fsdp)" + (f" in {accumulate} parts (accumulate)" if accumulate > 1 else "")
+    axes = " x ".join(axis for axis in axes_of(mesh, BATCH_AXES) if axis != "slices" or mesh.shape[axis] > 1)
+    over = f"{parts} devices ({axes})" + (f" in {accumulate} parts (accumulate)" if accumulate > 1 else "")
     require(batch_size % (parts * accumulate) == 0, "batch_size", f"{batch_size} does not divide over {over}")
 
 
@@ -118,7 +173,7 @@ def by_example(x: Activations) -> Activations:
     def spread(array: jax.Array) -> jax.Array:
         if array.ndim == 0 or array.shape[0] % parts:
             return array
-        return jax.lax.with_sharding_constraint(array, PartitionSpec(BATCH_AXES))
+        return jax.lax.with_sharding_constraint(array, PartitionSpec(axes_of(mesh, BATCH_AXES)))
 
     return jax.tree.map(spread, x)
 
@@ -134,7 +189,7 @@ def look_up(table: jax.Array, rows: jax.Array) -> jax.Array:
     mesh = spreading_mesh()
     if mesh is None or mesh.shape["fsdp"] == 1:
         return by_example(x)
-    data, fsdp = (mesh.shape[axis] for axis in BATCH_AXES)
-    if x.shape[0] % (data * fsdp) or x.shape[-1] % fsdp:
+    if x.shape[0] % batch_parts(mesh) or x.shape[-1] % mesh.shape["fsdp"]:
         return by_example(x)
-    return by_example(jax.lax.with_sharding_constraint(x, PartitionSpec("data", None, "fsdp")))
+    copies = axes_of(mesh, COPY_AXES)
+    return by_example(jax.lax.with_sharding_constraint(x, PartitionSpec(copies, None, "fsdp")))

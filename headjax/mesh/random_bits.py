@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, parts_along, spreading_mesh
+from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, axes_of, parts_along, spreading_mesh
 
 Prng = Literal["threefry2x32", "rbg"]
 """A generator, by JAX's name of its implementation.
@@ -79,7 +79,7 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...], spl
 
 def _places(mesh: Any, shape: tuple[int, ...], split: int | None) -> dict[int, tuple[str, ...]]:
     """The mesh axes that split each dimension; a dimension that they do not divide is left out."""
-    wanted = {0: BATCH_AXES} | ({} if split is None else {split: (MODEL_AXIS,)})
+    wanted = {0: axes_of(mesh, BATCH_AXES)} | ({} if split is None else {split: (MODEL_AXIS,)})
     fits = {index: parts_along(mesh, axes) for index, axes in wanted.items()}
     return {index: wanted[index] for index, parts in fits.items() if parts > 1 and shape[index] % parts == 0}
 

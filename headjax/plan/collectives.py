@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 """Collective operations as XLA names them."""
+
+_BETWEEN_SLICES = re.compile(r'"xla_megascale_runtime".*_xla_megascale_transfer_type="(\w+)"')
+_KINDS_BETWEEN = {"one-to-one": "collective-permute"}
 
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 _ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
@@ -42,21 +46,48 @@ class _Instruction(NamedTuple):
 
 
 def collectives(text: str) -> dict[str, Collective]:
-    """The collectives of a compiled program, by kind; kinds that do not occur are left out.
+    """The collectives of a compiled program within a slice, by kind; kinds that do not occur are left out.
 
     Args:
         text: `jax.stages.Compiled.as_text()`.
     """
+
+    def kind_of(computation: str, instruction: _Instruction) -> str | None:
+        kind = instruction.operation.removesuffix("-start")
+        if kind == "all-reduce" and "all-reduce-scatter" in computation:
+            return "reduce-scatter"  # the TPU compiler fuses all-reduce and slice under this name
+        return kind if kind in KINDS else None
+
+    return _counted(text, kind_of)
+
+
+def between_slices(text: str) -> dict[str, Collective]:
+    """The messages of a compiled program between slices, over the data-centre network, by kind of collective.
+
+    The TPU compiler splits a collective over several slices into one within each and a transfer by the hosts. Bytes are
+    those that one device hands to its host, before what the runtime makes of them.
+
+    Args:
+        text: `jax.stages.Compiled.as_text()`.
+    """
+
+    def kind_of(computation: str, instruction: _Instruction) -> str | None:
+        found = _BETWEEN_SLICES.search(instruction.rest) if instruction.operation == "send" else None
+        name = found[1].lower().replace("_", "-") if found else None
+        return name and _KINDS_BETWEEN.get(name, name)
+
+    return _counted(text, kind_of)
+
+
+def _counted(text: str, kind_of: Callable[[str, _Instruction], str | None]) -> dict[str, Collective]:
+    """The messages that have a kind, from the name of the computation and the instruction in it, summed by kind."""
     computations, entry = _computations(text)
     found: dict[str, Collective] = {}
     for name, times in _runs(computations, entry).items():
         instructions = computations[name]
         sizes = {instruction.name: _size(instruction.shape) for instruction in instructions}
         for instruction in instructions:
-            kind = instruction.operation.removesuffix("-start")
-            if kind in KINDS:
-                if kind == "all-reduce" and "all-reduce-scatter" in name:
-                    kind = "reduce-scatter"  # the TPU compiler fuses all-reduce and slice under this name
+            if kind := kind_of(name, instruction):
                 before = found.get(kind, Collective(0, 0))
                 size = _moved(kind, instruction, sizes)
                 found[kind] = Collective(before.count + times, before.bytes + times * size)

@@ -25,7 +25,8 @@ from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
 from headjax.models.recipe import Recipe
 from headjax.models.summary import check_kernels
-from headjax.plan.collectives import Collective, collectives
+from headjax.plan.collectives import Collective, between_slices, collectives
+from headjax.plan.hops import AxisHops, axis_hops
 from headjax.plan.tpu import GIB, Roofline, Slice, roofline
 from headjax.training.optimizer import Optimizer
 from headjax.training.state import abstract_state
@@ -73,6 +74,7 @@ class Plan(NamedTuple):
     Attributes:
         topology: name of the slice.
         devices: number of JAX devices.
+        slices: number of slices that they form.
         batch_size: examples per step, over all devices.
         length: tokens of an example.
         remat: the part that the backward pass recomputes, see `headjax.models.compute.Compute`.
@@ -82,13 +84,16 @@ class Plan(NamedTuple):
         peak_bytes_per_device: memory that it needs at its peak; where it does not fit, as far as the compiler says.
         hbm_bytes_per_device: memory that there is.
         flops_per_device: operations of the matrix products of one step, forward and backward, nothing counted twice.
-        collectives: by kind, what one step sends; empty where it does not fit.
+        collectives: by kind, messages of one step within a slice; empty where it does not fit.
+        between_slices: by kind, messages of one step over the data-centre network; empty where it does not fit.
+        hops: by mesh axis, links between the devices that it joins; none of the slices' own axis.
         compile_seconds: time that tracing and compiling took.
         estimate: the shortest time of a step; None where it does not fit.
     """
 
     topology: str
     devices: int
+    slices: int
     batch_size: Size
     length: Size
     remat: str
@@ -99,14 +104,23 @@ class Plan(NamedTuple):
     hbm_bytes_per_device: int
     flops_per_device: float
     collectives: Mapping[str, Collective]
+    between_slices: Mapping[str, Collective]
+    hops: Mapping[str, AxisHops]
     compile_seconds: float
     estimate: Roofline | None
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data."""
-        sent = {kind: dataclasses.asdict(entry) for kind, entry in self.collectives.items()}
+        names = ("collectives", "between_slices")
+        sent = {
+            name: {kind: dataclasses.asdict(entry) for kind, entry in getattr(self, name).items()} for name in names
+        }
+        hops = {
+            axis: {order: found._asdict() for order, found in both._asdict().items()}
+            for axis, both in self.hops.items()
+        }
         estimate = None if self.estimate is None else self.estimate._asdict() | {"bound": self.estimate.bound}
-        return self._asdict() | {"collectives": sent, "estimate": estimate}
+        return self._asdict() | sent | {"hops": hops, "estimate": estimate}
 
 
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
@@ -179,6 +193,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
     result = Plan(
         topology=where.name,
         devices=where.num_devices,
+        slices=where.slices,
         batch_size=config.batch_size,
         length=config.length,
         remat=config.compute.remat,
@@ -189,6 +204,8 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         hbm_bytes_per_device=where.chip.hbm_bytes,
         flops_per_device=3.0 * forward,
         collectives={},
+        between_slices={},
+        hops=axis_hops(mesh, where.devices(), where.shape, where.wraps),
         compile_seconds=0.0,
         estimate=None,
     )
@@ -199,7 +216,8 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         return result._replace(peak_bytes_per_device=_needed(str(error)), compile_seconds=seconds)
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
-    sent = collectives(compiled.as_text())
+    text = compiled.as_text()
+    sent = collectives(text)
     estimate = roofline(
         where.chip,
         flops=3.0 * forward,
@@ -211,6 +229,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         fits=True,
         peak_bytes_per_device=memory.peak_memory_in_bytes,
         collectives=sent,
+        between_slices=between_slices(text),
         compile_seconds=seconds,
         estimate=estimate,
     )

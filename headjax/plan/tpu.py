@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -78,22 +79,24 @@ ENVIRONMENT = {
 
 
 class Slice(NamedTuple):
-    """A TPU slice.
+    """A TPU slice, or several equal ones that the data-centre network joins.
 
     Attributes:
         name: as the user gave it.
         chip: its generation.
-        shape: chips along each dimension of the network.
+        shape: chips along each dimension of a slice's network.
+        slices: their number.
     """
 
     name: str
     chip: Chip
     shape: tuple[int, ...]
+    slices: int = 1
 
     @property
     def num_chips(self) -> int:
-        """Number of chips."""
-        return math.prod(self.shape)
+        """Number of chips, those of all slices together."""
+        return math.prod(self.shape) * self.slices
 
     @property
     def num_devices(self) -> int:
@@ -102,28 +105,37 @@ class Slice(NamedTuple):
 
     @property
     def topology(self) -> str:
-        """The compiler's name of the slice."""
+        """The compiler's name of one of the slices."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     def resized(self, size: int) -> Slice:
-        """The slice of the same generation with this number in its Cloud name."""
-        return find_slice(f"{self.chip.name}-{size}")
+        """The slice of the same generation with this number in its Cloud name, as many of them as here."""
+        return find_slice(f"{self.chip.name}-{size}" + (f"x{self.slices}" if self.slices > 1 else ""))
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Whether the ends of each dimension are neighbours: full pods in two dimensions, from 4x4x4 on in three."""
+        if self.chip.dimensions == 3:
+            return (all(size % 4 == 0 for size in self.shape),) * 3
+        return tuple(size**2 == self.chip.max_chips for size in self.shape)
 
     def devices(self) -> list[jax.Device]:
         """Devices that programs can be compiled for, not run on.
 
         Raises:
-            HeadjaxError: libtpu, which holds the compiler, is not installed, or refuses the topology.
+            HeadjaxError: libtpu, which holds the compiler, is not installed, belongs to another version of jax, or
+                refuses the topology.
         """
-        if importlib.util.find_spec("libtpu") is None:
-            raise HeadjaxError("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+        _check_libtpu()
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from jax.experimental import topologies
 
         options = dict(self.chip.compiler)
-        if self.num_chips == 1:
+        if math.prod(self.shape) == 1:
             options["chips_per_host_bounds"] = (1, 1, 1)
+        if self.slices > 1:
+            options["num_slices"] = self.slices
         try:
             found = topologies.get_topology_desc(platform="tpu", topology_name=self.topology, **options)
         except Exception as error:
@@ -132,28 +144,45 @@ class Slice(NamedTuple):
         return list(found.devices)
 
 
+def _check_libtpu() -> None:
+    """Raise `HeadjaxError` unless the installed libtpu is one that the installed jax names."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise HeadjaxError("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+    try:
+        found = importlib.metadata.version("libtpu")
+    except importlib.metadata.PackageNotFoundError:  # a compiler built by its user
+        return
+    named = (re.match(r"libtpu==([\d.]+)\.\*", line) for line in importlib.metadata.requires("jax") or ())
+    wanted = next((match[1] for match in named if match), None)
+    if wanted and not f"{found}.".startswith(f"{wanted}."):
+        raise HeadjaxError(
+            f"compiling for a TPU with jax {jax.__version__} needs libtpu {wanted}, found {found}: "
+            f"pip install 'libtpu=={wanted}.*'"
+        )
+
+
 def find_slice(name: str) -> Slice:
     """The slice of a Cloud name (`v3-32`, `v5e-16`) or of a compiler's topology string (`v3:4x4`).
 
-    A Cloud name counts cores up to v4 and for v5p, chips for v5e and v6e. Of that many chips, a power of two, the shape
-    is the one nearest to a square or a cube.
+    `v5e-256x2` are two slices v5e-256. A Cloud name counts cores up to v4 and for v5p, chips for v5e and v6e. Of that
+    many chips, a power of two, the shape is the one nearest to a square or a cube.
 
     Raises:
         ConfigError: there is no such slice; the message lists the known ones.
     """
-    match = re.fullmatch(r"(v\d\w*?)(?:-(\d+)|:(\d+(?:x\d+)*))", name)
+    match = re.fullmatch(r"(v\d\w*?)(?:-(\d+)(?:x([1-9]\d*))?|:(\d+(?:x\d+)*))", name)
     chip = None if match is None else CHIPS.get(ALIASES.get(match[1], match[1]))
     if match is None or chip is None:
         raise ConfigError(f"topology: unknown TPU slice {name!r}; known: {_known(*CHIPS.values())}")
-    if match[3] is not None:
-        shape = tuple(map(int, match[3].split("x")))
+    if match[4] is not None:
+        shape = tuple(map(int, match[4].split("x")))
         if len(shape) != chip.dimensions:
             raise ConfigError(f"topology: {name}: a {chip.name} slice has {chip.dimensions} dimensions")
         return Slice(name, chip, shape)
     size = int(match[2])
     if size not in _sizes(chip):
-        raise ConfigError(f"topology: there is no {name}; known: {_known(chip)}")
-    return Slice(name, chip, _shape(size // chip.counted, chip.dimensions))
+        raise ConfigError(f"topology: there is no {chip.name}-{size}; known: {_known(chip)}")
+    return Slice(name, chip, _shape(size // chip.counted, chip.dimensions), int(match[3] or 1))
 
 
 def _sizes(chip: Chip) -> list[int]:
@@ -185,8 +214,8 @@ ASSUMPTIONS = (
     "(remat full; what remat dots recomputes is left out), spread evenly over the devices.",
     "Memory: parameters, optimizer state and batch read once, new state written once, temporaries written and read "
     "once. Messages: all-reduce sends its bytes twice, the others once.",
-    "Left out: element-wise work, and dropout's random bits, which are many with prng threefry2x32. MFU counts no "
-    "recomputation. Real steps take longer.",
+    "Left out: messages between slices, element-wise work, and dropout's random bits, which are many with prng "
+    "threefry2x32. MFU counts no recomputation. Real steps take longer.",
 )
 """Assumptions of the estimate."""
 

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from headjax.core.tensors import Params
-from headjax.mesh.mesh import BATCH_AXES, batch_sharding, replicated
+from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, axes_of, batch_sharding, parts_along, replicated
 from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings
 from headjax.models.compute import Compute
@@ -214,7 +214,7 @@ def gradient(
         (loss, targets), slope = jax.value_and_grad(value, has_aux=True)(params)
         return Gradient(loss, targets, slope)
     mesh = jax.sharding.get_abstract_mesh()
-    copies = not mesh.empty and 1 < mesh.size == mesh.shape["data"]
+    copies = not mesh.empty and 1 < mesh.size == parts_along(mesh, COPY_AXES)
     sums = (_summed_by_copies if copies else _summed)(losses_of, len(weights), params, key, batch, parts)
     means = [jax.tree.map(lambda array, term=term: array / jnp.maximum(term.targets, 1.0), term) for term in sums]
     mixed = jax.tree.map(lambda *terms: _weighted(weights, terms), *means)
@@ -252,10 +252,11 @@ def _summed_by_copies(
     """Return the same, each copy of the model on its own examples; their sums are reduced at the end."""
 
     def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> tuple[Gradient, ...]:
-        own = jax.random.fold_in(key, jax.lax.axis_index(BATCH_AXES))
-        return jax.lax.psum(_summed(losses_of, terms, params, own, batch, parts), BATCH_AXES)
+        own = jax.random.fold_in(key, jax.lax.axis_index(axes))
+        return jax.lax.psum(_summed(losses_of, terms, params, own, batch, parts), axes)
 
-    whole, spread = PartitionSpec(), PartitionSpec(BATCH_AXES)
+    axes = axes_of(jax.sharding.get_abstract_mesh(), BATCH_AXES)
+    whole, spread = PartitionSpec(), PartitionSpec(axes)
     # Without the check, JAX leaves the gradient of a copy to itself and does not reduce it in every part.
     placed = jax.shard_map(of_a_copy, in_specs=(whole, whole, spread), out_specs=whole, check_vma=False)
     return placed(params, key, batch)
@@ -267,4 +268,4 @@ def _cut(array: jax.Array, parts: int) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes:
         return cut
-    return jax.lax.with_sharding_constraint(cut, PartitionSpec(None, BATCH_AXES))
+    return jax.lax.with_sharding_constraint(cut, PartitionSpec(None, axes_of(mesh, BATCH_AXES)))

@@ -114,7 +114,8 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     assert max(saved) >= EVERY
 
     logs = [tmp_path / f"two-{index}.log" for index in range(2)]
-    halves = ["--config.mesh.model=2", "--config.sharding.misfits=replicate"]  # 257 tokens do not divide
+    # A slice for each process; 257 tokens do not divide.
+    halves = ["--config.mesh.slices=2", "--config.mesh.model=2", "--config.sharding.misfits=replicate"]
     traced = f"{killed_at + 1}:{killed_at + 1}"
     two = start(config, workdir, logs, *halves, "--profile-steps", traced, devices=2)
     try:
@@ -183,7 +184,9 @@ def test_processes_read_what_their_devices_hold(rows, process, expected, monkeyp
 def test_parts_that_overlap_are_refused(monkeypatch):
     rows = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
     monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
-    with pytest.raises(HeadjaxError, match=r"^mesh: its data and fsdp axes do not divide evenly over the processes$"):
+    with pytest.raises(
+        HeadjaxError, match=r"^mesh: its slices, data and fsdp axes do not divide evenly over the processes$"
+    ):
         process_share(MeshConfig(data=8).build())
 
 

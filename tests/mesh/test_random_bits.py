@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, MeshConfig, batch_sharding
+from headjax.mesh.mesh import BATCH_AXES, MODEL_AXIS, MeshConfig, axes_of, batch_sharding
 from headjax.mesh.random_bits import kept, step_key
 from headjax.plan.collectives import collectives
 from tests.closeness import assert_close
@@ -24,7 +24,9 @@ def mesh():
 
 def drawing(mesh, prng, shape=SHAPE, split=None):
     """The jitted mask on a mesh, spread by example and head."""
-    places = PartitionSpec(BATCH_AXES, *(MODEL_AXIS if index == split else None for index in range(1, len(shape))))
+    places = PartitionSpec(
+        axes_of(mesh, BATCH_AXES), *(MODEL_AXIS if index == split else None for index in range(1, len(shape)))
+    )
 
     def draw(key, rate):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
@@ -79,14 +81,14 @@ def test_heads_on_different_devices_are_dropped_independently(mesh):
 
 
 def test_a_mesh_without_an_axis_for_heads_splits_examples_alone():
-    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), BATCH_AXES)
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), ("data", "fsdp"))
     draw, key = drawing(mesh, "rbg")
 
     def of_heads(key):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return kept(key, RATE, SHAPE, split=1)
 
-    found = jax.jit(of_heads, out_shardings=NamedSharding(mesh, PartitionSpec(BATCH_AXES)))(key)
+    found = jax.jit(of_heads, out_shardings=NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))(key)
     np.testing.assert_array_equal(found, draw(key, RATE))
 
 

@@ -1,6 +1,7 @@
 """Compiled text to messages, and the messages of the train step on eight devices: the expected and no others."""
 
 import math
+import re
 
 import pytest
 
@@ -11,7 +12,7 @@ from headjax.mesh.rules import shardings
 from headjax.models import Compute
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.outputs import Tied, Untied
-from headjax.plan.collectives import Collective, collectives
+from headjax.plan.collectives import Collective, between_slices, collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
@@ -33,6 +34,7 @@ HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
 "xprof_metadata":"{\\"block_q\\": 256}"
 }}, metadata={op_name="jit(step)/kernel"}
   %whole = bf16[16,4]{1,0} all-gather(%part), dimensions={0}
+  %sent = (f32[2,4]{1,0}, u32[], token[]) send(%part, %token), BETWEEN_SLICES:ONE_TO_ONE
   ROOT %next = (s32[], f32[8]{0}) tuple(%whole)
 }
 
@@ -57,10 +59,19 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   %done = f32[8]{0} all-gather-done(%started)
   %loop = (s32[], f32[8]{0}) while(%init), condition=%condition, body=%body
   %noted = (s32[], f32[8]{0}) while(%init), condition=%x, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  %token = token[] after-all()
+  %passed = (f32[4]{0}, u32[], token[]) send(%x, %token), BETWEEN_SLICES:ALL_REDUCE
+  %over = token[] send-done(%passed), BETWEEN_SLICES:NONE
+  %told = (f32[4]{0}, u32[], token[]) send(%x, %token), frontend_attributes={_xla_host_transfer_handler_name="callback"}
   %scattered = f32[8]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1
   ROOT %result = f32[4]{0} copy(%x)
 }
 """
+TEXT = re.sub(
+    r"BETWEEN_SLICES:(\w+)",
+    r'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="\1"}',
+    TEXT,
+)
 
 
 def test_loops_tuples_fusions_and_asynchronous_pairs_are_counted():
@@ -68,6 +79,13 @@ def test_loops_tuples_fusions_and_asynchronous_pairs_are_counted():
         "all-reduce": Collective(1, 16 + 4),
         "all-gather": Collective(1 + 3 + 5, 32 + 8 * 16 * 4 * 2),
         "reduce-scatter": Collective(1, 256),
+    }
+
+
+def test_what_hosts_send_to_other_slices_is_counted_apart():
+    assert between_slices(TEXT) == {
+        "all-reduce": Collective(1, 16),
+        "collective-permute": Collective(3 + 5, 8 * 2 * 4 * 4),
     }
 
 

@@ -132,7 +132,7 @@ def test_a_plan_for_a_tpu(planned):
 
 def plan_of(batch, peak):
     """What the compiler says of a batch on devices with 1000 bytes."""
-    return Plan("v5e-8", 8, batch, 16, "none", 1, "rbg", peak <= 1000, int(peak), 1000, 0.0, {}, 0.0, None)
+    return Plan("v5e-8", 8, 1, batch, 16, "none", 1, "rbg", peak <= 1000, int(peak), 1000, 0.0, {}, {}, {}, 0.0, None)
 
 
 @pytest.mark.parametrize(

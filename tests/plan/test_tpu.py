@@ -1,12 +1,15 @@
 """Slices by name: their shapes follow the documentation, and what does not exist is refused with what does."""
 
+import importlib.metadata
 import importlib.util
+import re
 
+import jax
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.plan.collectives import Collective
-from headjax.plan.tpu import CHIPS, find_slice, roofline
+from headjax.plan.tpu import CHIPS, _check_libtpu, find_slice, roofline
 
 DOCUMENTED = {
     "v2-8": ("v2:2x2", 8),
@@ -26,6 +29,8 @@ DOCUMENTED = {
     "v5p-64": ("v5p:2x4x4", 32),
     "v5p-256": ("v5p:4x4x8", 128),
     "v6e-8": ("v6e:2x4", 8),
+    "v5e-256x2": ("v5e:16x16", 512),
+    "v5p-8x4": ("v5p:2x2x1", 16),
 }
 
 
@@ -37,9 +42,25 @@ def test_shapes_and_devices_are_those_of_the_documentation(name):
 def test_a_compiler_string_is_a_slice_too():
     assert find_slice("v3:4x8")[1:] == find_slice("v3-64")[1:]
     assert find_slice("v3-32").resized(128).topology == "v3:8x8"
+    assert find_slice("v5e-16x2").resized(256) == find_slice("v5e-256x2")
 
 
-@pytest.mark.parametrize("name", ["", "v9-8", "v3", "v3_32", "tpu"])
+@pytest.mark.parametrize(
+    "name, wraps",
+    [
+        ("v3-32", (False, False)),
+        ("v3-2048", (True, True)),
+        ("v5e-128", (False, True)),
+        ("v6e-256x2", (True, True)),
+        ("v5p-64", (False, False, False)),
+        ("v5p-128", (True, True, True)),
+    ],
+)
+def test_the_ends_of_a_dimension_are_neighbours_in_large_slices(name, wraps):
+    assert find_slice(name).wraps == wraps
+
+
+@pytest.mark.parametrize("name", ["", "v9-8", "v3", "v3_32", "tpu", "v5e-8x0", "v5e-8x"])
 def test_an_unknown_generation_lists_the_known(name):
     with pytest.raises(
         ConfigError, match=r"^topology: unknown TPU slice '.*'; known: v2-8 to v2-512, v3-8 to v3-2048, "
@@ -47,10 +68,12 @@ def test_an_unknown_generation_lists_the_known(name):
         find_slice(name)
 
 
-@pytest.mark.parametrize("name", ["v5e-2", "v5e-512", "v3-24", "v5p-4"])
+@pytest.mark.parametrize("name", ["v5e-2", "v5e-512", "v3-24", "v5p-4", "v5e-2x2"])
 def test_an_impossible_size_lists_the_possible(name):
     chip = name.split("-")[0]
-    with pytest.raises(ConfigError, match=f"^topology: there is no {name}; known: .*{chip}-8, {chip}-16, "):
+    with pytest.raises(
+        ConfigError, match=f"^topology: there is no {name.removesuffix('x2')}; known: .*{chip}-8, {chip}-16, "
+    ):
         find_slice(name)
     with pytest.raises(ConfigError, match=r"v5e:2x2x1: a v5e slice has 2 dimensions"):
         find_slice("v5e:2x2x1")
@@ -65,6 +88,21 @@ def test_newer_chips_are_faster_in_every_respect():
 def test_without_the_compiler_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(HeadjaxError, match=r"^compiling for a TPU needs libtpu: pip install 'headjax\[tpu\]'$"):
+        find_slice("v5e-8").devices()
+
+
+@pytest.mark.parametrize(
+    "found, refused", [("0.0.52", True), ("0.0.420", True), ("0.0.42.1", False), ("0.0.42", False)]
+)
+def test_a_compiler_of_another_version_is_refused_before_it_is_asked(found, refused, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: found)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["scipy", 'libtpu==0.0.42.*; extra == "tpu"'])
+    if not refused:
+        _check_libtpu()
+        return
+    said = f"needs libtpu 0.0.42, found {found}: pip install 'libtpu==0.0.42.*'"
+    with pytest.raises(HeadjaxError, match=f"^compiling for a TPU with jax {jax.__version__} {re.escape(said)}$"):
         find_slice("v5e-8").devices()
 
 

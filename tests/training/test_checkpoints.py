@@ -6,13 +6,15 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from headjax.core.errors import CheckpointError, DamagedError
 from headjax.mesh.mesh import MeshConfig
+from headjax.mesh.rules import ShardingConfig
 from headjax.training.checkpoints import SHARED_FROM, BestModel, Checkpoints
-from headjax.training.state import TrainState
+from headjax.training.state import TrainState, abstract_state, initial_state
 from tests import tiny
 
 
@@ -134,6 +136,33 @@ def test_checkpoints_without_checksums_are_restored_or_passed_over(state, three)
         pytest.warns(UserWarning, match="checkpoints/3: cannot be restored"),
     ):
         assert checkpoints.restore_newest(state)[1] == {"batch": 2}
+
+
+SHAPES = [{"fsdp": 8}, {"fsdp": 4, "model": 2}, {"fsdp": 2, "model": 4}]
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+def test_a_checkpoint_is_restored_onto_any_mesh(sizes, tmp_path):
+    """Every array comes back bit for bit, and lies where the new mesh wants it."""
+    config, optimizer, places = tiny.decoder_config(), optax.adam(0.1), ShardingConfig(misfits="replicate")
+    mesh = MeshConfig(**{"data": 1} | sizes).build()
+    made = initial_state(config, optimizer, mesh, 0, sharding=places)
+    # Moments other than zeros, so that none can be taken for another.
+    numbers = iter(range(1, 1000))
+    made = made._replace(optimizer=jax.tree.map(lambda array: array + next(numbers), made.optimizer))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, made, {"batch": 1})
+    for other in SHAPES:
+        if other == sizes:
+            continue
+        wanted = abstract_state(config, optimizer, MeshConfig(**{"data": 1} | other).build(), places)
+        with Checkpoints(tmp_path, keep=1) as checkpoints:
+            restored, position = checkpoints.restore(1, wanted)
+        assert position == {"batch": 1}
+        jax.tree.map(np.testing.assert_array_equal, restored, made)
+        found, asked = (jax.tree.map(lambda array: array.sharding, tree) for tree in (restored, wanted))
+        assert found == asked
+        assert not all(array.sharding.is_fully_replicated for array in jax.tree.leaves(restored.params))
 
 
 def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):

@@ -152,7 +152,10 @@ def test_a_run_killed_between_checkpoints_goes_on_from_the_last_one(uninterrupte
     assert_equal(continued.model.params, whole.model.params)
 
 
-@pytest.mark.parametrize("mesh", [{"data": 8}, {"data": 2, "fsdp": 2, "model": 2}, {"data": 1, "fsdp": 8}])
+@pytest.mark.parametrize(
+    "mesh",
+    [{"data": 8}, {"data": 2, "fsdp": 2, "model": 2}, {"data": 1, "fsdp": 8}, {"slices": 2, "fsdp": 2, "model": 2}],
+)
 def test_eight_devices_reach_what_one_reaches(mesh, uninterrupted, data, tmp_path):
     whole, _ = uninterrupted
     spread = train(config(mesh=mesh), tmp_path, data=data)

@@ -75,6 +75,8 @@ def assert_the_same(found, plain):
         ({"data": 1, "model": 2}, 2),
         ({"data": 4}, 4),
         ({"data": 2, "fsdp": 2, "model": 2}, 2),
+        ({"slices": 2, "fsdp": 2, "model": 2}, 1),
+        ({"slices": 2, "data": 2}, 2),
     ],
 )
 def test_a_batch_in_parts_on_any_mesh_is_the_batch(sizes, accumulate, plain, batch):

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from headjax.attention.kernels.choose import BLOCK, CallFacts, mask_conditions
 from headjax.attention.operands import Attended, Mask, Operands
-from headjax.mesh.mesh import BATCH_AXES, parts_along
+from headjax.mesh.mesh import BATCH_AXES, axes_of, parts_along
 from headjax.mesh.rules import RULES
 
 
@@ -68,7 +68,7 @@ def spread(compute: Callable[..., Attended], mesh: Any, facts: CallFacts) -> Cal
     head_axis = RULES["heads"]
     counts = {facts.heads, *({facts.key_heads, facts.value_heads} - {1})}
     divides = head_axis in mesh.shape and all(count % mesh.shape[head_axis] == 0 for count in counts)
-    axes = tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
+    axes = axes_of(mesh, BATCH_AXES)
 
     def spec(array: jax.Array, head_dimension: int | None, batch_dimension: int | None = 0) -> PartitionSpec:
         parts: list[Any] = [None] * array.ndim
