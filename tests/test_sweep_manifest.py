@@ -1,4 +1,4 @@
-"""The GKE manifest: a slice that exists, all of its chips, and fields that Kubernetes knows."""
+"""The GKE manifest: slices that exist, all of their chips, and fields that Kubernetes knows."""
 
 import string
 from pathlib import Path
@@ -23,23 +23,28 @@ GENERATIONS = {"tpu-v5-lite-podslice": "v5e", "tpu-v5p-slice": "v5p", "tpu-v6e-s
 """GKE's names of accelerators."""
 
 
+@pytest.fixture(scope="module", params=[1, 3])
+def slices(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def manifest():
+def manifest(slices):
     """The manifest as `envsubst` makes it; a variable that the README does not name is an error."""
-    return yaml.safe_load(string.Template(MANIFEST.read_text()).substitute(VARIABLES))
+    return yaml.safe_load(string.Template(MANIFEST.read_text()).substitute(VARIABLES, SLICES=str(slices)))
 
 
 @pytest.fixture(scope="module")
-def job(manifest):
+def job(manifest, slices):
     assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert manifest["spec"].keys() == {"failurePolicy", "replicatedJobs"}
     (replicated,) = manifest["spec"]["replicatedJobs"]
     assert replicated.keys() == {"name", "replicas", "template"}
-    assert replicated["replicas"] == 1
+    assert replicated["replicas"] == slices
     return replicated["template"]
 
 
-def test_the_hosts_have_all_chips_of_one_slice(manifest, job):
+def test_the_hosts_of_a_job_have_all_chips_of_a_slice(manifest, job):
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     selector = pod["nodeSelector"]
