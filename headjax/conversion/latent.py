@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, TypeGuard
+from typing import ClassVar, Literal, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -44,13 +44,22 @@ class ToLatent(Target):
     then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its logits over
     the distances 0, 1, ..., 255 between query and key.
 
+    Three other errors are there as baselines:
+
+    * `keys`: the squared error of keys and values themselves, weighted by the inputs' covariance (SVD-LLM's whitening).
+    * `magnitudes`: that of the weights, each input counted by the root mean square that it has (ASVD with its default
+      exponent of 1/2).
+    * `weights`: that of the weights.
+
     Attributes:
         rank: Size of the latent.
+        error: Error that the decomposition minimises.
     """
 
     name: ClassVar[str] = "latent"
 
     rank: Size
+    error: Literal["logits", "keys", "magnitudes", "weights"] = "logits"
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         source = attention if isinstance(attention, Grouped) and must_rebuild(attention) else multi_head_of(attention)
@@ -63,11 +72,24 @@ class ToLatent(Target):
         return (attention, params) if must_rebuild(attention) else super().prepare(attention, params)
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
-        return [_rebuilt(site, self.rank) if must_rebuild(site.attention) else self._layer(site) for site in sites]
+        seen = [site._replace(moments=self._moments(site)) for site in sites]
+        return [self._rebuilt(site) if must_rebuild(site.attention) else self._layer(site) for site in seen]
+
+    def _moments(self, site: Site) -> Moments | None:
+        """Return the moments of the inputs as far as the error depends on them."""
+        if site.moments is None or self.error in ("logits", "keys"):
+            return site.moments
+        if self.error == "weights":
+            return None
+        size = np.sqrt(np.diag(site.moments.key_covariance) + np.square(site.moments.key_mean))
+        return site.moments._replace(key_mean=np.zeros_like(size), key_covariance=np.diag(size))
 
     def _layer(self, site: Site) -> Converted:
         source = site.multi_head
-        down, up_key, up_value = _joint(site, self.rank)
+        weights = None
+        if self.error == "logits":
+            weights = gram(jnp.swapaxes(_read(site), 0, 1)), _written(site)
+        down, up_key, up_value = _factors(site, self.rank, weights)
         biased = source.projection_bias or site.moments is not None
         config = Latent(
             num_heads=source.num_heads,
@@ -86,33 +108,36 @@ class ToLatent(Target):
             params |= {"query_bias": bias_or_zeros(site, "query"), "value_bias": value_bias}
         return Converted(config, params)
 
+    def _rebuilt(self, site: Site) -> Converted:
+        """Return the layer as `Compressed`, with the formulation that it has inside."""
+        source, params = site.attention, site.params
+        if not must_rebuild(source):
+            raise TypeError(f"expected keys that turn or are normalised, got {source}")
+        groups = source.groups if isinstance(source, Grouped) else tuple(range(source.num_heads))
+        per_key = [
+            jnp.asarray([head for head, group in enumerate(groups) if group == key])
+            for key in range(params["key"].shape[1])
+        ]
+        weights: tuple[jax.Array, ...] | None = None
+        if self.error == "logits":
+            grams = _turned_grams(source, site), _written(site)
+            weights = tuple(jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in grams)
+        down, up_key, up_value = _factors(site, self.rank, weights)
+        inner = dict(params) | {"key": up_key, "value": up_value}
+        biased = source.projection_bias or site.moments is not None
+        if biased:
+            inner["query_bias"] = bias_or_zeros(site, "query")
+            for name, rebuilt in (("key", up_key), ("value", up_value)):
+                inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
+        config = Compressed(inner=dataclasses.replace(source, projection_bias=biased), rank=self.rank)
+        return Converted(config, {"latent": down, "inner": inner})
+
 
 def must_rebuild(attention: Attention) -> TypeGuard[MultiHead | Grouped]:
     """Return whether keys turn or are normalised, so that they have to be rebuilt before they meet a query."""
     if isinstance(attention, Grouped):
         return attention.rotary is not None or attention.query_norm is not None or attention.key_norm is not None
     return isinstance(attention, MultiHead) and attention.rotary is not None
-
-
-def _rebuilt(site: Site, rank: int) -> Converted:
-    """Return the layer as `Compressed`, with the formulation that it has inside."""
-    source, params = site.attention, site.params
-    if not must_rebuild(source):
-        raise TypeError(f"expected keys that turn or are normalised, got {source}")
-    groups = source.groups if isinstance(source, Grouped) else tuple(range(source.num_heads))
-    made = params["key"].shape[1]
-    per_key = [jnp.asarray([head for head, group in enumerate(groups) if group == key]) for key in range(made)]
-    asked, written = _turned_grams(source, site), jnp.einsum("hvw,huw->hvu", params["output"], params["output"])
-    weights = [jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in (asked, written)]
-    down, up_key, up_value = _factors(site, rank, *weights)
-    inner = dict(params) | {"key": up_key, "value": up_value}
-    biased = source.projection_bias or site.moments is not None
-    if biased:
-        inner["query_bias"] = bias_or_zeros(site, "query")
-        for name, rebuilt in (("key", up_key), ("value", up_value)):
-            inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
-    config = Compressed(inner=dataclasses.replace(source, projection_bias=biased), rank=rank)
-    return Converted(config, {"latent": down, "inner": inner})
 
 
 def _turned_grams(source: MultiHead | Grouped, site: Site) -> jax.Array:
@@ -157,10 +182,9 @@ def _lost_mean(site: Site, name: str, down: jax.Array, rebuilt: jax.Array) -> ja
     return jnp.einsum("m,mhd->hd", jnp.asarray(site.moments.key_mean, jnp.float32), lost)
 
 
-def _joint(site: Site, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
-    written = jnp.moveaxis(site.params["output"], 2, 0)
-    return _factors(site, rank, *(gram(jnp.swapaxes(used, 0, 1)) for used in (_read(site), written)))
+def _written(site: Site) -> jax.Array:
+    """Return W_O^h W_O^hT of every head, `[heads, value_dim, value_dim]`: an error e of a value costs e^T (..) e."""
+    return gram(jnp.swapaxes(site.params["output"], 1, 2))
 
 
 def _read(site: Site) -> jax.Array:
@@ -175,11 +199,19 @@ def _key_root(moments: Moments) -> Root:
     return covariance_root(moments.key_covariance)
 
 
-def _factors(site: Site, rank: int, of_keys: jax.Array, of_values: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return W_C, W_UK and W_UV, given the cost of an error of each key and value, `[heads, dim, dim]`."""
+def _factors(site: Site, rank: int, weights: tuple[jax.Array, ...] | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`.
+
+    Args:
+        site: Layer.
+        rank: Size of the latent.
+        weights: Cost of an error of each key and of each value, `[heads, dim, dim]`; None is 1 for each number.
+    """
     key, value = site.params["key"], site.params["value"]
     root = None if site.moments is None else _key_root(site.moments)
-    parts = [_counted(key, of_keys), _counted(value, of_values)]
+    parts = [made.reshape(made.shape[0], -1) for made in (key, value)]
+    if weights is not None:
+        parts = [_counted(made, grams) for made, grams in zip((key, value), weights, strict=True)]
     if root is not None:
         parts = [root.root @ part for part in parts]
     # Keys and values enter with equal weight, whatever their units.

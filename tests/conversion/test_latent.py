@@ -9,6 +9,7 @@ import pytest
 from headjax.attention import Call, Compressed, Grouped, Mask, MultiHead
 from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
 from headjax.conversion import convert
+from headjax.conversion.calibration import Moments
 from headjax.conversion.latent import DISTANCES, ToLatent, _turned_grams, low_rank
 from headjax.conversion.model import convert_layer
 from headjax.conversion.target import Site
@@ -121,6 +122,34 @@ def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> Non
 
     target = "latent:rank=5"
     assert difference(convert(model, target, batches=batches)) < 0.8 * difference(convert(model, target))
+
+
+@pytest.mark.parametrize("source", [TURNING["llama"], MultiHead(num_heads=2, head_dim=4)], ids=["turned", "plain"])
+def test_each_error_is_least_where_it_is_minimised(source) -> None:
+    """Keys and values count alike, whatever their size."""
+    params, generator = random_params(source), np.random.default_rng(1)
+    inputs = (
+        generator.standard_normal((500, WIDTH)) @ generator.standard_normal((WIDTH, WIDTH)) * np.arange(1, WIDTH + 1)
+    )
+    covariance = np.cov(inputs, rowvar=False, bias=True)
+    moments = Moments(*[inputs.mean(axis=0), covariance] * 2, key_within=covariance)
+    size = np.sqrt(np.square(inputs).mean(axis=0))
+    seen = {"keys": np.linalg.cholesky(covariance).T, "magnitudes": np.diag(np.sqrt(size)), "weights": np.eye(WIDTH)}
+
+    def costs(error: str) -> dict[str, float]:
+        (found,) = ToLatent(rank=4, error=error).convert([Site(source, params, moments)], seed=0)
+        inner = found.params.get("inner", found.params)
+        total = dict.fromkeys(seen, 0.0)
+        for name in ("key", "value"):
+            lost = params[name] - np.einsum("mr,rhd->mhd", found.params["latent"], inner[name])
+            for kind, root in seen.items():
+                of_all, of_lost = (np.tensordot(root, array, 1) for array in (params[name], lost))
+                total[kind] += float(np.square(of_lost).sum() / np.square(of_all).sum())
+        return total
+
+    found = {error: costs(error) for error in (*seen, "logits")}
+    for kind in seen:
+        assert min(found, key=lambda error: found[error][kind]) == kind
 
 
 def test_a_rank_beyond_the_keys_and_values_is_refused() -> None:
