@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.conversion.analysis import model_costs
 from headjax.conversion.calibration import Moments, collect
 from headjax.conversion.model import convert
 from headjax.conversion.target import HeadLayer
 from headjax.data.examples import Padded, Source
 from headjax.data.stream import LengthBuckets
+from headjax.evaluation.head_effects import RESAMPLES, paired_test
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Evaluation, Task, measure_task
+from headjax.heads.significance import Comparison
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.model import Model
 from headjax.models.tasks.text import sentence_embeddings
@@ -26,7 +30,8 @@ from headjax.training.distillation import Distillation, distill
 BUCKETS = (32, 64)
 """Lengths that texts are padded to, besides the longest one's."""
 
-BATCH_SIZE = 32
+VARIANTS = ("plain", "calibrated", "fine-tuned")
+"""Variants of a conversion, each of which starts from the one before."""
 
 
 class Trial(NamedTuple):
@@ -41,6 +46,8 @@ class Trial(NamedTuple):
         cosine: mean cosine between the embeddings of the same text, or of each text of a pair, by this model and by the
             original. An embedding is the mean of the last hidden states.
         metrics: the task's, by name.
+        cache: numbers that all layers keep for a token while decoding; 0 without a decoder.
+        against_original: paired test of the headline against the original's, on all evaluation examples.
     """
 
     to: str
@@ -51,6 +58,8 @@ class Trial(NamedTuple):
     logit_error: float
     cosine: float
     metrics: Mapping[str, float]
+    cache: int = 0
+    against_original: Mapping[str, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +73,7 @@ class Trials:
         own: the original's evaluation, the embeddings among its outcomes.
         fine_tuning: how converted models are trained; None trains none.
         limit: number of the task's examples to evaluate on, the first ones; 0 is all.
+        batch_size: examples of a batch, to evaluate and to train.
     """
 
     model: Model
@@ -72,11 +82,26 @@ class Trials:
     own: Evaluation
     fine_tuning: Distillation | None
     limit: int
+    batch_size: int
+
+    @functools.cached_property
+    def _tests(self) -> tuple[str, Callable[[Outcomes], Comparison]]:
+        return paired_test(_judged(self.own.outcomes), self._inner, RESAMPLES)
 
     @property
-    def variants(self) -> tuple[str, ...]:
-        """Variants that are tried for every target."""
-        return ("plain", "calibrated", *(["fine-tuned"] if self.fine_tuning is not None else []))
+    def test(self) -> str:
+        """Name of the paired test."""
+        return self._tests[0]
+
+    @property
+    def _inner(self) -> Measure:
+        measure = self.task.measure
+        return measure.inner if isinstance(measure, WithEmbeddings) else measure
+
+    def original(self) -> Trial:
+        """Return the original as a trial."""
+        cache = cache_of(self.model)
+        return Trial("original", "plain", self.model.num_parameters, 0.0, 0.0, 0.0, 1.0, self.own.metrics, cache)
 
     def run(self, to: str, variant: str, seed: int = 0) -> Trial:
         """Convert and evaluate.
@@ -86,9 +111,9 @@ class Trials:
         """
         model, errors = convert(self.model, to, batches=self.moments, plain=variant == "plain", seed=seed)
         if variant == "fine-tuned" and self.fine_tuning is not None:
-            batches = self.task.train_batches(BATCH_SIZE, seed=seed)
+            batches = self.task.train_batches(self.batch_size, seed=seed)
             model = distill(model, self.model, batches, self.fine_tuning).model
-        found = _evaluate(model, self.task, self.limit)
+        found = _evaluate(model, self.task, self.limit, self.batch_size)
         return Trial(
             to=to,
             variant=variant,
@@ -98,6 +123,8 @@ class Trials:
             logit_error=_root_mean_square([error.logit_error or 0.0 for error in errors]),
             cosine=_mean_cosine(self.own.outcomes["embedding"], found.outcomes["embedding"]),
             metrics=found.metrics,
+            cache=cache_of(model),
+            against_original=self._tests[1](_judged(found.outcomes))._asdict(),
         )
 
 
@@ -109,23 +136,25 @@ def prepare_trials(
     selection: Task | None = None,
     fine_tuning: Distillation | None = None,
     limit: int = 0,
+    batch_size: int = 32,
 ) -> Trials:
     """Evaluate the original and collect the moments of its layers' inputs.
 
     Args:
         model: the model.
         task: the task; its training examples train, the others are evaluated on.
-        calibration: number of batches of 32 examples to calibrate on.
+        calibration: number of batches to calibrate on.
         selection: the task whose `batches` give the examples to calibrate on; None is the training examples of `task`
             (`headjax.evaluation.selection`).
         fine_tuning: how converted models are trained; None trains none.
         limit: number of the task's first examples to evaluate on; 0 is all.
+        batch_size: examples of a batch, to calibrate, evaluate and train.
 
     Raises:
         HeadjaxError: the model's output is for another task.
         DataError: the task has no examples to train on.
     """
-    calibrated = (selection or selection_of(task)).first_batches(calibration, BATCH_SIZE, buckets=BUCKETS)
+    calibrated = (selection or selection_of(task)).first_batches(calibration, batch_size, buckets=BUCKETS)
     train: Any = task.data.train
     if isinstance(train, Padded):
         train = LengthBuckets(train, BUCKETS)
@@ -133,7 +162,18 @@ def prepare_trials(
     task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)
     model = task.fit(model)
     moments = collect(model, calibrated)
-    return Trials(model, task, moments, _evaluate(model, task, limit), fine_tuning, limit)
+    own = _evaluate(model, task, limit, batch_size)
+    return Trials(model, task, moments, own, fine_tuning, limit, batch_size)
+
+
+def cache_of(model: Model) -> int:
+    """Return the numbers that all layers of a model keep for a token while decoding."""
+    return sum(cost.cache for cost in model_costs(model.config, (1,)))
+
+
+def _judged(outcomes: Outcomes) -> Outcomes:
+    """Return the outcomes without embeddings, which no metric reads."""
+    return {name: array for name, array in outcomes.items() if name != "embedding"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,8 +221,8 @@ def embeddings(output: Output, batch: Batch) -> jax.Array:
     return (hidden * weights).sum(axis=1, keepdims=True) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1.0)
 
 
-def _evaluate(model: Model, task: Task, limit: int) -> Evaluation:
-    return measure_task(model, task, limit=limit, batch_size=BATCH_SIZE, buckets=BUCKETS)
+def _evaluate(model: Model, task: Task, limit: int, batch_size: int) -> Evaluation:
+    return measure_task(model, task, limit=limit, batch_size=batch_size, buckets=BUCKETS)
 
 
 def _mean_cosine(one: np.ndarray, other: np.ndarray) -> float:

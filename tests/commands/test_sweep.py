@@ -41,6 +41,9 @@ def test_every_size_is_tried_once_and_kept(folder, capsys):
     assert calibrated["logit_error"] < plain["logit_error"]
     assert plain["cosine"] < 0.9999
     assert plain["parameters"] < same["parameters"] == original["parameters"]
+    assert 2 * plain["cache"] == same["cache"] == original["cache"] > 0
+    assert same["against_original"]["p_value"] > plain["against_original"]["p_value"]
+    assert data["test"] == "paired t-test on losses"
     assert (folder / "out" / "sweep.png").stat().st_size > 1000
     file = folder / "out" / "trials.jsonl"
     before = file.read_text()
@@ -56,6 +59,11 @@ def test_every_size_is_tried_once_and_kept(folder, capsys):
     [
         (("--to", "grouped:kv_heads=1", "--to", "grouped:heads=2/1"), "unknown option 'heads'"),
         (("--to", "grouped:kv_heads=3", "--limit", "8"), "kv_heads: 3 does not divide"),
+        (("--to", "grouped:kv_heads=1", "--variants", "plane"), "--variants: unknown variant 'plane'"),
+        (
+            ("--to", "grouped:kv_heads=1", "--variants", "plain,fine-tuned"),
+            "--variants: fine-tuned needs --fine-tune N",
+        ),
         (("--to", "grouped:kv_heads=1", "--fine-tune", "-1"), "--fine-tune: must not be negative"),
     ],
 )
