@@ -15,7 +15,7 @@ from headjax.attention import Attention, Collaborative, Gated, Grouped, MultiHea
 from headjax.conversion.calibration import collect
 from headjax.conversion.collaborative import roots, scaled_query_key, shared_key_fields, weighted
 from headjax.conversion.decomposition import head_svd
-from headjax.conversion.products import Products, one_blas_thread
+from headjax.conversion.products import Products
 from headjax.conversion.target import (
     HeadLayer,
     Site,
@@ -26,6 +26,7 @@ from headjax.conversion.target import (
     multi_head_of,
 )
 from headjax.core import history, tensors
+from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.conversion.products import Products, gram, join, one_blas_thread, project, qr_of_both, squared_norm
+from headjax.conversion.products import Products, gram, join, project, qr_of_both, squared_norm
+from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked, NotNegative, Size
 from headjax.core.serialize import unknown_name

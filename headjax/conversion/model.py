@@ -19,7 +19,7 @@ from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
 from headjax.conversion.per_head import ToFixed, ToGated
-from headjax.conversion.products import Products, one_blas_thread, query_key, relative_distance, value_output
+from headjax.conversion.products import Products, query_key, relative_distance, value_output
 from headjax.conversion.target import (
     Converted,
     HeadLayer,
@@ -32,6 +32,7 @@ from headjax.conversion.target import (
     layer_params,
 )
 from headjax.core import history
+from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from threadpoolctl import threadpool_limits
 
 from headjax.attention import (
     Attention,
@@ -232,18 +229,3 @@ def _shared(attention: SharedKey, left: jax.Array, key: jax.Array) -> Products:
 
 def _float32(params: Params) -> Params:
     return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)
-
-
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """Return a context in which BLAS and LAPACK compute in the calling thread.
-
-    On CPUs jaxlib factorises with SciPy's OpenBLAS, whose own threads spin while they wait. On busy cores they take
-    more time from XLA's threads than the factorisation needs: the decompositions of a six-layer model took 11 s and
-    more instead of 1.1 s. The matrices here are small, and XLA spreads batches of them over its own threads.
-
-    Asynchronous results have to be waited for inside the context.
-    """
-    # Only loaded libraries can be limited, so the library that jaxlib uses through SciPy is loaded first.
-    importlib.import_module("scipy.linalg.cython_lapack")
-    limits: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
-    return limits

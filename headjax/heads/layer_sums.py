@@ -35,6 +35,9 @@ from headjax.models.model import Model
 
 Tree = TypeVar("Tree")
 
+FLOAT32_TOKENS = 4096
+"""Tokens that are summed in float32, on the device, before the host adds the sums in float64."""
+
 
 class Placed(NamedTuple):
     """A model's parameters and batches on the devices that compute with them."""
@@ -125,8 +128,10 @@ class TwoModels:
     def _sums_of(
         self, layer: int, slot: str, streams: list[_Streams], *, mended: bool
     ) -> Iterator[tuple[RefitSums, jax.Array]]:
-        """Yield the sums of every batch, and keep the teacher's hidden states after the layer."""
+        """Yield the sums of every few batches, and keep the teacher's hidden states after the layer."""
         self._next = []
+        partial: Any = None
+        tokens = 0
         at = place_of(self.config, self._name, layer)
         weights = (self.teacher[self._name][layer], self.student[self._name][layer])
         for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
@@ -135,7 +140,11 @@ class TwoModels:
                 (self._whole, self._gates), number % 2, float(mended),
             )  # fmt: skip
             self._next.append(teacher)
-            yield sums
+            partial = sums if partial is None else jax.tree.map(jnp.add, partial, sums)
+            tokens += int(np.prod(pair.student.hidden.shape[:2]))
+            if tokens >= FLOAT32_TOKENS or number == len(streams) - 1:
+                yield partial
+                partial, tokens = None, 0
 
     def advance(self, block: Sequence[int]) -> None:
         """Go past the next layers."""

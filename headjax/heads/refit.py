@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from headjax.core.blas import one_blas_thread
 
 DAMPING = 1e-4
 """Share of the mean square of a feature that is added to the second moments, so that they have an inverse."""
@@ -76,27 +78,41 @@ def refit(
     This is || x_kept W' + b' - t ||^2 + ridge * s || W' - W ||^2 for W' = W + D_W. s is the sum of squares of a kept
     feature (about its mean if there is a bias), averaged over the features. The bias is free.
 
-    The ridge is the one of `ridges` with the least error on the half that it was not solved on, in two folds; the
-    weight of the penalty against a token is then kept for the solution on both halves.
+    The ridge is the one of `ridges` with the least error on the half that it was not solved on, in two folds. They are
+    tried from the middle one on in the direction in which the error falls, up to the first that is worse. The weight
+    of the penalty against a token is then kept for the solution on both halves.
 
     Args:
         sums: sums over the calibration tokens.
         kept: `[n]` bool, features that still exist.
         bias: whether the map has a bias to change.
         scale: `[width]`, weight of each output in the held-out error.
-        ridges: ridges to choose from.
+        ridges: ridges to choose from, increasing.
     """
     halves = [RefitSums(*(array[half : half + 1].sum(axis=0) for array in sums)) for half in (0, 1)]
+    folds = (halves, halves[::-1])
+    with one_blas_thread():
+        ridge, error = _least(
+            lambda ridge: sum(_error(other, _solve(half, kept, bias, ridge), scale) for half, other in folds), ridges
+        )
+        both = RefitSums(*(array.sum(axis=0) for array in sums))
+        # The sums are over twice as many tokens as those the ridge was chosen for.
+        change = _solve(both, kept, bias, ridge / 2.0)
     before = max(sum(_error(half, None, scale) for half in halves), 1e-300)
-    errors = [
-        sum(_error(other, _solve(half, kept, bias, ridge), scale) for half, other in (halves, halves[::-1]))
-        for ridge in ridges
-    ]
-    best = int(np.argmin(errors))
-    both = RefitSums(*(array.sum(axis=0) for array in sums))
-    # The sums are over twice as many tokens as those the ridge was chosen for.
-    change = _solve(both, kept, bias, ridges[best] / 2.0)
-    return Refit(change, ridges[best], errors[best] / before, int(kept.sum()) + bias)
+    return Refit(change, ridge, error / before, int(kept.sum()) + bias)
+
+
+def _least(error: Callable[[float], float], ridges: Sequence[float]) -> tuple[float, float]:
+    """Return the ridge where the error stops falling, from the middle one on, and its error."""
+    best = len(ridges) // 2
+    errors = {best: error(ridges[best])}
+    for step in (1, -1):
+        while 0 <= best + step < len(ridges) and best + step not in errors:
+            errors[best + step] = error(ridges[best + step])
+            if errors[best + step] >= errors[best]:
+                break
+            best += step
+    return ridges[best], errors[best]
 
 
 def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int = 64) -> np.ndarray:
@@ -173,10 +189,22 @@ def _solve(sums: RefitSums, kept: np.ndarray, bias: bool, ridge: float) -> Chang
         gram = gram - tokens * np.outer(mean, mean)
         cross = cross - np.outer(mean, sums.cross[-1])
     penalty = max(ridge * float(np.trace(gram)) / max(len(index), 1), 1e-30)
-    solved = np.linalg.solve(gram + penalty * np.eye(len(index)), cross)
+    gram.flat[:: len(index) + 1] += penalty
+    solved = _solve_definite(gram, cross)
     weight = np.zeros((len(kept), cross.shape[1]))
     weight[index] = solved
     return Change(weight, sums.cross[-1] / tokens - mean @ solved if bias else np.zeros(cross.shape[1]))
+
+
+def _solve_definite(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return X of A X = B for a positive definite A, by Cholesky unless rounding made A indefinite."""
+    from scipy import linalg
+
+    try:
+        solved: np.ndarray = linalg.cho_solve(linalg.cho_factor(matrix, lower=True, check_finite=False), right)
+    except linalg.LinAlgError:
+        solved = np.linalg.solve(matrix, right)
+    return solved
 
 
 def _error(sums: RefitSums, change: Change | None, scale: np.ndarray) -> float:
