@@ -120,25 +120,30 @@ class _Stage:
     def __init__(self, title: str, total: int, unit: str, now: float) -> None:
         self._title, self._total, self._unit, self._opened = title, total, unit, now
         self._first: tuple[int, float] | None = None
-        self._done, self._values = 0, ""
+        self._done, self._last, self._values = 0, now, ""
 
     def update(self, done: int, values: Mapping[str, float], now: float) -> None:
         # The time before the first unit is done says nothing of the speed: it compiles, or an earlier run did the unit.
         if done and self._first is None:
             self._first = (done, now)
-        self._done, self._values = done, measurements(values, ", ")
+        self._done, self._last, self._values = done, now, measurements(values, ", ")
 
     def line(self, now: float) -> str:
         of = f" of {self._total:,}" if self._total else ""
         # One unit in all is either still to do or done.
         counted = "" if self._total == 1 else f": {self._unit} {self._done:,}{of}"
         parts = [f"{self._title}{counted}", self._values]
-        if self._total and self._first is not None and self._done > self._first[0]:
-            left = (now - self._first[1]) / (self._done - self._first[0]) * (self._total - self._done)
-            parts.append(f"about {_rough(left)} left")
-        else:
-            parts.append(f"for {_rough(now - self._opened)}")
+        left = self._left(now)
+        parts.append(f"for {_rough(now - self._opened)}" if left is None else f"about {_rough(left)} left")
         return ", ".join(filter(None, parts))
+
+    def _left(self, now: float) -> float | None:
+        """Return the seconds left, as of the last report; None without an estimate, or once that time is over."""
+        if not self._total or self._first is None or self._done <= self._first[0]:
+            return None
+        each = (self._last - self._first[1]) / (self._done - self._first[0])
+        left = each * (self._total - self._done) - (now - self._last)
+        return left if left > 0.0 else None
 
 
 def measurements(values: Mapping[str, float], between: str) -> str:

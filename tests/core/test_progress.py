@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -55,7 +56,7 @@ def test_a_file_gets_a_line_every_ten_seconds_with_the_time_left(clock):
         "training: step 20 of 50, loss 3.1, about 30 s left",
         "training: step 30 of 50, loss 2.1, about 20 s left",
         "training: step 40 of 50, loss 1.1, about 10 s left",
-        "training: step 50 of 50, loss 0.1, about 0 s left",
+        "training: step 50 of 50, loss 0.1, for 50 s",
     ]
 
 
@@ -86,6 +87,21 @@ def test_the_time_left_counts_neither_compilation_nor_what_an_earlier_run_did(cl
         clock.now += 10.0
         bar(90, {})
     assert written == ["training: step 80 of 100, for 30 s", "training: step 90 of 100, about 10 s left"]
+
+
+def test_the_time_left_falls_between_two_reports_and_is_silent_once_it_is_over(clock):
+    written = []
+    shown = Lines(written.append, clock=clock, tick=0.001)
+    with shown("training", 100, "step") as bar:
+        for done in (20, 40):
+            clock.now += 20.0
+            bar(done, {})
+        for _ in range(7):
+            count, clock.now = len(written), clock.now + 10.0
+            while len(written) == count:
+                time.sleep(0.001)
+    left = ["about 50 s left", "about 40 s left", "about 30 s left", "about 20 s left", "about 10 s left"]
+    assert [line.partition("40 of 100, ")[2] for line in written[2:]] == [*left, "for 2 min", "for 2 min"]
 
 
 def test_a_line_comes_while_nothing_is_reported(clock):
