@@ -1,9 +1,11 @@
-"""Tables of docs/heads.md on removals, from the raw results of `headjax sweep --remove`.
+"""Tables of removals and of conversions, from the raw results of `headjax sweep`.
 
-    python docs/removals.py                            # writes the tables into docs/heads.md
-    python docs/removals.py NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json
+    python docs/tables.py                            # writes the tables into docs/heads.md and docs/conversions.md
+    python docs/tables.py NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json
+                                                     # or conversions_NAME.json
 
-A table stands between `<!-- removals: NAME -->` and `<!-- end -->`. A test compares the page with the raw results.
+A table stands between `<!-- removals: NAME -->` or `<!-- conversions: NAME -->` and `<!-- end -->`. A test compares the
+pages with the raw results.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent / "heads.md"
+PAGES = tuple(Path(__file__).parent / name for name in ("heads.md", "conversions.md"))
 RAW = Path(__file__).parent / "measurements"
 REPAIRS = {"none": "none", "rescale": "scalar", "reconstruct": "W_O", "feed_forward": "W_O and feed-forward"}
 """Repairs by their names in the results and in the tables."""
@@ -29,20 +31,63 @@ Trial = Mapping[str, Any]
 def keep(name: str, files: Sequence[str]) -> Path:
     """Write the trials of one or more sweeps of one model and task as one file of raw results."""
     sweeps = [json.loads(Path(file).read_text()) for file in files]
-    trials = {
-        (t["order"], t["remove"], t["draw"], tuple(t["stacks"]), t["repair"]): t
-        for found in sweeps
-        for t in found["removals"]
-    }
+    kind, entry = ("removals", "removals") if "removals" in sweeps[0] else ("conversions", "trials")
+    trials = {_identity(trial): trial for found in sweeps for trial in found[entry]}
     rows = ",\n".join(json.dumps(_rounded(trial)) for trial in trials.values())
-    head = json.dumps({key: _rounded(sweeps[0][key]) for key in KEPT}, indent=1).removesuffix("\n}")
-    file = RAW / f"removals_{name}.json"
-    file.write_text(f'{head},\n "removals": [\n{rows}\n]\n}}\n')
+    head = json.dumps({key: _rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0]}, indent=1).removesuffix("\n}")
+    file = RAW / f"{kind}_{name}.json"
+    file.write_text(f'{head},\n "{entry}": [\n{rows}\n]\n}}\n')
     return file
 
 
-def table(name: str) -> str:
-    """Return the table of a file of raw results, and what the trials say together."""
+def _identity(trial: Trial) -> tuple[Any, ...]:
+    if "to" in trial:
+        return trial["to"], trial["variant"]
+    return *_cell_of(trial), trial["repair"]
+
+
+def conversions_table(name: str) -> str:
+    """Return the table of a sweep of conversions, one column for each share of the cache that is saved.
+
+    Shares are rounded to an eighth: a latent has one more number a token for its position.
+    """
+    found = json.loads((RAW / f"conversions_{name}.json").read_text())
+    headline = found["headline"]
+    original, *trials = found["trials"]
+    rows: dict[tuple[str, str], dict[float, Trial]] = {}
+    for trial in trials:
+        saved = round(8 * (1 - trial["cache"] / original["cache"])) / 8
+        rows.setdefault((_formulation(trial["to"]), trial["variant"]), {})[saved] = trial
+    shares = sorted({share for row in rows.values() for share in row})
+    lines = [
+        "| conversion | variant | "
+        + " | ".join(f"{share:.4g} %" for share in (100 * share for share in shares))
+        + " |",
+        "|---" * (len(shares) + 2) + "|",
+    ]
+    for (to, variant), row in rows.items():
+        values = [f"{row[share]['metrics'][headline]:.2f}" if share in row else "" for share in shares]
+        lines.append(f"| `{to}` | {variant} | " + " | ".join(values) + " |")
+    whole = original["metrics"][headline]
+    tests = [trial["against_original"] for trial in trials]
+    lost = sum(test["p_value"] < 0.05 for test in tests)
+    intro = (
+        f"{headline.capitalize()} by share of the key and value cache saved; the original has {whole:.2f} and caches "
+        f"{original['cache']:,} numbers a token. {found['examples']:,} examples; {lost} of {len(tests)} conversions "
+        f"differ from the original by {found['test']} (p < 0.05)."
+    )
+    return "\n".join([intro, "", *lines])
+
+
+def _formulation(to: str) -> str:
+    """Return a target without its size."""
+    kind, _, fields = to.partition(":")
+    left = [field for field in fields.split(",") if not re.fullmatch(r"(rank|shared_dim|kv_heads|head_dim)=\d+", field)]
+    return ":".join([kind, *([",".join(left)] if left else [])])
+
+
+def removals_table(name: str) -> str:
+    """Return the table of a sweep of removals, and what the trials say together."""
     found = json.loads((RAW / f"removals_{name}.json").read_text())
     trials, headline = found["removals"], found["headline"]
     shares = sorted({trial["remove"] for trial in trials}, key=lambda share: float(share.rstrip("%")))
@@ -117,13 +162,22 @@ def _rounded(value: Any) -> Any:
     return value
 
 
+TABLES = {"removals": removals_table, "conversions": conversions_table}
+"""Tables by the kind of their raw results."""
+
+
 def page(text: str) -> str:
     """Return a page with its tables made anew."""
-    pattern = r"(<!-- removals: (\w+) -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda found: f"{found[1]}\n{table(found[2])}\n\n{found[3]}", text, flags=re.DOTALL)
+    pattern = r"(<!-- (removals|conversions): (\w+) -->\n).*?(<!-- end -->)"
+
+    def made(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{TABLES[found[2]](found[3])}\n\n{found[4]}"
+
+    return re.sub(pattern, made, text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         print(keep(sys.argv[1], sys.argv[2:]))
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in PAGES:
+        file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
