@@ -137,8 +137,8 @@ def reconstruction_order(
 
     Args:
         model: Model to order the heads of.
-        batches: Examples: arrays by Hugging Face's names. Layers are compared on the first `MEASURED` of them, with
-            `labels` on the first `LABELLED`.
+        batches: Examples: arrays by Hugging Face's names. Layers are compared on about `MEASURED` of them, with
+            `labels` on `LABELLED`, in batches spread evenly over all.
         labels: Whether to compare layers by the loss.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         stacks: Head stacks to order; None is all.
@@ -170,6 +170,16 @@ def reconstruction_order(
         if progress is not None:
             progress(len(batches), {"layers": done + 1.0})
     return _merged(model.config, layers, removals, effects)
+
+
+def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
+    """Return batches that hold about this number of examples, spread evenly over all.
+
+    Calibration batches are sorted by length, so that the first ones would hold the shortest texts.
+    """
+    size = max(sum(len(next(iter(batch.values()))) for batch in batches) / max(len(batches), 1), 1.0)
+    count = min(max(round(examples / size), 1), len(batches))
+    return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
 
 
 def _removals(
@@ -293,11 +303,7 @@ class _Measure:
         self.effect = effect
         self._model, self._gates, self._compute = model, gates, compute
         self._examples: list[_Example] = []
-        count = 0
-        for batch in batches:
-            if count >= effect.limit:
-                break
-            count += next(iter(batch.values())).shape[0]
+        for batch in batches_for(batches, effect.limit):
             result, streams = _whole(model.config, effect, compute, model.params, batch, gates)
             self._examples.append(_Example(batch, streams, result))
 

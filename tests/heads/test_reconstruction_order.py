@@ -10,7 +10,13 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.tensors import Normal
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.reconstruction_order import group_costs, layer_removals, reconstruction_order, remove_group
+from headjax.heads.reconstruction_order import (
+    batches_for,
+    group_costs,
+    layer_removals,
+    reconstruction_order,
+    remove_group,
+)
 from headjax.heads.surgery import map_attention
 from headjax.models.encoder import Bert
 from headjax.models.outputs import IGNORED, Pooler
@@ -164,3 +170,9 @@ def test_bad_requests_are_errors(model):
     }}})  # fmt: skip
     with pytest.raises(HeadjaxError, match="decoder/0: the output without 1 of its heads is not finite"):
         reconstruction_order(broken, BATCHES)
+
+
+@pytest.mark.parametrize(("examples", "places"), [(64, [4, 12]), (32, [8]), (1, [8]), (10_000, list(range(16)))])
+def test_layers_are_compared_on_batches_of_all_lengths(examples, places) -> None:
+    batches = [{"input_ids": np.full((32, 8 + place), place)} for place in range(16)]
+    assert [int(batch["input_ids"][0, 0]) for batch in batches_for(batches, examples)] == places
