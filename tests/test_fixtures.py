@@ -20,9 +20,12 @@ from headjax.training.loop import train
 from headjax.training.recording import read_metrics
 from tests.closeness import assert_close, close_to
 
-V1 = Path(__file__).parent / "fixtures" / "v1"
-EXPECTED = json.loads((V1 / "expected.json").read_text())
-CONFIGS = json.loads((V1 / "configs.json").read_text())
+FIXTURES = Path(__file__).parent / "fixtures"
+VERSIONS = ("v1", "v2")
+EXPECTED = {version: json.loads((FIXTURES / version / "expected.json").read_text()) for version in VERSIONS}
+MODELS = [(version, name) for version in VERSIONS for name in EXPECTED[version]["models"]]
+PREPARED = EXPECTED["v1"]["prepared"]
+CONFIGS = json.loads((FIXTURES / "v1" / "configs.json").read_text())
 
 PASS_SUMS = 2 * (4 * 8 + 2 * 2 + 4 + 2 * 16 + 8 + 16 + 2 * 8) + 257 + 3 * 16
 """Terms added up on the way through the stored run's model.
@@ -34,16 +37,18 @@ norms. The logits' softmax over 257 tokens and the mean over three texts of 16 t
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("v1")
-    with tarfile.open(V1 / "files.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    """The folder of each version's files."""
+    folders = {version: tmp_path_factory.mktemp(version) for version in VERSIONS}
+    for version, folder in folders.items():
+        with tarfile.open(FIXTURES / version / "files.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+    return folders
 
 
-@pytest.mark.parametrize("name", EXPECTED["models"])
-def test_a_model_directory_computes_what_it_did(name, written):
-    expected = EXPECTED["models"][name]
-    model = headjax.load(written / name)
+@pytest.mark.parametrize("version, name", MODELS)
+def test_a_model_directory_computes_what_it_did(version, name, written):
+    expected = EXPECTED[version]["models"][name]
+    model = headjax.load(written[version] / name)
     assert model.num_parameters == expected["parameters"]
     assert [entry["action"] for entry in model.history] == expected["history"]
     batch = {key: np.asarray(array, np.int32) for key, array in expected["batch"].items()}
@@ -53,20 +58,21 @@ def test_a_model_directory_computes_what_it_did(name, written):
 
 def test_a_model_directory_keeps_its_tokenizer(written):
     text = "A head that is gone."
-    decoder = headjax.load(written / "decoder").tokenizer
+    decoder = headjax.load(written["v1"] / "decoder").tokenizer
     assert decoder.encode([text])[0].tolist() == list(text.encode())
-    assert headjax.load(written / "pruned").tokenizer.vocab_size == 23
+    assert headjax.load(written["v1"] / "pruned").tokenizer.vocab_size == 23
 
 
 def test_a_model_directory_remembers_which_heads_were_pruned(written):
-    layers = headjax.load(written / "pruned").config.attentions()["encoder"]
+    layers = headjax.load(written["v1"] / "pruned").config.attentions()["encoder"]
     assert [tuple(layer.ids) for layer in layers] == [(0, 1, 2, 3), (1, 3), ()]
 
 
-def test_a_stopped_run_goes_on_to_the_same_losses(written, tmp_path, monkeypatch):
-    expected = EXPECTED["run"]
-    shutil.copytree(written / "run", tmp_path / "run")
-    monkeypatch.chdir(written)  # the run's config names its text relative to this folder
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stopped_run_goes_on_to_the_same_losses(version, written, tmp_path, monkeypatch):
+    expected = EXPECTED[version]["run"]
+    shutil.copytree(written[version] / "run", tmp_path / "run")
+    monkeypatch.chdir(written[version])  # the run's config names its text relative to this folder
     devices = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *arguments: devices)
     config = train_config(json.loads((tmp_path / "run" / "train_config.json").read_text()))
@@ -84,10 +90,10 @@ def test_a_stopped_run_goes_on_to_the_same_losses(written, tmp_path, monkeypatch
         assert history[name] == (history[name] | value if isinstance(value, dict) else value), name
 
 
-@pytest.mark.parametrize("name", EXPECTED["prepared"])
+@pytest.mark.parametrize("name", PREPARED)
 def test_prepared_shards_hold_the_same_examples(name, written):
-    data = from_data(DataConfig, {"kind": "task", "path": str(written / "prepared" / name)}).load()
-    expected = EXPECTED["prepared"][name]
+    data = from_data(DataConfig, {"kind": "task", "path": str(written["v1"] / "prepared" / name)}).load()
+    expected = PREPARED[name]
     for split in ("train", "validation"):
         source = getattr(data, split)
         assert len(source) == expected[split]["examples"]

@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.errors import DamagedError
 from headjax.core.files import write_file
+from headjax.core.formats import check_format
 
 RECORD = "checksums.json"
 SIZES = "sizes.json"
@@ -94,8 +95,7 @@ def read_record(folder: Path) -> dict[str, Entry] | None:
     if not path.is_file():
         return _read_sizes(folder / SIZES)
     data = _read_object(path)
-    if isinstance(data.get("format"), int) and data["format"] > FORMAT:
-        raise CheckpointError(f"{path}: format {data['format']} is newer than this headjax reads ({FORMAT})")
+    check_format(data, FORMAT, path)
     entries = data.get("files")
     if not isinstance(entries, dict) or data.get("crc32") != _sum_of_entries(entries):
         raise DamagedError(f"{path}: damaged, it does not fit its own checksum")

@@ -20,6 +20,7 @@ import safetensors.numpy
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Count, Size
 from headjax.core.files import write_file
+from headjax.core.formats import check_format
 from headjax.core.serialize import dumps, from_data, kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Record, Records
@@ -159,8 +160,7 @@ def load_manifest(file: Path) -> Manifest:
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        if data.get("format") != FORMAT:
-            raise DataError(f"{file}: format {data.get('format')}, this headjax reads {FORMAT}")
+        check_format(data, FORMAT, file, data.get("versions", {}).get("headjax"), DataError)
         return from_data(Manifest, data, "manifest")
     except DataError:
         raise

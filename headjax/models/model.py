@@ -22,6 +22,7 @@ from headjax.core.arguments import checked
 from headjax.core.directories import Layout, read_directory, settle, write_directory
 from headjax.core.errors import CheckpointError, DataError
 from headjax.core.files import first_line
+from headjax.core.formats import check_format, stated
 from headjax.core.serialize import from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import MeshConfig
@@ -33,7 +34,6 @@ from headjax.models.layer import Probe, ProbeFunction
 from headjax.models.notebook_view import model_view
 from headjax.models.tasks.classification import remembered_names, with_class_names
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.version import __version__
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -169,7 +169,7 @@ def save(model: Model, path: str | Path) -> None:
 
     declared.check(model.config.tensors(), model.params)
     declared.require_finite(model.params)
-    config = {"format": FORMAT, "headjax": __version__, "model": to_data(model.config)}
+    config = stated(FORMAT) | {"model": to_data(model.config)}
 
     def write(folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -235,8 +235,7 @@ def load_model_config(path: str | Path) -> ModelConfig:
         raise CheckpointError(f"{folder}: a Hugging Face directory; import it first: headjax import {folder} OUT")
     if not isinstance(data, dict) or "model" not in data:
         raise CheckpointError(f"{folder / 'config.json'}: not a headjax config (it has no field 'model')")
-    if data.get("format", 0) > FORMAT:
-        raise CheckpointError(f"{folder / 'config.json'}: format {data['format']} is newer than this headjax reads")
+    check_format(data, FORMAT, folder / "config.json")
     return from_data(ModelConfig, data["model"], str(folder / "config.json"))  # type: ignore[type-abstract]
 
 

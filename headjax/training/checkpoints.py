@@ -20,6 +20,7 @@ from headjax.core import integrity
 from headjax.core.directories import check_target, settle
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
 from headjax.core.files import first_line, parse_json, write_file
+from headjax.core.formats import FIELDS, check_format, stated
 from headjax.core.lock import FolderLock
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import is_first, on_first, wait_for_all
@@ -27,6 +28,9 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.model import LAYOUT, Model, load
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig, train_config
 from headjax.training.state import TrainState, abstract_state
+
+FORMAT = 1
+"""Version of a checkpoint's content; a reader refuses a newer one."""
 
 CONFIG = "train_config.json"
 """A workdir's file with the config of the run that it holds."""
@@ -102,7 +106,7 @@ class Checkpoints:
             return
         self._finish()
         args = self._ocp.args
-        composite = args.Composite(state=args.PyTreeSave(state), position=args.JsonSave(position))
+        composite = args.Composite(state=args.PyTreeSave(state), position=args.JsonSave(stated(FORMAT) | position))
         self._manager.save(step, args=composite, force=True)
         self._unrecorded = step
 
@@ -122,21 +126,25 @@ class Checkpoints:
 
         Raises:
             DamagedError: a file is not as it was written, or, in a checkpoint without checksums, cannot be restored.
-            CheckpointError: intact files that do not fit the target.
+            CheckpointError: intact files that do not fit the target, or a format that this headjax does not read.
         """
         path = self.path / str(step)
         self._check(path)
         args = self._ocp.args
+        position = self._restore_items(path, position=args.JsonRestore())["position"]
+        check_format(position, FORMAT, path)
         places = self._ocp.checkpoint_utils.construct_restore_args(target)
-        state = args.PyTreeRestore(target, restore_args=places)
-        composite = args.Composite(state=state, position=args.JsonRestore())
+        state = self._restore_items(path, state=args.PyTreeRestore(target, restore_args=places))["state"]
+        return state, {name: entry for name, entry in position.items() if name not in FIELDS}
+
+    def _restore_items(self, path: Path, **items: Any) -> Any:
+        """Return parts of a checkpoint by name."""
         try:
-            restored = self._manager.restore(step, args=composite)
+            return self._manager.restore(int(path.name), args=self._ocp.args.Composite(**items))
         except Exception as error:
             intact = (path / integrity.RECORD).is_file() or jax.process_count() > 1
             kind = CheckpointError if intact else DamagedError
             raise kind(f"{path}: cannot be restored ({first_line(error)})") from None
-        return restored["state"], restored["position"]
 
     def restore_newest(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """Return state and position of the newest intact checkpoint; None without any. All processes call it together.

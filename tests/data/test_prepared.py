@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,11 @@ def test_damaged_shards_are_found(film_rows, wordpiece, tmp_path):
         PreparedData(path=str(out)).load()
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
+    later = json.loads((out / "manifest.json").read_text())
+    later = later | {"format": 2, "versions": later["versions"] | {"headjax": "9.0.0"}}
+    (out / "manifest.json").write_text(json.dumps(later))
+    with pytest.raises(DataError, match=r"manifest.json: format 2 is newer .*; install headjax 9\.0\.0 or later$"):
+        PreparedData(path=str(out)).load()
     (out / "manifest.json").write_text("{")
     with pytest.raises(DataError, match=r"manifest.json: broken"):
         PreparedData(path=str(out)).load()

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+import headjax
 from headjax.attention import Collaborative, MultiHead, NoHeads
 from headjax.core import integrity
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, ParameterError
@@ -101,6 +102,15 @@ def test_missing_extra_and_wrongly_shaped_arrays_name_their_path(copy):
     with pytest.raises(
         ParameterError, match=r"^embeddings/position: has shape \[5, 4\], the config declares \[7, 4\]$"
     ):
+        load(copy)
+
+
+def test_a_directory_of_a_later_format_says_what_to_install(copy):
+    """Before anything of it is understood: its model may be of a kind unknown here."""
+    data = json.loads((copy / "config.json").read_text())
+    assert (data["format"], data["headjax"]) == (1, headjax.__version__)
+    write_config(copy, json.dumps({"format": 2, "headjax": "9.0.0", "model": {"kind": "unheard of"}}))
+    with pytest.raises(CheckpointError, match=r"config\.json: format 2 is newer .* install headjax 9\.0\.0 or later$"):
         load(copy)
 
 

@@ -1,5 +1,6 @@
 """What is written when, and what is on record of it."""
 
+import json
 import re
 import time
 
@@ -10,6 +11,8 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+import headjax
+from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
@@ -136,6 +139,27 @@ def test_checkpoints_without_checksums_are_restored_or_passed_over(state, three)
         pytest.warns(UserWarning, match="checkpoints/3: cannot be restored"),
     ):
         assert checkpoints.restore_newest(state)[1] == {"batch": 2}
+
+
+def test_a_checkpoint_of_a_later_format_says_what_to_install(state, three):
+    """It is not damaged: neither set aside nor passed over for an older one."""
+    file = three / "checkpoints" / "3" / "position" / "metadata"
+    position = json.loads(file.read_text())
+    assert position == {"format": 1, "headjax": headjax.__version__, "batch": 3}
+    file.write_text(json.dumps(position | {"format": 2, "headjax": "9.0.0"}))
+    integrity.write_record(three / "checkpoints" / "3")
+    with Checkpoints(three, keep=3) as checkpoints:
+        with pytest.raises(
+            CheckpointError, match=r"checkpoints/3: format 2 .*; install headjax 9\.0\.0 or later$"
+        ) as caught:
+            checkpoints.restore_newest(state)
+        assert not isinstance(caught.value, DamagedError)
+        assert checkpoints.steps == [1, 2, 3]
+    # From before there were formats.
+    file.write_text(json.dumps({"batch": 3}))
+    integrity.write_record(three / "checkpoints" / "3")
+    with Checkpoints(three, keep=3) as checkpoints:
+        assert checkpoints.restore_newest(state)[1] == {"batch": 3}
 
 
 SHAPES = [{"fsdp": 8}, {"fsdp": 4, "model": 2}, {"fsdp": 2, "model": 4}]

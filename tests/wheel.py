@@ -1,0 +1,95 @@
+"""Builds the wheel, compares its files with those tracked, installs it into an empty environment and uses it there.
+
+    make test-wheel
+
+Only the package index is asked for anything. The environment is removed at the end.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PROGRAM = """
+import pathlib
+import sys
+
+import numpy as np
+
+import headjax
+
+checkout, folder = map(pathlib.Path, sys.argv[1:])
+assert not pathlib.Path(headjax.__file__).is_relative_to(checkout), headjax.__file__
+model = headjax.demo_model()  # its weights are files of the package
+batch = headjax.text_batch(model.tokenizer, ["def heads(model):"])
+pruned = headjax.prune(model, ["decoder/0/1", "decoder/3/7"])
+headjax.save(pruned, folder)
+logits = np.asarray(headjax.load(folder)(batch).logits)
+np.testing.assert_array_equal(logits, np.asarray(pruned(batch).logits))
+assert np.isfinite(logits).all()
+"""
+"""Use of the installed package, from the weights it carries to a saved model."""
+
+
+def build(folder: Path) -> Path:
+    """Return the wheel of the last commit, in which nothing is that only lies in the checkout."""
+    source = folder / "source"
+    source.mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x"], cwd=source, input=archive, check=True)
+    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def check_contents(wheel: Path) -> int:
+    """Compare a wheel's files with the tracked ones of the package, besides its metadata; return their number."""
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
+    metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
+    listing = ["git", "ls-tree", "-r", "--name-only", "HEAD", "headjax"]
+    wanted = set(subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
+    found = names - metadata
+    if found != wanted:
+        sys.exit(f"missing from the wheel: {sorted(wanted - found)}; should not be there: {sorted(found - wanted)}")
+    left_out = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"} - {
+        name.split("/", 1)[1] for name in metadata
+    }
+    if left_out:
+        sys.exit(f"missing from the wheel's metadata: {sorted(left_out)}")
+    return len(names)
+
+
+def use(wheel: Path, folder: Path) -> None:
+    """Install a wheel with its dependencies into a new environment, and use it from another folder."""
+    environment, saved = folder / "environment", folder / "saved"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python, command = environment / "bin" / "python", environment / "bin" / "headjax"
+    pip(str(python), "install", "--constraint", str(ROOT / "constraints.txt"), str(wheel))
+    for words in (
+        [python, "-c", PROGRAM, ROOT, saved],
+        [command, "--version"],
+        [command, "verify", saved],
+        [command, "inspect", saved],
+        [command, "tasks"],
+    ):
+        # Neither the checkout nor PYTHONPATH of the caller may lend a module.
+        environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
+        subprocess.run(list(map(str, words)), cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
+
+
+def pip(python: str, *arguments: str) -> None:
+    """Run this environment's pip for an interpreter, which need not have one."""
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", "--python", python, *arguments], check=True)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="headjax-wheel-") as name:
+        made = build(Path(name))
+        count = check_contents(made)
+        use(made, Path(name))
+        print(f"{made.name}: {count} files, installed and used")
