@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -91,6 +92,18 @@ def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, capsys):
     assert "binary.txt: " in error_of(capsys, *train, f"--config.data.path={tmp_path / 'binary.txt'}")
     assert error_of(capsys, *train, "--config.mesh.data=3").startswith("config.mesh: data=3, fsdp=1, model=1 does not")
     assert error_of(capsys, *train, "--config.batch_size=9").startswith("config.batch_size: 9 does not divide over 8")
+
+
+def test_what_cannot_fit_is_refused_before_it_is_built(config, text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HEADJAX_MEMORY", "100M")
+    train = ("train", "--config", config, "--workdir", str(tmp_path / "run"), f"--config.data.path={text}")
+    batch = error_of(capsys, *train, "--config.batch_size=1000000000")
+    assert batch.startswith("config.batch_size: 1,000,000,000 examples take at least ")
+    assert "headjax plan" in batch
+    deep = error_of(capsys, *train, "--config.model.num_layers=10000")
+    assert re.match(r"config\.model: [0-9,]+ parameters in training take at least ", deep)
+    assert error_of(capsys, *train, "--config.model.num_layers=1000000000").startswith("config.model.num_layers: must")
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unwritable_json_path_is_an_error(config, tmp_path, capsys):

@@ -80,10 +80,13 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
         split: see `headjax.load_task`; `all` for a command that chooses no heads, so that it reads whole texts.
     """
     from headjax.evaluation.specs import load_task
+    from headjax.models.memory import check_batch, memory_of
     from headjax.models.model import load
 
     model = load(options.model)
     task = load_task(options.task, model, options.length or 0, split=split)
+    if task.count():
+        check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
     return model, task
 
 

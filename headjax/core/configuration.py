@@ -100,7 +100,21 @@ def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
         raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"{path}: get_config must return a ConfigDict, got {type(config).__name__}")
+    _check_names(config, path)
     return config
+
+
+def _check_names(node: ConfigDict, path: str) -> None:
+    """Raise `ConfigError` unless all names of fields are text; ml_collections sorts them, and not every pair sorts."""
+    try:
+        fields = node.items(preserve_field_references=True)
+    except TypeError:
+        fields = [(None, None)]
+    for name, entry in fields:
+        if not isinstance(name, str):
+            raise ConfigError(f"{path}: the names of fields must be text")
+        if isinstance(entry, ConfigDict):
+            _check_names(entry, path)
 
 
 class _Override(NamedTuple):

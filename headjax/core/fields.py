@@ -38,7 +38,7 @@ class Bound(NamedTuple):
 INTEGER_MAX = 2**63 - 1
 """Largest integer of a field: no array, counter or seed takes a larger one."""
 
-LISTED_MAX = 100_000
+LISTED_MAX = 10_000
 """Most layers of a stack and heads of a layer, which are listed one by one."""
 
 Size = Annotated[int, Bound("must be an integer of at least 1", lambda value: value >= 1)]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
+from headjax.core.limits import FILE, read_all
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
@@ -218,11 +219,18 @@ def read_bytes(file: Path) -> bytes:
     """A file's bytes; one named `*.gz` is unpacked.
 
     Raises:
-        DataError: a file that is missing, no whole gzip file or cannot be read; the message starts with it.
+        DataError: a file that is missing, too large (see `headjax.core.limits`), no whole gzip file or cannot be read;
+            the message starts with it.
     """
     with reading(file):
-        data = file.read_bytes()
-        return gzip.decompress(data) if file.suffix == ".gz" else data
+        if file.suffix == ".gz":
+            with gzip.open(file) as packed:
+                return read_all(packed, file)
+        if file.is_file():
+            FILE.check(file.stat().st_size, str(file))
+            return file.read_bytes()
+        with file.open("rb") as stream:
+            return read_all(stream, file)
 
 
 def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from typing import IO
 
 from headjax.core.errors import DataError
 from headjax.core.files import reading
+from headjax.core.limits import lines_of
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""
@@ -80,7 +81,7 @@ def read_lines(file: Path) -> Iterator[str]:
     offset = 0
     blank: list[str] | None = []  # lines before the first with text
     with reading(file), _opened(file) as stream:
-        for number, data in enumerate(stream, start=1):
+        for number, data in enumerate(lines_of(stream, file), start=1):
             if b"\0" in data:
                 raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
             try:

@@ -12,12 +12,11 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.files import check_characters, parse_json, read_text
+from headjax.core.limits import LINE
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document, text_hash
 from headjax.data.files import count_lines, read_lines
 from headjax.data.rows import Row, Split
-
-csv.field_size_limit(2**31 - 1)
 
 
 def table_rows(path: str | Path, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -113,6 +112,7 @@ def _delimited(file: Path, columns: Mapping[str, str], delimiter: str) -> Iterat
 
 def _cells(file: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of every row that is not blank, with the number of the row's first line."""
+    csv.field_size_limit(LINE.bytes())
     lines = read_lines(file)
     if delimiter == ",":
         reader = csv.reader(lines, strict=True)

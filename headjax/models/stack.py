@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -61,7 +61,7 @@ class Stack(Checked):
     def groups(self) -> tuple[LayerGroup, ...]:
         """The longest groups of consecutive layers with equal structure."""
         groups, start = [], 0
-        for layer, equal in itertools.groupby(layer.structure() for layer in self.layers):
+        for layer, equal in itertools.groupby(_structures(self.layers)):
             stop = start + len(list(equal))
             groups.append(LayerGroup(start, stop, layer))
             start = stop
@@ -209,3 +209,12 @@ class SharedStack(Stack):
     def by_layer(self, params: Params) -> Params:
         """Return the parameters as they are, since every layer's arrays are the same."""
         return params
+
+
+def _structures(layers: Iterable[Layer]) -> Iterator[Layer]:
+    """Yield the structure of each layer, made once where the same layer is there again and again."""
+    last = made = None
+    for layer in layers:
+        if last is None or made is None or layer is not last:
+            last, made = layer, layer.structure()
+        yield made

@@ -23,6 +23,7 @@ from headjax.evaluation.task import measure_of
 from headjax.mesh.distributed import Vote, is_first, on_this_process, wait_for_all
 from headjax.mesh.mesh import check_batch_size
 from headjax.models.config import Batch, ModelConfig
+from headjax.models.memory import check_batch, check_state, memory_of
 from headjax.models.model import Model
 from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
@@ -215,6 +216,8 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
         mesh = config.mesh.build()
         check_batch_size(config.batch_size, mesh, config.accumulate)
     model = start.config
+    there = memory_of(mesh)
+    check_state("config.model", model, there)
     check_kernels(model, config.compute, training=True)
     held_steps = check_workdir(workdir, config)
     if data is None:
@@ -222,6 +225,8 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     model = with_class_names(model, data.info.get("labels", ()))
     start = start._replace(config=model)
     check_vocabulary(model, data)
+    if len(data.validation):
+        check_batch("config.batch_size", config.batch_size, data.validation[0], model.width, there, config.accumulate)
     optimizer = _optimizer(config.optimizer, model, config.steps)
     evaluate = validation(config, model, mesh, data)
     return Training(config, model, mesh, data, optimizer, evaluate, held_steps), start

@@ -78,6 +78,13 @@ def test_unusable_overrides(file, override, message):
         ("def get_config(arg=''): return 1 / 0", r"ZeroDivisionError: division by zero$"),
         ("import nothing_of_that_name", r"ModuleNotFoundError: No module named"),
         ("def get_config(:", r"SyntaxError: "),
+        *(
+            (
+                f"from ml_collections import ConfigDict\ndef get_config(arg=''): return ConfigDict({fields})",
+                "the names of fields must be text",
+            )
+            for fields in ("{1: 2}", "{'a': 1, 2: 3}", "{'a': {(1, 2): 3, 'b': 4}}")
+        ),
     ],
 )
 def test_unusable_files(tmp_path, text, message):

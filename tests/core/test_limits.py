@@ -1,0 +1,81 @@
+"""Files, lines and unpacked data above a limit are refused before they fill the memory."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from headjax.core import limits
+from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.core.files import read_bytes
+from headjax.data.files import read_lines
+from headjax.data.text_rows import table_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("500M", 500 * 2**20), ("8g", 8 * 2**30), ("2KiB", 2048), ("3 ", 3)]
+)
+def test_a_variable_sets_a_limit(monkeypatch, text, size):
+    assert limits.LINE.bytes() == limits.LINE.usual
+    monkeypatch.setenv(limits.LINE.variable, text)
+    assert limits.LINE.bytes() == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5G", "8X", "9" * 5000, "nan"])
+def test_a_variable_without_a_size_is_an_error(monkeypatch, text):
+    monkeypatch.setenv(limits.LINE.variable, text)
+    with pytest.raises(HeadjaxError, match=r"^HEADJAX_MAX_LINE: expected a number of bytes such as 500M"):
+        limits.LINE.bytes()
+
+
+def test_a_packed_file_that_grows_without_measure(tmp_path, monkeypatch):
+    """Its 64 MiB are never whole in memory."""
+    bomb = tmp_path / "bomb.txt.gz"
+    bomb.write_bytes(gzip.compress(bytes(2**26), mtime=0))
+    monkeypatch.setenv("HEADJAX_MAX_UNPACKED", "4M")
+    with pytest.raises(DataError, match=r"bomb.txt.gz: more than 4,194,304 bytes; HEADJAX_MAX_UNPACKED sets"):
+        read_bytes(bomb)
+    monkeypatch.setenv("HEADJAX_MAX_UNPACKED", "64M")
+    assert len(read_bytes(bomb)) == 2**26
+
+
+def test_a_large_file_and_a_device_without_end(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(bytes(1001))
+    monkeypatch.setenv("HEADJAX_MAX_FILE", "1000")
+    with pytest.raises(DataError, match=r"file: more than 1,000 bytes; HEADJAX_MAX_FILE sets"):
+        read_bytes(tmp_path / "file")
+    monkeypatch.setenv("HEADJAX_MAX_UNPACKED", "3M")
+    with pytest.raises(DataError, match=r"^/dev/zero: more than 3,145,728 bytes"):
+        read_bytes(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_line_without_end(tmp_path, monkeypatch, suffix):
+    file = tmp_path / f"lines.jsonl{suffix}"
+    data = b'{"text": "a"}\n' + b"x" * 5000
+    file.write_bytes(gzip.compress(data, mtime=0) if suffix else data)
+    monkeypatch.setenv("HEADJAX_MAX_LINE", "4K")
+    with pytest.raises(DataError, match=r": line 2: more than 4,096 bytes; HEADJAX_MAX_LINE sets"):
+        list(read_lines(file))
+    monkeypatch.setenv("HEADJAX_MAX_LINE", "5000")
+    assert [len(line) for line in read_lines(file)] == [14, 5000]
+
+
+def test_a_cell_that_nothing_closes(tmp_path, monkeypatch):
+    file = tmp_path / "a.csv"
+    file.write_text('text\n"' + "line\n" * 1000)
+    monkeypatch.setenv("HEADJAX_MAX_LINE", "1K")
+    with pytest.raises(DataError, match=r"a.csv: line 2: field larger than field limit \(1024\)"):
+        list(table_rows(file, {"text": "text"}))
+
+
+def test_memory(monkeypatch):
+    assert limits.host_memory() is None or limits.host_memory() > 2**28
+    monkeypatch.setenv("HEADJAX_MEMORY", "1G")
+    assert limits.host_memory() == 2**30
+    limits.check_memory("config.batch_size", 2**30, 2**30, "8 examples")
+    limits.check_memory("config.batch_size", 2**60, None, "8 examples")
+    with pytest.raises(ConfigError, match=r"^config.batch_size: 8 examples take at least 2.15 GB .* headjax plan"):
+        limits.check_memory("config.batch_size", 2**31, 2**30, "8 examples")
