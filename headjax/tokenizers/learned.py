@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from headjax.core.errors import DataError, require
+from headjax.core.limits import check_memory, host_memory
 from headjax.core.serialize import unknown_name
 from headjax.tokenizers.files import read_tokenizer
 from headjax.tokenizers.sentencepiece import train_sentencepiece
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
+
+_TOKEN = 37
+"""Bytes of a token in the table of words that the library reserves before it learns."""
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -23,13 +27,14 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         vocab_size: number of tokens: 256 bytes, the end-of-text token and the learned merges.
 
     Raises:
-        ConfigError: fewer than 257 tokens.
+        ConfigError: fewer than 257 tokens, or more than memory holds; the library ends the process where it runs out.
         DataError: the texts have too few different pairs for this vocabulary size.
     """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
     require(vocab_size >= 257, "vocab_size", f"must be at least 257 (bytes and end of text), got {vocab_size}")
+    check_memory("vocab_size", _TOKEN * vocab_size, host_memory(), f"{vocab_size:,} tokens")
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

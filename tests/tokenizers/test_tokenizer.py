@@ -89,6 +89,13 @@ def test_normalizers_without_measure_are_refused(tokenizer):
         made(34).backend  # noqa: B018
 
 
+def test_a_vocabulary_beyond_memory_is_refused(monkeypatch):
+    """The library would end the process."""
+    monkeypatch.setenv("HEADJAX_MEMORY", "1G")
+    with pytest.raises(ConfigError, match=r"^vocab_size: 1,000,000,000 tokens take at least 37 GB"):
+        train_bpe(TEXTS, 10**9)
+
+
 def test_impossible_requests():
     with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 257"):
         train_bpe(TEXTS, 256)
