@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ MEMORY = "HEADJAX_MEMORY"
 """Environment variable that says how much memory there is, in place of what the system says."""
 
 
-def read_all(stream: IO[bytes], place: Path) -> bytes:
+def read_all(stream: io.BufferedIOBase, place: Path) -> bytes:
     """Return what is left of a stream whose size nobody knows, at most `UNPACKED`, without asking for more memory.
 
     Raises:
