@@ -10,12 +10,12 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
 from headjax.core.failures import in_one_line
 from headjax.core.files import write_file
+from headjax.core.paths import check_writable
 from headjax.version import __version__
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ def _run(words: list[str]) -> int:
             """Leave the exit code to `main`; rich would exit with 1."""
             raise BrokenPipeError
 
+    if options.json is not None:
+        check_writable(options.json)
     with _clean_stdout(options.json == "-") as stdout:
         # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
         shown = Shown(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
@@ -177,8 +179,8 @@ def _plain(value: Any) -> Any:
     """Return array scalars, arrays and paths as plain JSON values."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ if "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""):
 import hypothesis
 import jax
 import pytest
+
+from tests import buckets
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -59,3 +62,19 @@ def forget_compiled() -> Iterator[None]:
     """Drops what a module compiled: modules share next to no programs, and all of them together fill gigabytes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def _buckets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A bucket in memory, for all tests of a process."""
+    reason = buckets.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with buckets.emulator(tmp_path_factory.mktemp("bucket") / "log") as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(_buckets: str, request: pytest.FixtureRequest) -> str:
+    """The address of an empty folder in a bucket."""
+    return f"{_buckets}/{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"

@@ -40,7 +40,7 @@ REPORT_BELOW = {"report"}
 LATE = {"commands", "bench", "cli", "__init__", "report"}
 """Where an import inside a function keeps start-up fast, or keeps a peer out of a measured process."""
 
-OPTIONAL: set[tuple[str, str]] = set()
+OPTIONAL = {("core.paths", "core.buckets")}
 """Imports inside functions that need an optional extra."""
 
 WHOLE_PROGRAM = {

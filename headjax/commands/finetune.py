@@ -13,6 +13,7 @@ from headjax.commands.train import ending
 from headjax.core.directories import replace_directory
 from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.core.fields import Count, Positive, Size
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.task_names import OwnTask
 from headjax.report import numbers
@@ -81,7 +82,7 @@ def run(options: Options, progress: Progress) -> Result:
         raise HeadjaxError(f"{error} To begin anew, remove that folder.") from None
     curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
     if result.path is not None:
-        replace_directory(result.path, Path(options.out), LAYOUT)
+        replace_directory(result.path, path_of(options.out), LAYOUT)
     ended = ending(result)
     if result.finished or result.diverged is not None:
         shutil.rmtree(workdir)
@@ -111,7 +112,7 @@ def run(options: Options, progress: Progress) -> Result:
 
 def workdir_of(out: str) -> Path:
     """Return the hidden folder beside OUT that holds a run's checkpoints until it has finished."""
-    path = Path(out).expanduser().absolute()
+    path = path_of(out).expanduser().absolute()
     return path.with_name(f".{path.name}.finetune")
 
 
@@ -129,7 +130,7 @@ def run_config(options: Options, lesson: Lesson, examples: int) -> TrainConfig:
 
     steps = options.steps or max(1, round(options.epochs * examples / options.batch_size))
     return TrainConfig(
-        model=Directory(path=str(Path(options.model).expanduser().absolute()), task=lesson.output),
+        model=Directory(path=str(path_of(options.model).expanduser().absolute()), task=lesson.output),
         data=lesson.data,
         batch_size=options.batch_size,
         steps=steps,

@@ -11,6 +11,7 @@ from headjax.commands.examples import BatchOptions
 from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress, Update
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -140,8 +141,6 @@ def prompts_of(options: Options) -> list[str]:
         HeadjaxError: no prompt is given, or both a file and prompts are.
         DataError: a file that cannot be read.
     """
-    from pathlib import Path
-
     from headjax.data.files import read_lines
 
     if bool(options.prompt) == bool(options.file):
@@ -150,7 +149,7 @@ def prompts_of(options: Options) -> list[str]:
         if "" in options.prompt:
             raise HeadjaxError("--prompt: it is empty, there is no text to continue")
         return list(options.prompt)
-    return [line.rstrip("\n") for line in read_lines(Path(options.file).expanduser()) if line.strip()]
+    return [line.rstrip("\n") for line in read_lines(path_of(options.file).expanduser()) if line.strip()]
 
 
 def sampler_of(options: Options) -> Sampler:

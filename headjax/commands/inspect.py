@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.models.config import ModelConfig
 from headjax.models.summary import LayerSummary, ModelSummary, summarize
@@ -40,7 +40,7 @@ def run(options: Options, progress: Progress) -> Result:
 def _from_directory(path: str) -> ModelConfig:
     from headjax.models.model import load_model_config
 
-    return load_model_config(Path(path))
+    return load_model_config(path_of(path))
 
 
 def _from_file(options: Options) -> ModelConfig:

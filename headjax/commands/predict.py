@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from headjax.commands.examples import ReadingOptions
 from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
 
@@ -38,7 +38,7 @@ def run(options: Options, progress: Progress) -> Result:
 
     if bool(options.task) == bool(options.text):
         raise HeadjaxError("--task: give a task or file, or a text with --text, one of them")
-    if options.out and Path(options.out).suffix not in WRITERS:
+    if options.out and path_of(options.out).suffix not in WRITERS:
         raise HeadjaxError(f"--out: expected a name that ends in {' or '.join(WRITERS)}, got {options.out!r}")
     model = load(options.model)
     inputs = Inputs(options.text) if options.text else read_inputs(options.task)
@@ -52,7 +52,7 @@ def run(options: Options, progress: Progress) -> Result:
                 model, some, length=length, batch_size=options.batch_size, beams=options.beams, progress=bar
             )
     if options.out:
-        write_file(Path(options.out), WRITERS[Path(options.out).suffix](found).encode())
+        write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](found).encode())
     message = f"predictions: {options.out}" if options.out else ""
     data = {"predictions": found, "examples": len(found), "model": options.model}
     return Result(data, [_table(found)], message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.fields import Positive, Size
-from headjax.core.files import local_folder
+from headjax.core.paths import check_writable, path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -50,11 +50,12 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.data.prepare import prepare
     from headjax.data.tasks import find_task
 
-    out, spec = local_folder(options.out), find_task(options.task)
+    out, spec = path_of(options.out), find_task(options.task)
+    check_writable(out)
     given = ([f"length={options.length}"] if options.length else []) + [*options.set]
     form = changed(spec.form, given)
     spec = dataclasses.replace(spec, form=form)
-    paths = [Path(path).expanduser() for path in options.source]
+    paths = [path_of(path).expanduser() for path in options.source]
     for path in paths:
         if not path.exists() and not path.parent.exists():
             raise DataError(f"{path}: no such file or folder")
@@ -150,7 +151,7 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options) -> Tokenizer:
         return open_tokenizer(options.tokenizer)
     if spec.vocabulary == "given":
         raise HeadjaxError(f"--tokenizer: {spec.name} needs one: a vocab.txt, a folder with a tokenizer, or a MODEL")
-    begun = Path(options.out).expanduser()
+    begun = path_of(options.out).expanduser()
     if is_prepared(begun) and (begun / TOKENIZER).is_dir():
         return Tokenizer.load(begun / TOKENIZER)
     if "train" not in rows:
@@ -178,7 +179,7 @@ def open_tokenizer(path: str) -> Tokenizer:
     from headjax.tokenizers.files import read_tokenizer
     from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
-    given = Path(path).expanduser()
+    given = path_of(path).expanduser()
     if given.is_file():
         return wordpiece_tokenizer(given, lowercase="uncased" in given.name or "cased" not in given.name)
     for folder in (given / "tokenizer", given):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, Result, option
 from headjax.core.fields import Size
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.quickstart.settings import BATCH_SIZE, LENGTH, SEEDS, SHORT, STEPS
 
@@ -34,7 +34,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.quickstart.page import cost_table, write_report
     from headjax.quickstart.study import run_study
 
-    workdir = Path(options.workdir)
+    workdir = path_of(options.workdir)
     study = run_study(
         workdir, steps=options.train_steps, path=options.path, batch_size=options.batch_size, progress=progress
     )

@@ -15,6 +15,7 @@ from headjax.commands.surgery import ConversionOptions
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.files import write_file
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -79,7 +80,7 @@ def sweep_removals(options: RemovalOptions, out: str, progress: Progress) -> Res
         for order in options.by
         for share in options.remove
     ]
-    file = Path(out) / "removals.jsonl"
+    file = path_of(out) / "removals.jsonl"
     done = {_key(trial): trial for trial in read_removals(file)}
     with progress("removing heads", len(wanted), "removals") as bar:
         for number, removal in enumerate(wanted, start=1):
@@ -91,7 +92,7 @@ def sweep_removals(options: RemovalOptions, out: str, progress: Progress) -> Res
     found = [done[removal, repair] for removal in wanted for repair in repairs]
     described = examples.described(selected=calibrate, purpose="Calibration")
     headline = examples.evaluation.headline
-    plot = write_file(Path(out) / "removals.png", _plot(found, trials, headline))
+    plot = write_file(path_of(out) / "removals.png", _plot(found, trials, headline))
     data = {
         "headline": headline,
         "baseline": trials.own.metrics,

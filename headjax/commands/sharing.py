@@ -12,6 +12,7 @@ from headjax.commands.options import Result, option
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Count
 from headjax.core.files import write_file
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -57,7 +58,7 @@ def run(options: Options, progress: Progress) -> Result:
         data |= described.data
         tables.append(_split_table(data["metrics"], data["left_out"], task.headline, described.notes))
     if options.plots:
-        data["plots"] = [str(path) for path in _write_plots(captured, Path(options.plots))]
+        data["plots"] = [str(path) for path in _write_plots(captured, path_of(options.plots))]
     return Result(data, tables, f"plots: {', '.join(data['plots'])}" if options.plots else "")
 
 

@@ -15,6 +15,7 @@ from headjax.commands.surgery import fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Size
 from headjax.core.files import write_file
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
@@ -61,7 +62,7 @@ def run(options: Options, progress: Progress) -> Result:
     variants = _variants(options)
     model, examples = open_model_and_examples(options)
     batches = options.calibration(examples, options.batch_size).batches
-    file = Path(options.out) / "trials.jsonl"
+    file = path_of(options.out) / "trials.jsonl"
     done = {(trial.to, trial.variant): trial for trial in read_trials(file)}
     trials = prepare_trials(
         model,
@@ -84,7 +85,7 @@ def run(options: Options, progress: Progress) -> Result:
                 write_trials(file, list(done.values()))
             bar(number, {trials.task.headline: done[target, variant].metrics[trials.task.headline]})
     found = [trials.original(), *(done[place] for place in wanted)]
-    plot = write_file(Path(options.out) / "sweep.png", _plot(found, trials))
+    plot = write_file(path_of(options.out) / "sweep.png", _plot(found, trials))
     data = {
         "headline": trials.task.headline,
         "examples": trials.own.examples,

@@ -10,6 +10,7 @@ from pathlib import Path
 from headjax.commands.options import CommandOptions, Result, argument
 from headjax.core import integrity
 from headjax.core.errors import FAILED, DamagedError, HeadjaxError
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -27,7 +28,7 @@ class Options(CommandOptions):
 
 def run(options: Options, progress: Progress) -> Result:
     """Compares every file with its checksum; exit code 2 where one differs."""
-    path, start = Path(options.path), time.perf_counter()
+    path, start = path_of(options.path), time.perf_counter()
     if not path.is_dir():
         raise HeadjaxError(f"{path}: no such folder")
     folders = sorted({file.parent for name in (integrity.RECORD, integrity.SIZES) for file in path.rglob(name)})
@@ -42,7 +43,7 @@ def run(options: Options, progress: Progress) -> Result:
                 entries = integrity.read_record(folder) or {}
             except DamagedError as error:
                 file, _, problem = str(error).partition(": ")
-                damaged.append(integrity.Damage(Path(file), problem))
+                damaged.append(integrity.Damage(path_of(file), problem))
                 continue
             files, size = files + len(entries), size + sum(entry.size for entry in entries.values())
             damaged.extend(integrity.damages(folder))

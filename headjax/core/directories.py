@@ -3,6 +3,9 @@
 A directory is written beside its place, brought to disk, and renamed. One that was there is renamed aside before and
 deleted after. A process that is killed in between leaves hidden entries, from which the next access restores the old
 directory or deletes what is left of it.
+
+A bucket renames nothing. There a directory is written on this machine and uploaded, its marker last, after an older one
+has been deleted; the object `unfinished` says meanwhile that it is not whole, and readers refuse it.
 """
 
 from __future__ import annotations
@@ -11,17 +14,26 @@ import contextlib
 import glob
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError
 from headjax.core.files import hidden, leftovers, sync_folder
+from headjax.core.paths import copy_file, file_sizes, is_bucket, remove_tree
 
 PATIENCE = 1.0
 """Seconds that a reader waits for a writer that is renaming."""
+
+UNFINISHED = "unfinished"
+"""Name of an empty object of a bucket's directory while it is written."""
+
+UPLOADS = 8
+"""Objects that are written to a bucket at the same time."""
 
 ATTEMPTS = 5
 """Readings of a directory that is replaced meanwhile."""
@@ -52,6 +64,12 @@ def write_directory(path: Path, write: Callable[[Path], None], layout: Layout) -
     Raises:
         CheckpointError: the path holds something else, or files that headjax did not write.
     """
+    if is_bucket(path):
+        check_target(path, layout)
+        with tempfile.TemporaryDirectory(prefix="headjax-") as folder:
+            write(Path(folder))
+            _publish(Path(folder), path, layout)
+        return
     path = Path(os.path.realpath(path))
     settle(path)
     check_target(path, layout)
@@ -68,11 +86,15 @@ def write_directory(path: Path, write: Callable[[Path], None], layout: Layout) -
 
 
 def replace_directory(new: Path, path: Path, layout: Layout) -> None:
-    """Move a complete directory to its place, on the same file system; an older one of its kind goes.
+    """Move a complete directory to its place, on the same file system or bucket; an older one of its kind goes.
 
     Raises:
         CheckpointError: the path holds something else, or files that headjax did not write.
     """
+    if is_bucket(path):
+        _publish(new, path, layout)
+        remove_tree(new)
+        return
     path = Path(os.path.realpath(path))
     check_target(path, layout)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,21 +112,58 @@ def replace_directory(new: Path, path: Path, layout: Layout) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def _publish(source: Path, path: Path, layout: Layout) -> None:
+    """Copy a complete directory to its place in a bucket, in an order by which nobody takes a part for the whole.
+
+    Raises:
+        CheckpointError: the path holds something else, or files that headjax did not write.
+        OSError: the bucket refuses.
+    """
+    check_target(path, layout)
+    names = list(file_sizes(source))
+    (path / UNFINISHED).write_bytes(b"")
+    (path / layout.marker).unlink(missing_ok=True)
+
+    def copy(name: str) -> None:
+        copy_file(source / name, path / name)
+
+    with ThreadPoolExecutor(UPLOADS) as pool:
+        old = [path / name for name in file_sizes(path) if name != UNFINISHED]
+        list(pool.map(lambda file: file.unlink(missing_ok=True), old))
+        list(pool.map(copy, (name for name in names if name != layout.marker)))
+    copy(layout.marker)
+    (path / UNFINISHED).unlink()
+
+
+def check_whole(path: Path) -> None:
+    """Check that a directory of a bucket is not being written, or left by a writer that was killed.
+
+    Raises:
+        CheckpointError: it is; the message says so.
+    """
+    if is_bucket(path) and (path / UNFINISHED).exists():
+        raise CheckpointError(f"{path}: being written, or left unfinished by a process that was killed")
+
+
 def check_target(path: Path, layout: Layout) -> None:
     """Check that a directory may be written to a path: it is free, empty, or holds files of this kind alone.
 
     Raises:
         CheckpointError: it holds something else; the message names it.
     """
-    path = Path(os.path.realpath(path))
-    with contextlib.suppress(FileNotFoundError):
-        if Path.cwd().is_relative_to(path):
-            raise CheckpointError(f"{path}: the current folder or one above it, which cannot be replaced")
+    if not is_bucket(path):
+        path = Path(os.path.realpath(path))
+        with contextlib.suppress(FileNotFoundError):
+            if Path.cwd().is_relative_to(path):
+                raise CheckpointError(f"{path}: the current folder or one above it, which cannot be replaced")
     if not path.exists():
         return
     if not path.is_dir():
         raise CheckpointError(f"{path}: exists and is no folder")
     if not any(path.iterdir()):
+        return
+    if is_bucket(path) and (path / UNFINISHED).exists():
+        _refuse_others(path, [name for name in file_sizes(path) if not _is_named(name, layout.names)])
         return
     if not (path / layout.marker).is_file():
         raise CheckpointError(f"{path}: exists and holds something else (no {layout.marker})")
@@ -121,7 +180,11 @@ def check_own(path: Path, names: Collection[str] | None = None) -> None:
     Raises:
         CheckpointError: it holds a file of somebody else; the message names it.
     """
-    files = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_symlink() or not file.is_dir()]
+    if is_bucket(path):
+        files = list(file_sizes(path))
+    else:
+        found = (file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
+        files = [file.relative_to(path).as_posix() for file in found]
     try:
         known = integrity.read_record(path)
     except DamagedError:
@@ -129,7 +192,15 @@ def check_own(path: Path, names: Collection[str] | None = None) -> None:
     if known is not None:
         others = sorted(name for name in files if name not in known and name != integrity.RECORD)
     else:
-        others = sorted(name for name in files if names is not None and name.split("/")[0] not in names)
+        others = sorted(name for name in files if names is not None and not _is_named(name, names))
+    _refuse_others(path, others)
+
+
+def _is_named(file: str, names: Collection[str]) -> bool:
+    return file.split("/", maxsplit=1)[0] in names or file == UNFINISHED
+
+
+def _refuse_others(path: Path, others: list[str]) -> None:
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise CheckpointError(f"{path}: holds {others[0]}{more}, not written by headjax; choose another folder")
@@ -139,6 +210,7 @@ def read_directory(path: Path, read: Callable[[], T]) -> T:
     """Return the result of reading a directory, read anew where it was replaced meanwhile."""
     for _ in range(ATTEMPTS - 1):
         settle(path)
+        check_whole(path)
         before = _identity(path)
         try:
             found = read()
@@ -155,8 +227,10 @@ def read_directory(path: Path, read: Callable[[], T]) -> T:
 def settle(path: Path) -> None:
     """Undo or finish a replacement whose process was killed, and delete what killed processes left beside a path.
 
-    Where another process is between its two renames, wait for it for a moment.
+    Where another process is between its two renames, wait for it for a moment. A bucket has nothing beside a path.
     """
+    if is_bucket(path):
+        return
     path = Path(os.path.realpath(path))
     end = time.monotonic() + PATIENCE
     while not path.exists() and not leftovers(path) and any(path.parent.glob(f".{glob.escape(path.name)}.*.old")):
@@ -171,11 +245,15 @@ def settle(path: Path) -> None:
                 shutil.rmtree(entry)
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def _identity(path: Path) -> tuple[int, ...] | None:
     """Return the numbers by which a directory differs from another one under the same name; None without a directory.
 
-    A number of a deleted directory is soon given to another one; the time of a directory's renaming is its own.
+    A number of a deleted directory is soon given to another one; the time of a directory's renaming is its own. In a
+    bucket it is the generation of the record, and None while the directory is written.
     """
+    if is_bucket(path):
+        generation = (path / integrity.RECORD).generation
+        return None if generation is None or (path / UNFINISHED).exists() else (generation,)
     try:
         found = path.stat()
     except OSError:

@@ -22,32 +22,24 @@ from typing import Any, Literal
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 from headjax.core.limits import FILE, read_all
-
-
-def local_folder(path: str | os.PathLike[str]) -> Path:
-    """The path of a folder that files are written to.
-
-    Raises:
-        HeadjaxError: it is the address of a bucket, which only a mount makes a folder.
-    """
-    scheme, separator, rest = str(path).partition("://")
-    if separator:
-        name = rest.split("/")[0]
-        mount = f"gcsfuse --implicit-dirs {name} bucket" if scheme == "gs" else "see the bucket's documentation"
-        raise HeadjaxError(f"{path}: buckets are written through a mount; mount it ({mount}) and give the folder")
-    return Path(path)
+from headjax.core.paths import is_bucket, path_of
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file beside its place, move it there when complete and on disk, and return its path.
 
     A file that was there stays as it is until then, and its permissions are kept. Links are followed. A device
-    or a pipe is written to as it stands. Folders on the way are made, below one that exists.
+    or a pipe is written to as it stands. Folders on the way are made, below one that exists. An object of a bucket is
+    replaced whole by the service.
 
     Raises:
         HeadjaxError: the file cannot be written.
     """
+    place = path_of(path)
     try:
+        if is_bucket(place):
+            place.write_bytes(data)
+            return place
         if _is_stream(Path(path)):
             with open(path, "ab", buffering=0) as stream:
                 _write_all(stream, data)
@@ -224,13 +216,20 @@ def read_bytes(file: Path) -> bytes:
     """
     with reading(file):
         if file.suffix == ".gz":
-            with gzip.open(file) as packed:
+            with opened(file) as packed:
                 return read_all(packed, file)
         if file.is_file():
             FILE.check(file.stat().st_size, str(file))
             return file.read_bytes()
         with file.open("rb") as stream:
             return read_all(stream, file)
+
+
+def opened(file: Path) -> io.BufferedIOBase:
+    """Return a file opened to read its bytes; one named `*.gz` is unpacked."""
+    if file.suffix != ".gz":
+        return file.open("rb")
+    return gzip.open(io.BytesIO(file.read_bytes()) if is_bucket(file) else file)
 
 
 def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
@@ -246,6 +245,8 @@ def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
     Raises:
         CheckpointError: a file is a link out of the folder, or lies in a linked folder; the message names both ends.
     """
+    if is_bucket(path_of(folder)):  # which has no links
+        return
     root = Path(os.path.realpath(folder))
     cache = next((above.parent for above in root.parents if above.name == "snapshots"), None)
     homes = [root, *([] if cache is None else [cache / "blobs"])]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from headjax.core.errors import DamagedError
 from headjax.core.files import write_file
 from headjax.core.formats import check_format
+from headjax.core.paths import file_sizes, is_bucket
 
 RECORD = "checksums.json"
 SIZES = "sizes.json"
@@ -66,19 +67,13 @@ def write_record(folder: Path) -> None:
     Raises:
         HeadjaxError: the record cannot be written.
     """
-    files = {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / RECORD
-    }
+    sizes = {name: size for name, size in file_sizes(folder).items() if name != RECORD}
     with ThreadPoolExecutor(THREADS) as pool:
         sums = {
-            name: [pool.submit(_sum, path, start) for start in _starts(path.stat().st_size)]
-            for name, path in files.items()
+            name: [pool.submit(_sum, folder / name, start) for start in _starts(size)] for name, size in sizes.items()
         }
         entries = {
-            name: {"bytes": path.stat().st_size, "crc32": [each.result() for each in sums[name]]}
-            for name, path in files.items()
+            name: {"bytes": size, "crc32": [each.result() for each in sums[name]]} for name, size in sizes.items()
         }
     record = {"format": FORMAT, "files": entries, "crc32": _sum_of_entries(entries)}
     write_file(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
@@ -109,8 +104,9 @@ def damages(folder: Path) -> Iterator[Damage]:
         CheckpointError: the record is damaged or too new.
     """
     entries = read_record(folder) or {}
+    sizes = _sizes(folder, entries)
     with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda name: _compare(folder / name, entries[name]), entries)
+        found = pool.map(lambda name: _compare(folder / name, entries[name], sizes.get(name)), entries)
         yield from (damage for damage in found if damage is not None)
 
 
@@ -139,10 +135,17 @@ def checking(folder: Path, names: Collection[str] | None = None) -> Iterator[Non
     entries = read_record(folder) or {}
     chosen = {name: entry for name, entry in entries.items() if names is None or name in names}
     large = {name: entry for name, entry in chosen.items() if entry.sums is not None and entry.size > AT_ONCE}
-    for name, entry in chosen.items():
-        _refuse(_compare(folder / name, entry._replace(sums=None) if name in large else entry))
+    sizes = _sizes(folder, chosen)
+
+    def compare(name: str) -> Damage | None:
+        entry = chosen[name]._replace(sums=None) if name in large else chosen[name]
+        return _compare(folder / name, entry, sizes.get(name))
+
     pool = ThreadPoolExecutor(THREADS)
     try:
+        # A small object of a bucket takes its time whatever its size.
+        for damage in (pool.map if is_bucket(folder) else map)(compare, chosen):
+            _refuse(damage)
         running = [
             pool.submit(_compare_block, folder / name, entry, block)
             for name, entry in large.items()
@@ -162,11 +165,17 @@ def _refuse(damage: Damage | None) -> None:
         raise DamagedError(f"{damage.file}: {damage.problem}") from None
 
 
-def _compare(path: Path, entry: Entry) -> Damage | None:
-    """Return the damage of a file; None for an intact one."""
-    if not path.is_file():
+def _sizes(folder: Path, names: Collection[str]) -> dict[str, int]:
+    """Return the sizes in bytes of those files of a folder that are there."""
+    if is_bucket(folder):
+        return file_sizes(folder)
+    return {name: (folder / name).stat().st_size for name in names if (folder / name).is_file()}
+
+
+def _compare(path: Path, entry: Entry, size: int | None) -> Damage | None:
+    """Return the damage of a file of this size; None for an intact one."""
+    if size is None:
         return Damage(path, "missing")
-    size = path.stat().st_size
     if size != entry.size:
         return Damage(path, f"has {size} bytes instead of {entry.size}; truncated?")
     found = (_compare_block(path, entry, block) for block in range(len(entry.sums or ())))

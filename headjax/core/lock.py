@@ -1,25 +1,30 @@
 """Locks of folders: one process at a time writes to a folder, also among hosts that share it.
 
 A lock is the file `lock.json` in the folder. It names its holder, who renews it every few seconds, so that a lock whose
-holder was killed is known by its silence and taken over. On the host of the holder it is known at once.
+holder was killed is known by its silence and taken over. On the host of the holder it is known at once. In a bucket the
+service itself lets one of several processes write it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import json
+import operator
 import os
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.files import process_lives, write_file
+from headjax.core.paths import is_bucket
 
 LOCK = "lock.json"
 
@@ -74,16 +79,17 @@ class FolderLock:
             held = self._read()
             if held is None:
                 continue
-            if self._is_gone(held) or self._is_silent(held):
-                if self._read() != held:
-                    continue
-                self._write()
-                time.sleep(min(1.0, self._silence))  # of several that take it over, the last to write has it
-                taken = self._read()
-                if taken is None or taken.get("token") != self._token:
-                    raise HeadjaxError(self._refusal(taken or held))
+            if not (self._is_gone(held) or self._is_silent(held)):
+                raise HeadjaxError(self._refusal(held))
+            if not self._replace(functools.partial(operator.eq, held)):
+                continue
+            if is_bucket(self.path):
                 break
-            raise HeadjaxError(self._refusal(held))
+            time.sleep(min(1.0, self._silence))  # of several that take it over, the last to write has it
+            taken = self._read()
+            if taken is None or taken.get("token") != self._token:
+                raise HeadjaxError(self._refusal(taken or held))
+            break
         _HELD.add(self._token)
         self._thread.start()
 
@@ -117,17 +123,19 @@ class FolderLock:
                     return
                 if not self.path.parent.is_dir():
                     return
-                self._write()
-            except HeadjaxError:
+                self._replace(lambda found: found is None or found.get("token") == self._token)
+            except (HeadjaxError, OSError):
                 continue  # a full disk stops the run elsewhere, where there is something to say
 
     def _create(self) -> bool:
         """Make the lock file; return whether there was none."""
         try:
+            if is_bucket(self.path):
+                return self.path.write_if(self._content(), 0) is not None
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_file():
                 return False
-            with self.path.open("x") as file:
+            with self.path.open("xb") as file:
                 file.write(self._content())
         except OSError as error:
             if isinstance(error, FileExistsError) and self.path.is_file():  # made by another process meanwhile
@@ -135,10 +143,26 @@ class FolderLock:
             raise HeadjaxError(f"{self.path}: cannot be written ({error.strerror})") from None
         return True
 
-    def _write(self) -> None:
-        write_file(self.path, self._content().encode())
+    def _replace(self, expected: Callable[[dict[str, Any] | None], bool]) -> bool:
+        """Write the lock anew if its holder is as expected; return whether it was.
 
-    def _content(self) -> str:
+        In a bucket the service refuses the writing where the lock has changed since it was read.
+
+        Raises:
+            HeadjaxError: the file cannot be read or written.
+        """
+        try:
+            generation = self.path.generation if is_bucket(self.path) else None
+            if not expected(self._read()):
+                return False
+            if is_bucket(self.path):
+                return self.path.write_if(self._content(), generation or 0) is not None
+        except OSError as error:
+            raise HeadjaxError(f"{self.path}: cannot be written ({error.strerror})") from None
+        write_file(self.path, self._content())
+        return True
+
+    def _content(self) -> bytes:
         holder = {
             "owner": _user(),
             "host": socket.gethostname(),
@@ -147,7 +171,7 @@ class FolderLock:
             "began": self._began,
             "heartbeat": time.time(),
         }
-        return json.dumps(holder, indent=2) + "\n"
+        return (json.dumps(holder, indent=2) + "\n").encode()
 
     def _read(self) -> dict[str, Any] | None:
         """Return the holder; None without a lock. A file that is just being written has a heartbeat alone.

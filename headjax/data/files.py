@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import glob
-import gzip
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 from headjax.core.errors import DataError
-from headjax.core.files import reading
+from headjax.core.files import opened, reading
 from headjax.core.limits import lines_of
+from headjax.core.paths import is_bucket, path_of
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""
@@ -23,9 +22,9 @@ TEXT_SUFFIXES = (".md", ".txt")
 def candidate_folders(path: str, names: Sequence[str]) -> Iterator[Path]:
     """Yield the given folder or, if `path` is empty, the folders of these names under the one that `ROOT` names."""
     if path:
-        yield Path(path).expanduser()
+        yield path_of(path).expanduser()
     elif ROOT in os.environ:
-        yield from (Path(os.environ[ROOT]).expanduser() / name for name in names)
+        yield from (path_of(os.environ[ROOT]).expanduser() / name for name in names)
 
 
 def missing(task: str, path: str, names: Sequence[str], wanted: str = "its files") -> DataError:
@@ -55,7 +54,7 @@ def find_files(path: str | Path) -> list[Path]:
     Raises:
         DataError: there is no file; the message starts with the path.
     """
-    path = Path(path).expanduser()
+    path = path_of(path).expanduser()
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
         files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
@@ -65,11 +64,18 @@ def find_files(path: str | Path) -> list[Path]:
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):
-        files = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
+        files = [file for file in _matches(path) if file.is_file()]
         if not files:
             raise DataError(f"{path}: no file matches this pattern")
         return sorted(files)
     raise DataError(f"{path}: no such file or folder")
+
+
+def _matches(pattern: Path) -> Iterator[Path]:
+    if is_bucket(pattern):
+        bucket = path_of("/".join(str(pattern).split("/")[:3]))
+        return bucket.glob(pattern.relative_to(bucket).as_posix())
+    return (Path(match) for match in glob.glob(str(pattern), recursive=True))
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -80,7 +86,7 @@ def read_lines(file: Path) -> Iterator[str]:
     """
     offset = 0
     blank: list[str] | None = []  # lines before the first with text
-    with reading(file), _opened(file) as stream:
+    with reading(file), opened(file) as stream:
         for number, data in enumerate(lines_of(stream, file), start=1):
             if b"\0" in data:
                 raise DataError(f"{file}: binary, not text: zero byte at offset {offset + data.index(0)}")
@@ -110,11 +116,7 @@ def count_lines(file: Path) -> int:
         DataError: a file that cannot be read.
     """
     lines, last = 0, b"\n"
-    with reading(file), _opened(file) as stream:
+    with reading(file), opened(file) as stream:
         while data := stream.read(2**20):
             lines, last = lines + data.count(b"\n"), data[-1:]
     return lines + (last != b"\n")
-
-
-def _opened(file: Path) -> IO[bytes]:
-    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]

@@ -9,6 +9,7 @@ from pathlib import Path
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Positive
+from headjax.core.paths import path_of
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.files import data_folder
@@ -93,7 +94,7 @@ class ImageFiles(DataConfig):
     augmentation: Augmentation | None = None
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        folder = Path(self.path).expanduser()
+        folder = path_of(self.path).expanduser()
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder")
         name = find_cifar(folder)

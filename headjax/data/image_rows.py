@@ -16,6 +16,7 @@ import numpy as np
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
 from headjax.core.files import read_bytes
+from headjax.core.paths import path_of
 from headjax.data.rows import Row, Rows, RowSource, Split
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
@@ -105,7 +106,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     Raises:
         DataError: a file of another format, or one that is cut off; the message starts with its path.
     """
-    file = Path(path)
+    file = path_of(path)
     data = read_bytes(file)
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise DataError(f"{file}: not an IDX file of bytes")
@@ -238,7 +239,7 @@ def read_cifar(folder: str | Path, name: str) -> dict[Split, Arrays]:
     """Return the arrays of both splits, see `cifar_rows`."""
     layout = CIFAR[name]
     files: dict[Split, tuple[str, ...]] = {"train": layout.train, "validation": layout.test}
-    return {split: _joined([_cifar(Path(folder), file, layout) for file in names]) for split, names in files.items()}
+    return {split: _joined([_cifar(path_of(folder), file, layout) for file in names]) for split, names in files.items()}
 
 
 def _joined(parts: list[Arrays]) -> Arrays:

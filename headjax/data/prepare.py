@@ -7,13 +7,13 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import multiprocessing
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
+from headjax.core.paths import path_of, remove_tree
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.serialize import to_data
 from headjax.data.forms import Form
@@ -123,7 +123,7 @@ def prepare(
         seed=seed,
         versions=_versions(),
     )
-    journal = _Journal(Path(out).expanduser(), manifest, tokenizer)
+    journal = _Journal(path_of(out).expanduser(), manifest, tokenizer)
     try:
         _write_splits(journal, splits, processes, progress)
     except BaseException:
@@ -183,7 +183,7 @@ class _Journal:
         """Remove the files that `begin` made if no shard was written."""
         if not self.shards and not self.there and (self.folder / UNFINISHED).is_file():
             (self.folder / UNFINISHED).unlink()
-            shutil.rmtree(self.folder / TOKENIZER, ignore_errors=True)
+            remove_tree(self.folder / TOKENIZER)
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
 

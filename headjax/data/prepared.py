@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Count, Size
 from headjax.core.files import write_file
 from headjax.core.formats import check_format
+from headjax.core.paths import copy_file, is_bucket, path_of
 from headjax.core.serialize import dumps, from_data, kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Record, Records
@@ -135,7 +138,7 @@ class Manifest:
 
 def is_prepared(path: str | Path) -> bool:
     """Return whether a path is a folder of prepared shards, finished or not."""
-    folder = Path(path).expanduser()
+    folder = path_of(path).expanduser()
     return (folder / MANIFEST).is_file() or (folder / UNFINISHED).is_file()
 
 
@@ -176,6 +179,9 @@ def write_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
     """
     from array_record.python.array_record_module import ArrayRecordWriter
 
+    if is_bucket(path):  # the library writes files of this machine alone
+        _upload_shard(path, records, sizes)
+        return
     partial, beside = path.with_name(path.name + PARTIAL), sizes_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,6 +197,22 @@ def write_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
         for file in (partial, beside):
             file.unlink(missing_ok=True)
         raise DataError(f"{path}: cannot be written ({' '.join(str(error).split())})") from None
+
+
+def _upload_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
+    """Write a shard on this machine, and copy its sizes and then the shard to their bucket.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="headjax-") as folder:
+        shard = Path(folder) / path.name
+        write_shard(shard, records, sizes)
+        try:
+            copy_file(sizes_path(shard), sizes_path(path))
+            copy_file(shard, path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def sizes_path(path: Path) -> Path:
@@ -254,7 +276,7 @@ class ShardRecords:
         found = []
         for path, count in zip(self.paths, self.counts, strict=True):
             try:
-                found.append(np.load(sizes_path(path), allow_pickle=False))
+                found.append(np.load(io.BytesIO(sizes_path(path).read_bytes()), allow_pickle=False))
             except (OSError, ValueError) as error:
                 raise DataError(f"{sizes_path(path)}: cannot be read ({' '.join(str(error).split())})") from None
             if len(found[-1]) != count:

@@ -13,6 +13,7 @@ from typing import Any
 from headjax.core.errors import DataError
 from headjax.core.files import check_characters, parse_json, read_text
 from headjax.core.limits import LINE
+from headjax.core.paths import path_of
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document, text_hash
 from headjax.data.files import count_lines, read_lines
@@ -34,7 +35,7 @@ def table_rows(path: str | Path, columns: Mapping[str, str]) -> Iterator[Row]:
         DataError: a file that cannot be read, a missing column, a row with another number of columns; the message
             starts with the file and, where known, the line.
     """
-    file = Path(path).expanduser()
+    file = path_of(path).expanduser()
     suffix = _suffix(file)
     if suffix not in READERS:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(READERS)}, also with .gz")
@@ -72,7 +73,7 @@ def header(path: str | Path) -> tuple[str, ...]:
     Raises:
         DataError: a file that cannot be read.
     """
-    file = Path(path).expanduser()
+    file = path_of(path).expanduser()
     suffix = _suffix(file)
     read = _objects(file, suffix == ".jsonl") if suffix in (".json", ".jsonl") else _cells(file, _delimiter(suffix))
     for _, first in read:
@@ -82,7 +83,7 @@ def header(path: str | Path) -> tuple[str, ...]:
 
 def is_table(path: str | Path) -> bool:
     """Return whether a file's suffix is that of a table; `.txt` files count as text."""
-    return _suffix(Path(path)) in READERS.keys() - {".txt"}
+    return _suffix(path_of(path)) in READERS.keys() - {".txt"}
 
 
 def _delimiter(suffix: str) -> str:
@@ -222,7 +223,7 @@ def _aligned(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
 
 def _plain_or_packed(path: str) -> Path:
     for suffix in ("", ".gz"):
-        file = Path(f"{path}{suffix}").expanduser()
+        file = path_of(f"{path}{suffix}").expanduser()
         if file.is_file():
             return file
     raise DataError(f"{path}: no such file, packed or not")
@@ -234,7 +235,7 @@ def read_questions(path: str | Path) -> list[Row]:
     Raises:
         DataError: a file of another format, or without questions; the message starts with the file.
     """
-    file = Path(path).expanduser()
+    file = path_of(path).expanduser()
     whole = parse_json(read_text(file), str(file))
     try:
         articles = whole["data"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.paths import path_of
 from headjax.core.progress import Update
 from headjax.data.encoding import encode_sequences, padding_id
 from headjax.data.examples import sequences
@@ -93,8 +93,8 @@ def _read_inputs(spec: str) -> Inputs | None:
             expected = ", ".join(COLUMNS["text"])
             raise DataError(f"{spec}: expected a column of texts ({expected}); it has {', '.join(names[:8])}")
         return _inputs([*table_rows(spec, {field: one for field, one in found.items() if one})], "given")
-    if Path(spec).expanduser().is_file():
-        lines = (line.strip() for line in read_lines(Path(spec).expanduser()))
+    if path_of(spec).expanduser().is_file():
+        lines = (line.strip() for line in read_lines(path_of(spec).expanduser()))
         return Inputs([line for line in lines if line])
     return None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.paths import path_of
 from headjax.core.serialize import unknown_name
 from headjax.data.files import data_folder
 from headjax.data.forms.questions import QUESTION_LENGTH
@@ -121,7 +121,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
         task = (_whole_text if name == "all" else _text)(Request(path, model, length))
     elif is_table(spec):
         task = _table(Request(spec, model, length))
-    elif Path(spec).expanduser().exists() or set(spec) & set("/*.?"):
+    elif path_of(spec).expanduser().exists() or set(spec) & set("/*.?"):
         task = (_whole_text if split == "all" else _text)(Request(spec, model, length))
     else:
         raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}; `headjax tasks` lists them")
@@ -222,7 +222,7 @@ def _wikitext2(asked: Request) -> Task:
 
 def _squad(asked: Request) -> Task:
     validation, train = asked.path, ""
-    if not Path(asked.path).is_file():
+    if not path_of(asked.path).is_file():
         folder = data_folder("squad", asked.path, ("squad",), lambda folder: any(folder.glob("dev-v1.1*.json")))
         validation = str(min(folder.glob("dev-v1.1*.json")))
         train = str(folder / "train-v1.1.json") if (folder / "train-v1.1.json").is_file() else ""

@@ -15,6 +15,7 @@ from headjax.core import tensors as declared
 from headjax.core.class_names import tell_nothing
 from headjax.core.directories import Layout, write_directory
 from headjax.core.errors import HeadjaxError
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
@@ -142,8 +143,8 @@ def to_huggingface(
         if model.tokenizer is not None:
             write_tokenizer(model.tokenizer, folder, longest(model))
 
-    write_directory(Path(directory), write, Layout(SINGLE, EXPORTED))
-    size = (Path(directory) / SINGLE).stat().st_size
+    write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
+    size = (path_of(directory) / SINGLE).stat().st_size
     cost = padding_cost(model, written.model) if name == "padded" else None
     return Exported(chosen.model_type, name, len(arrays), size, padding=cost)
 
@@ -341,8 +342,8 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
         if model.tokenizer is not None:
             write_tokenizer(model.tokenizer, folder, longest(model))
 
-    write_directory(Path(directory), write, Layout(ONNX, EXPORTED))
-    size = sum(file.stat().st_size for file in Path(directory).glob(f"{ONNX}*"))
+    write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
+    size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))
     return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
 
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, ParameterError
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensor, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.families import FAMILIES
@@ -62,7 +63,7 @@ def from_huggingface(
             names the file and the field.
         ParameterError: tensors are missing, left over or of another shape than the config gives.
     """
-    folder = Path(directory)
+    folder = path_of(directory)
     files = SafetensorsFiles(folder)
     fields = Fields.load(folder, files.entries)
     family = _named_family(fields, FAMILIES if family is None else (family,))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -13,6 +16,7 @@ import numpy as np
 
 from headjax.core.errors import CheckpointError
 from headjax.core.files import check_links
+from headjax.core.paths import is_bucket
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -24,6 +28,9 @@ DTYPES: Mapping[str, np.dtype] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 """Types of tensors that can be read, by the format's names. Ignored buffers may have any type."""
+
+LARGEST_HEADER = 10**8
+"""Bytes of a header that the safetensors library reads at most."""
 
 _ALIGNMENT = 64
 """Alignment in bytes at which XLA takes over a host buffer without a copy."""
@@ -137,7 +144,7 @@ def _header(file: Path) -> dict[str, StoredTensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(str(file), framework="np"):
+        with _of_this_size(file) as checked, safe_open(str(checked), framework="np"):
             pass
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
@@ -164,6 +171,28 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{key!r} is there twice")
         entries[key] = value
     return entries
+
+
+@contextlib.contextmanager
+def _of_this_size(file: Path) -> Iterator[Path]:
+    """Yield a file of this machine with the header and the size of a file, which the library can check.
+
+    That of a bucket is one with a hole in place of the tensors.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not is_bucket(file):
+        yield file
+        return
+    with file.open("rb") as opened:
+        start = opened.read(8)
+        header = opened.read(min(int.from_bytes(start, "little"), LARGEST_HEADER))
+    with tempfile.TemporaryDirectory(prefix="headjax-") as folder:
+        hollow = Path(folder) / file.name
+        hollow.write_bytes(start + header)
+        os.truncate(hollow, file.stat().st_size)
+        yield hollow
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from jax.sharding import Mesh
 from headjax.core import integrity
 from headjax.core import tensors as declared
 from headjax.core.arguments import checked
-from headjax.core.directories import Layout, read_directory, settle, write_directory
+from headjax.core.directories import Layout, check_whole, read_directory, settle, write_directory
 from headjax.core.errors import CheckpointError, DataError
 from headjax.core.files import first_line
 from headjax.core.formats import check_format, stated
+from headjax.core.paths import is_bucket, path_of
 from headjax.core.serialize import from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import MeshConfig
@@ -187,7 +189,7 @@ def save(model: Model, path: str | Path) -> None:
             checkpointer.save(folder.absolute() / "params", args=ocp.args.PyTreeSave(params))
         integrity.write_record(folder)
 
-    write_directory(Path(path), write, LAYOUT)
+    write_directory(path_of(path), write, LAYOUT)
 
 
 def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
@@ -203,7 +205,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
         ConfigError: a config that describes no model.
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
-    folder = Path(path)
+    folder = path_of(path)
     return read_directory(folder, lambda: _load(folder, mesh))
 
 
@@ -224,8 +226,9 @@ def load_model_config(path: str | Path) -> ModelConfig:
         DamagedError: its `config.json` is not as it was written.
         ConfigError: a config that describes no model.
     """
-    folder = Path(path)
+    folder = path_of(path)
     settle(folder)
+    check_whole(folder)
     if not (folder / "config.json").is_file():
         hint = f"; do you mean {folder / 'model'}?" if (folder / "model" / "config.json").is_file() else ""
         raise CheckpointError(f"{folder}: not a model directory (it has no config.json){hint}")
@@ -257,9 +260,11 @@ def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str
     tensors = config.tensors()
     together = ocp.options.MultiprocessingOptions() if mesh is not None else _this_process_alone()
     mesh = MeshConfig().build(jax.local_devices()[:1]) if mesh is None else mesh
-    with ocp.StandardCheckpointer(multiprocessing_options=together) as checkpointer:
+    # The parameters of a bucket were written on a disk and copied: Orbax's own marker is not among them.
+    atomicity = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=is_bucket(path))
+    with ocp.StandardCheckpointer(multiprocessing_options=together, atomicity_options=atomicity) as checkpointer:
         try:
-            stored = checkpointer.metadata(path.absolute()).item_metadata.tree
+            stored = checkpointer.metadata(os.fspath(path.absolute())).item_metadata.tree
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
         declared.check(tensors, stored)
@@ -269,7 +274,7 @@ def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str
             shardings(tensors, mesh),
         )
         try:
-            return checkpointer.restore(path.absolute(), targets)
+            return checkpointer.restore(os.fspath(path.absolute()), targets)
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
 

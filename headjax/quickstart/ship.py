@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.core.paths import path_of
 from headjax.data.ngrams import NGrams
 from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.evaluate import evaluate
@@ -57,8 +58,8 @@ files, so other versions give slightly other numbers. Python's licence (PSF) cov
 
 def ship(workdir: str | Path, folder: Path = FOLDER) -> None:
     """Write weights, tokenizer and card of a finished run, and measure what the card says on the stored weights."""
-    trained = load(Path(workdir) / "model")
-    config = json.loads((Path(workdir) / CONFIG).read_text())
+    trained = load(path_of(workdir) / "model")
+    config = json.loads((path_of(workdir) / CONFIG).read_text())
     stored = trained.replace(params=jax.tree.map(lambda array: jnp.asarray(array, jnp.bfloat16), trained.params))
     to_huggingface(stored, folder, family="gpt2")
     model = from_huggingface(folder, dtype="float32")

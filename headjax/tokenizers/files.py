@@ -9,6 +9,7 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.files import check_characters, check_links, parse_json
+from headjax.core.paths import path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
     DIALECTS,
@@ -62,7 +63,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         DataError: a file is broken; the message starts with it.
         CheckpointError: a file is a link out of the directory.
     """
-    folder = Path(directory)
+    folder = path_of(directory)
     check_links(folder, FILES)
     config = _object(folder / CONFIG_FILE)
     roles = _roles(config, folder / CONFIG_FILE) | _roles(_object(folder / SPECIAL_FILE), folder / SPECIAL_FILE)
@@ -108,7 +109,7 @@ def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **dict(tokenizer.special)}
     if max_length is not None:
         config["model_max_length"] = max_length
-    (Path(directory) / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (path_of(directory) / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:

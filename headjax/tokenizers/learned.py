@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from headjax.core.errors import DataError, require
 from headjax.core.limits import check_memory, host_memory
+from headjax.core.paths import path_of
 from headjax.core.serialize import unknown_name
 from headjax.tokenizers.files import read_tokenizer
 from headjax.tokenizers.sentencepiece import train_sentencepiece
@@ -89,7 +89,7 @@ def _byte_characters() -> dict[int, str]:
 
 def check_tokenizer(name: str) -> None:
     """Raises `ConfigError` unless this is a name of `TRAINERS` or a folder."""
-    known = name in TRAINERS or Path(name).expanduser().is_dir()
+    known = name in TRAINERS or path_of(name).expanduser().is_dir()
     require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and there is no such folder")
 
 
@@ -106,7 +106,7 @@ def make_tokenizer(name: str, texts: Iterable[str], vocab_size: int) -> Tokenize
     """
     if name in TRAINERS:
         return TRAINERS[name](texts, vocab_size)
-    found = read_tokenizer(Path(name).expanduser())
+    found = read_tokenizer(path_of(name).expanduser())
     if found is None:
         raise DataError(f"{name}: no tokenizer files in this folder")
     return found

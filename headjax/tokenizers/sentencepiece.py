@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.core.errors import DataError, require
 from headjax.core.files import read_bytes
+from headjax.core.paths import path_of
 from headjax.tokenizers.sentencepiece_model import (
     CONTROL,
     NORMAL,
@@ -136,7 +137,7 @@ def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
     Raises:
         DataError: the file holds no such model, or the library is not installed.
     """
-    file = Path(path).expanduser()
+    file = path_of(path).expanduser()
     return _tokenizer(str(file), read_bytes(file), DIALECTS[family])
 
 
@@ -228,7 +229,7 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers
 
-    file = Path(path).expanduser()
+    file = path_of(path).expanduser()
     proto = parse_model(str(file), read_bytes(file), "bpe")
     own = next((piece.piece for piece in proto.pieces if piece.type == USER_DEFINED), None)
     if own is not None:
@@ -272,7 +273,7 @@ def marian_tokenizer(folder: str | Path) -> Tokenizer:
     Raises:
         DataError: a file cannot be used, or the vocabulary lacks a token; the message starts with the file.
     """
-    source_file, target_file, file = (Path(folder) / name for name in MARIAN_FILES)
+    source_file, target_file, file = (path_of(folder) / name for name in MARIAN_FILES)
     numbers = read_vocabulary(file)
     for token in sorted(set(MARIAN_SPECIAL.values()) - numbers.keys()):
         raise DataError(f"{file}: no {token}, so it is not the vocabulary of a marian")

@@ -15,6 +15,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.core.files import check_characters, parse_json, write_file
+from headjax.core.paths import path_of
 
 if TYPE_CHECKING:
     import tokenizers
@@ -145,7 +146,7 @@ class Tokenizer:
         Raises:
             HeadjaxError: a file cannot be written.
         """
-        directory = Path(directory)
+        directory = path_of(directory)
         write_file(directory / VOCABULARY_FILE, self.vocabulary.encode())
         if self.target:
             write_file(directory / TARGET_FILE, self.target.encode())
@@ -158,14 +159,14 @@ class Tokenizer:
         Raises:
             DataError: a file is missing or broken; the message starts with it.
         """
-        vocabulary, special = (_read(Path(directory) / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
-        file = str(Path(directory) / SPECIAL_FILE)
+        vocabulary, special = (_read(path_of(directory) / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
+        file = str(path_of(directory) / SPECIAL_FILE)
         roles = parse_json(special, file)
         try:
             pairs = tuple((str(role), check_characters(_content(token), file)) for role, token in sorted(roles.items()))
         except (AttributeError, KeyError, TypeError):
             raise DataError(f"{file}: not a JSON object of special tokens") from None
-        target = Path(directory) / TARGET_FILE
+        target = path_of(directory) / TARGET_FILE
         loaded = cls(vocabulary, pairs, _read(target) if target.is_file() else "")
         try:
             loaded.backend  # noqa: B018  (parsed here, so that a broken file is named)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headjax.core.errors import DataError
 from headjax.core.files import check_characters, parse_json, read_text
+from headjax.core.paths import path_of
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
 
 WORDPIECE_SPECIAL = {
@@ -32,7 +33,7 @@ def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenize
     Raises:
         DataError: a file that cannot be used, a piece occurs twice, or one of `WORDPIECE_SPECIAL` is missing.
     """
-    file = Path(path).expanduser()
+    file = path_of(path).expanduser()
     return wordpiece_of(read_text(file).removesuffix("\n").split("\n"), str(file), lowercase=lowercase)
 
 
@@ -103,15 +104,15 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, processors
 
-    file, special = Path(folder) / VOCABULARY, BYTE_LEVEL[family]
+    file, special = path_of(folder) / VOCABULARY, BYTE_LEVEL[family]
     vocabulary = read_vocabulary(file)
     for token in sorted(set(special.values()) - vocabulary.keys()):
         raise DataError(f"{file}: no {token}, so it is not the vocabulary of a {family}")
-    merges = _merges(Path(folder) / MERGES)
+    merges = _merges(path_of(folder) / MERGES)
     try:
         backend = Backend(models.BPE(vocab=vocabulary, merges=merges))
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{Path(folder) / MERGES}: {' '.join(str(error).split())}") from None
+        raise DataError(f"{path_of(folder) / MERGES}: {' '.join(str(error).split())}") from None
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     if "sep_token" in special:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
 from headjax.core.files import first_line, parse_json, write_file
 from headjax.core.formats import FIELDS, check_format, stated
 from headjax.core.lock import FolderLock
+from headjax.core.paths import is_bucket, path_of
 from headjax.core.serialize import from_data, to_data
 from headjax.mesh.distributed import is_first, on_first, wait_for_all
 from headjax.mesh.mesh import MeshConfig
@@ -34,6 +36,9 @@ FORMAT = 1
 
 CONFIG = "train_config.json"
 """A workdir's file with the config of the run that it holds."""
+
+COMMITTED = "commit_success.txt"
+"""Name of the object by which Orbax tells a complete checkpoint of a bucket."""
 
 SHARED_FROM = 2**20
 """Smallest part of an array, in bytes, that each of several devices with copies of the array writes on its own.
@@ -61,7 +66,7 @@ class Checkpoints:
         arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SHARED_FROM)
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
         self._manager = ocp.CheckpointManager(
-            self.path.absolute(),
+            os.fspath(self.path.absolute()),
             options=ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep)),
             item_handlers={
                 "state": ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
@@ -115,11 +120,17 @@ class Checkpoints:
 
         Called between steps, so that a run that is killed has the record of the checkpoint that it goes on from.
         """
-        if self._unrecorded is None or not (self.path / str(self._unrecorded)).is_dir():
+        if self._unrecorded is None or not self._is_complete(self.path / str(self._unrecorded)):
             return
         if is_first():
             self._recording = self._recorder.submit(integrity.write_record, self.path / str(self._unrecorded))
         self._unrecorded = None
+
+    def _is_complete(self, path: Path) -> bool:
+        """Return whether a checkpoint has been written: a folder has its name then, and one of a bucket its marker."""
+        if is_bucket(path):
+            return not self._manager.is_saving_in_progress() and (path / COMMITTED).is_file()
+        return path.is_dir()
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """Return a checkpoint's state, on the target's shardings, and its position in the data.
@@ -305,9 +316,9 @@ def claim_workdir(workdir: Path, config: TrainConfig) -> None:
     content = (json.dumps(to_data(config), indent=2) + "\n").encode()
     on_first(lambda: write_file(path, content))
     end = time.monotonic() + SEEN_WITHIN
-    while not path.exists():  # a mounted bucket may remember for a while that there was no such file
+    while not path.exists():  # a bucket mounted as a folder may remember for a while that there was no such file
         if time.monotonic() > end:
-            raise HeadjaxError(f"{workdir}: not the folder that process 0 writes to; all hosts need the same mount")
+            raise HeadjaxError(f"{workdir}: not the folder that process 0 writes to; all hosts need the same folder")
         time.sleep(1.0)
 
 
@@ -358,7 +369,7 @@ def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
     Raises:
         CheckpointError: the folder holds no run, or a checkpoint cannot be read.
     """
-    workdir = Path(workdir)
+    workdir = path_of(workdir)
     if not (workdir / CONFIG).is_file():
         raise CheckpointError(f"{workdir}: holds no training run ({CONFIG} is missing)")
     config = train_config(parse_json((workdir / CONFIG).read_bytes(), str(workdir / CONFIG)))

@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core.errors import ConfigError, DataError, within
-from headjax.core.files import local_folder
 from headjax.core.lock import FolderLock
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
@@ -161,7 +161,7 @@ def train(
         CheckpointError: the workdir holds another run, or checkpoints of which none is intact.
         HeadjaxError: another run holds the workdir, it cannot be written, or not all processes see it.
     """
-    workdir = local_folder(workdir)
+    workdir = path_of(workdir)
     if profiled is not None:
         profiled.check(config.steps)
     run, start = _prepare(config, workdir, data)

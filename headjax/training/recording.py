@@ -16,11 +16,16 @@ import jax
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.files import write_file
+from headjax.core.mirror import Mirror
 from headjax.core.progress import Update
 from headjax.mesh.distributed import is_first
 from headjax.models.config import Batch
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
+
+METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+"""Names in a workdir."""
 
 
 class Recorder:
@@ -75,7 +80,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def saving(self, state: TrainState) -> Iterator[None]:
-        """Time the start of a checkpoint of this state; a mounted bucket then shows the records so far, too."""
+        """Time the start of a checkpoint of this state; a bucket then shows the records so far, too."""
         with self._clock.checkpoint(state):
             yield
         self._metrics.settle()
@@ -90,24 +95,27 @@ class MetricWriter:
     """Appends records to `workdir/metrics.jsonl` and, if asked, to TensorBoard files beside it.
 
     A continued run first drops the records after the step it continues from, so that every step is recorded once. No
-    file is kept open for long: a bucket that is mounted as a folder shows others a file once it is closed. Metrics are
-    the same in all processes, and only the first one writes them.
+    file is kept open for long: a bucket that is mounted as a folder shows others a file once it is closed. A bucket
+    itself gets the records with every checkpoint, at the end, and every half minute (see `Mirror`). Metrics are the
+    same in all processes, and only the first one writes them.
     """
 
     def __init__(self, workdir: Path, first_step: int, tensorboard: bool) -> None:
-        self.path = workdir / "metrics.jsonl"
-        self._events = str(workdir / "tensorboard") if tensorboard and is_first() else None
+        self._mirror = Mirror(workdir)
+        self.path = self._mirror.folder / METRICS
+        self._tensorboard = tensorboard and is_first()
         self._board: Any = None
         if is_first():
-            kept = [record for record in read_metrics(self.path) if record["step"] <= first_step]
+            kept = [record for record in read_metrics(workdir / METRICS) if record["step"] <= first_step]
             write_file(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
             self._open(purge_step=first_step + 1)
+            self._mirror.publish()
 
     def _open(self, **options: Any) -> None:
-        if self._events is not None and self._board is None:
+        if self._tensorboard and self._board is None:
             from tensorboardX import SummaryWriter
 
-            self._board = SummaryWriter(self._events, **options)
+            self._board = SummaryWriter(str(self._mirror.folder / TENSORBOARD), **options)
 
     def __enter__(self) -> MetricWriter:
         return self
@@ -116,12 +124,14 @@ class MetricWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.settle()
+        self._mirror.close()
 
     def settle(self) -> None:
         """Close the TensorBoard file; later records go into another."""
         if self._board is not None:
             self._board.close()
             self._board = None
+        self._mirror.publish()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one record; names such as `train/loss` group the curves in TensorBoard."""
@@ -133,6 +143,10 @@ class MetricWriter:
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
+        if self._mirror.is_due:
+            if self._board is not None:
+                self._board.flush()
+            self._mirror.publish()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -243,7 +257,7 @@ class Profiler:
     def __init__(self, steps: ProfiledSteps | None, folder: Path) -> None:
         self._steps = steps
         self._folder = folder
-        self._running = False
+        self._mirror: Mirror | None = None
 
     def __enter__(self) -> Profiler:
         return self
@@ -251,8 +265,7 @@ class Profiler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._running:
-            jax.profiler.stop_trace()
+        self._end()
 
     def around(self, step: NumberedStep) -> NumberedStep:
         """Return the same step, traced where its number says so; xprof tells steps apart by their numbers."""
@@ -267,14 +280,19 @@ class Profiler:
         return traced
 
     def _start(self, number: int) -> None:
-        if self._steps is not None and self._steps.first <= number <= self._steps.last and not self._running:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            jax.profiler.start_trace(str(self._folder))
-            self._running = True
+        if self._steps is not None and self._steps.first <= number <= self._steps.last and self._mirror is None:
+            self._mirror = Mirror(self._folder)
+            self._mirror.folder.mkdir(parents=True, exist_ok=True)
+            jax.profiler.start_trace(str(self._mirror.folder))
 
     def _stop(self, number: int, measured: StepMetrics) -> None:
         """End the trace once the last step to trace has been computed."""
-        if self._running and self._steps is not None and number >= self._steps.last:
+        if self._mirror is not None and self._steps is not None and number >= self._steps.last:
             jax.block_until_ready(measured.loss)
+            self._end()
+
+    def _end(self) -> None:
+        if self._mirror is not None:
             jax.profiler.stop_trace()
-            self._running = False
+            self._mirror.close()
+            self._mirror = None

@@ -11,8 +11,18 @@ from pathlib import Path
 import pytest
 
 from headjax.core import directories, files, integrity
-from headjax.core.directories import Layout, check_target, read_directory, replace_directory, settle, write_directory
+from headjax.core.directories import (
+    UNFINISHED,
+    Layout,
+    check_target,
+    check_whole,
+    read_directory,
+    replace_directory,
+    settle,
+    write_directory,
+)
 from headjax.core.errors import CheckpointError
+from headjax.core.paths import path_of
 
 LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
 
@@ -235,3 +245,74 @@ def test_a_reader_between_the_two_renames_reads_again(path, monkeypatch):
 def test_an_error_of_a_reader_is_its_own(path):
     with pytest.raises(KeyError, match="missing"):
         read_directory(path, lambda: {}["missing"])
+
+
+def test_a_directory_of_a_bucket_is_replaced(bucket, tmp_path):
+    path = path_of(bucket) / "model"
+    save(path, 1)
+    save(path, 2)
+    assert read_directory(path, lambda: version_of(path)) == 2
+    assert sorted(file.name for file in path.rglob("*")) == ["checksums.json", "config.json", "history.json"]
+    replace_directory(path, path_of(bucket) / "other", LAYOUT)
+    assert not path.exists()
+    save(tmp_path / "new", 3)
+    replace_directory(tmp_path / "new", path_of(bucket) / "other", LAYOUT)
+    assert version_of(path_of(bucket) / "other") == 3
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_bucket_keeps_what_is_not_headjaxs_own(bucket):
+    path = path_of(bucket) / "model"
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"holds something else \(no history.json\)"):
+        save(path, 1)
+    (path / "notes.txt").unlink()
+    save(path, 1)
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"holds notes\.txt, not written by headjax"):
+        save(path, 2)
+    assert version_of(path) == 1
+
+
+def test_an_upload_that_ends_early_is_no_directory_and_is_replaced(bucket, monkeypatch):
+    path = path_of(bucket) / "model"
+    save(path, 1)
+    copy, done = directories.copy_file, []
+
+    def fails(file, target):
+        if len(done) == 2:
+            raise OSError("the machine is gone")
+        done.append(target.name)
+        copy(file, target)
+
+    monkeypatch.setattr(directories, "copy_file", fails)
+    with pytest.raises(OSError, match="gone"):
+        save(path, 2)
+    assert done[-1] != LAYOUT.marker
+    assert not (path / LAYOUT.marker).exists()
+    for call in (lambda: read_directory(path, lambda: version_of(path)), lambda: check_whole(path)):
+        with pytest.raises(CheckpointError, match="left unfinished by a process that was killed"):
+            call()
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"holds notes\.txt"):
+        save(path, 3)
+    (path / "notes.txt").unlink()
+    monkeypatch.setattr(directories, "copy_file", copy)
+    save(path, 3)
+    assert read_directory(path, lambda: version_of(path)) == 3
+    assert not (path / UNFINISHED).exists()
+
+
+def test_a_directory_of_a_bucket_that_is_replaced_meanwhile_is_read_anew(bucket):
+    path = path_of(bucket) / "model"
+    save(path, 1)
+    versions = []
+
+    def read():
+        versions.append(version_of(path))
+        if len(versions) == 1:
+            save(path, 2)
+        return versions[-1]
+
+    assert read_directory(path, read) == 2
+    assert versions == [1, 2]

@@ -7,6 +7,7 @@ import pytest
 
 from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.paths import path_of
 
 CONTENTS = {"config.json": b'{"width": 4}\n', "params/d/data": bytes(range(256)), "params/empty": b""}
 
@@ -120,3 +121,22 @@ def test_sizes_of_an_earlier_headjax_are_compared(folder):
     (folder / integrity.SIZES).write_text('{"config.json": "x"}')
     with pytest.raises(DamagedError, match=r"sizes\.json: damaged"):
         integrity.check(folder)
+
+
+def test_a_folder_of_a_bucket_has_the_record_of_one_on_disk(folder, bucket, monkeypatch):
+    copy = path_of(bucket) / "model"
+    for name, content in CONTENTS.items():
+        (copy / name).write_bytes(content)
+    integrity.write_record(copy)
+    assert (copy / integrity.RECORD).read_bytes() == (folder / integrity.RECORD).read_bytes()
+    monkeypatch.setattr(integrity, "AT_ONCE", 100)  # so that a file counts as large
+    integrity.check(copy)
+    (copy / "params/d/data").write_bytes(bytes(255) + b"1")
+    for look in (lambda: integrity.check(copy), lambda: integrity.check(copy, ["params/d/data"])):
+        with pytest.raises(DamagedError, match=r"^gs://.*params/d/data: damaged: bytes 0 to 256 differ"):
+            look()
+    (copy / "params/empty").unlink()
+    assert [(damage.file.name, damage.problem[:7]) for damage in integrity.damages(copy)] == [
+        ("data", "damaged"),
+        ("empty", "missing"),
+    ]

@@ -10,6 +10,7 @@ import pytest
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.lock import FORGOTTEN, LOCK, FolderLock
+from headjax.core.paths import path_of
 
 OTHER = {"owner": "ann", "host": "elsewhere", "process": 7, "token": "00", "began": 0.0}
 
@@ -142,3 +143,52 @@ def test_a_lock_that_is_just_being_written_is_one(tmp_path):
     os.utime(tmp_path / LOCK, (0, 0))
     with quick(tmp_path):
         assert holder(tmp_path)["process"] == os.getpid()
+
+
+def test_a_lock_in_a_bucket_is_held_renewed_and_given_back(bucket):
+    folder = path_of(bucket) / "run"
+    with quick(folder):
+        held = holder(folder)
+        with pytest.raises(HeadjaxError, match=r"run: in use by process"):
+            quick(folder).acquire()
+        end = time.monotonic() + 60
+        while holder(folder)["heartbeat"] == held["heartbeat"]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert holder(folder)["token"] == held["token"]
+    assert not folder.exists()
+
+
+def test_a_lock_in_a_bucket_is_taken_over_by_one_of_several(bucket):
+    folder = path_of(bucket) / "run"
+    write(folder, heartbeat=0.0)
+    locks, refusals = [quick(folder) for _ in range(4)], []
+
+    def take(lock):
+        try:
+            lock.acquire()
+        except HeadjaxError as error:
+            refusals.append(str(error))
+
+    threads = [threading.Thread(target=take, args=(lock,)) for lock in locks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refusals) == 3
+    assert all("in use by" in refusal for refusal in refusals)
+    write(folder)
+    owner = next(lock for lock in locks if lock._token not in str(refusals) and lock._thread.is_alive())
+    end = time.monotonic() + 60
+    while owner._lost is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    with pytest.raises(HeadjaxError, match="taken over by process 7 of ann on elsewhere"):
+        owner.check()
+    owner.release()
+    assert holder(folder)["owner"] == "ann"
+
+
+def test_a_bucket_that_does_not_exist_takes_no_lock(bucket):
+    with pytest.raises(HeadjaxError, match=r"^gs://none-such/run/lock.json: cannot be written \(no such bucket"):
+        FolderLock(path_of("gs://none-such/run")).acquire()

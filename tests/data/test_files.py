@@ -7,8 +7,9 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.core.files import read_text
+from headjax.core.paths import path_of
 from headjax.data.documents import Document, text_files
-from headjax.data.files import count_lines, read_lines
+from headjax.data.files import count_lines, find_files, read_lines
 
 
 @pytest.fixture
@@ -103,3 +104,18 @@ def test_unreadable_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(type(file), "read_bytes", refuse)
     with pytest.raises(DataError, match=rf"^{re.escape(str(file))}: cannot be read: Permission denied$"):
         text_files(file)
+
+
+def test_texts_of_a_bucket_are_found_and_read(bucket):
+    home = path_of(bucket)
+    (home / "deep" / "a.txt").write_text("one\r\ntwo\n")
+    (home / "b.md").write_text("bee")
+    (home / ".hidden" / "c.txt").write_text("hidden")
+    (home / "d.txt.gz").write_bytes(gzip.compress(b"three\nfour"))
+    assert [file.relative_to(home).as_posix() for file in find_files(bucket)] == ["b.md", "deep/a.txt"]
+    assert find_files(f"{bucket}/*/a.txt") == [home / "deep" / "a.txt"]
+    assert list(read_lines(home / "d.txt.gz")) == ["three\n", "four"]
+    assert read_text(home / "d.txt.gz") == "three\nfour"
+    assert count_lines(home / "d.txt.gz") == 2
+    with pytest.raises(DataError, match=rf"^{bucket}/none.txt: no such file or folder"):
+        find_files(f"{bucket}/none.txt")

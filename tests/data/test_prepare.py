@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
+from headjax.core.paths import path_of
 from headjax.data import PreparedData
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
@@ -174,3 +175,21 @@ def test_a_folder_of_something_else(prepared_films, film_rows, wordpiece, tmp_pa
         prepare("films", FORM, film_rows, wordpiece, tmp_path / "seed", seed=-1)
     with pytest.raises(DataError, match="it has no eos_token"):
         prepare("films", LanguageForm(), film_rows, wordpiece, tmp_path / "text")
+
+
+def test_a_bucket_gets_the_shards_that_a_folder_gets(prepared_films, film_rows, wordpiece, bucket):
+    out = f"{bucket}/films"
+    first = prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    assert {name: data for name, data in contents(path_of(out)).items() if name.endswith("record")} == {
+        name: data for name, data in contents(prepared_films).items() if name.endswith("record")
+    }
+    again = prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    assert (again.written, again.manifest) == (0, first.manifest)
+    here, there = (PreparedData(path=str(place)).load() for place in (prepared_films, out))
+    for index in (0, 13, 69):
+        np.testing.assert_array_equal(there.train[index]["input_ids"], here.train[index]["input_ids"])
+    batches = [next(train_iterator(data.train, 10, 0, threads=2))["input_ids"] for data in (here, there)]
+    np.testing.assert_array_equal(*batches)
+    (path_of(out) / "train-00000.array_record").unlink()
+    with pytest.raises(DataError, match=rf"^{out}/train-00000.array_record: missing; remove it and prepare again"):
+        PreparedData(path=out).load()

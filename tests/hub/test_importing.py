@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from headjax.cli import main
 from headjax.core.errors import CheckpointError, ConfigError, ParameterError
+from headjax.core.paths import path_of
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.mesh.mesh import MeshConfig
@@ -201,3 +202,14 @@ def test_unused_names_do_not_matter(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(BERT))
     with pytest.raises(ParameterError, match=r"missing bert\.embeddings.* and 35 more; left over x"):
         from_huggingface(tmp_path)
+
+
+def test_directories_of_a_bucket_are_read_and_written(folder, bucket):
+    model = from_huggingface(folder)
+    to_huggingface(model, f"{bucket}/hf")
+    again = from_huggingface(f"{bucket}/hf")
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+    file = path_of(bucket) / "hf" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=rf"^{bucket}/hf/model.safetensors: not a readable safetensors file"):
+        from_huggingface(f"{bucket}/hf")

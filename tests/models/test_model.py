@@ -17,6 +17,7 @@ import headjax
 from headjax.attention import Collaborative, MultiHead, NoHeads
 from headjax.core import integrity
 from headjax.core.errors import CheckpointError, ConfigError, DamagedError, ParameterError
+from headjax.core.paths import copy_file, file_sizes, path_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
 from headjax.heads.head_id import HeadId
@@ -256,3 +257,31 @@ def test_what_was_done_to_it_is_said():
     assert "output classification of 3 classes" in text
     assert text.endswith("history: prune")
     assert "none loaded" in repr(Model(model_of(BERT).config, {}))
+
+
+def test_a_bucket_holds_the_same_model(saved, bucket):
+    model, _ = saved
+    path = f"{bucket}/model"
+    for _ in range(2):
+        model.save(path)
+    for loaded in (load(path), load(path, mesh=MeshConfig(data=2, fsdp=2, model=2).build())):
+        assert loaded.config == load_model_config(path) == model.config
+        assert loaded.history == model.history
+        jax.tree.map(np.testing.assert_array_equal, loaded.params, model.params)
+    config = path_of(path) / "config.json"
+    config.write_text(config.read_text().replace("width", "Width"))
+    with pytest.raises(DamagedError, match=f"^{path}/config.json: damaged"):
+        load(path)
+
+
+def test_a_directory_that_was_copied_to_a_bucket_is_a_model(saved, bucket):
+    model, path = saved
+    for name in file_sizes(path):
+        if name != "params/commit_success.txt":
+            copy_file(path / name, path_of(bucket) / name)
+    record = json.loads((path / "checksums.json").read_text())
+    if "params/commit_success.txt" in record["files"]:
+        (path_of(bucket) / "checksums.json").unlink()
+    jax.tree.map(np.testing.assert_array_equal, load(bucket).params, model.params)
+    with pytest.raises(CheckpointError, match=rf"^{bucket}/none: not a model directory \(it has no config.json\)"):
+        load(f"{bucket}/none")

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import headjax
 from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.paths import path_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
 from headjax.training.checkpoints import SHARED_FROM, BestModel, Checkpoints
@@ -225,3 +226,26 @@ def test_the_best_model_is_kept_and_found_again(tmp_path):
     assert again.load().history[-1]["steps"] == 9
     lower = BestModel(tmp_path / "loss")
     assert [offer(lower, 1, 0.5), lower.load().history[-1]["steps"]] == [1, 1]
+
+
+def test_checkpoints_of_a_bucket_are_recorded_restored_and_set_aside(state, bucket):
+    workdir = path_of(bucket)
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
+        end = time.monotonic() + 60
+        while not (checkpoints.path / "3" / "checksums.json").exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+            checkpoints.record_complete()
+    file = max((workdir / "checkpoints" / "3" / "state").rglob("*"), key=lambda path: path.stat().st_size)
+    (workdir / "checkpoints" / "4" / "state" / "part").write_bytes(b"killed while it was saved")
+    file.write_bytes(file.read_bytes()[:-1])
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        assert checkpoints.steps == [2, 3]
+        with pytest.warns(UserWarning, match=r"checkpoints/3/state/.* going on from step 2, .*checkpoints.damaged/3"):
+            restored, position = checkpoints.restore_newest(state)
+        assert int(restored.step) == position["batch"] == 2
+        np.testing.assert_array_equal(restored.params["weight"], state.params["weight"])
+        assert checkpoints.steps == [2]
+    assert (workdir / "checkpoints.damaged" / "3" / "checksums.json").exists()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import CheckpointError, ConfigError, DataError, HeadjaxError
+from headjax.core.paths import path_of
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
@@ -382,10 +383,31 @@ def test_some_steps_are_traced(data, tmp_path):
             train(config(steps=2), tmp_path / "other", data=data, profiled=profiled)
 
 
-def test_a_bucket_is_no_folder_and_a_read_only_one_is_named(data, tmp_path, monkeypatch):
-    with pytest.raises(HeadjaxError, match=r"^gs://b/run: buckets are written through a mount; .*gcsfuse .* b bucket"):
-        train(config(), "gs://b/run", data=data)
+def test_a_run_in_a_bucket_goes_on_bit_for_bit(uninterrupted, data, bucket):
+    whole, whole_workdir = uninterrupted
+    with one_device():
+        stopped = train(config(), f"{bucket}/run", data=data, progress=interrupt_at(3))
+        assert not stopped.finished
+        continued = train(config(), f"{bucket}/run", data=data)
+    assert str(continued.path) == f"{bucket}/run/model"
+    assert_equal(load(f"{bucket}/run/model").params, whole.model.params)
+    workdir = path_of(bucket) / "run"
+    steps = [
+        [record["step"] for record in read_metrics(folder / "metrics.jsonl")] for folder in (workdir, whole_workdir)
+    ]
+    assert steps[0] == steps[1]
+    assert not (workdir / "lock.json").exists()
+
+
+def test_a_bucket_that_is_not_there_and_a_folder_that_cannot_be_are_named(data, bucket, tmp_path, monkeypatch):
     monkeypatch.setattr("headjax.training.loop.train_step", None)  # nothing is compiled before
+    with (
+        one_device(),
+        pytest.raises(HeadjaxError, match=r"^gs://none-such/run/lock\.json: cannot be written \(no such"),
+    ):
+        train(config(), "gs://none-such/run", data=data)
+    with pytest.raises(HeadjaxError, match=r"^s3://b/run: not a path that headjax reads or writes"):
+        train(config(), "s3://b/run", data=data)
     (tmp_path / "file").touch()
     with one_device(), pytest.raises(HeadjaxError, match=r"file/run/lock\.json: cannot be written \(Not a dir"):
         train(config(), tmp_path / "file" / "run", data=data)

@@ -7,7 +7,9 @@ import time
 import jax
 import pytest
 
+from headjax.core import mirror
 from headjax.core.errors import HeadjaxError
+from headjax.core.paths import path_of
 from headjax.training.recording import MetricWriter, ProfiledSteps, StepClock, read_metrics
 
 
@@ -34,6 +36,24 @@ def test_a_damaged_record_takes_no_others_along(tmp_path):
     with MetricWriter(tmp_path, 5, tensorboard=False):
         assert [record["step"] for record in read_metrics(writer.path)] == [1, 5]
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_records_of_a_bucket_are_written_anew_with_each_checkpoint_and_now_and_then(bucket, monkeypatch):
+    workdir = path_of(bucket)
+    file = workdir / "metrics.jsonl"
+    with MetricWriter(workdir, 0, tensorboard=True) as writer:
+        writer.write(1, {"loss": 1.0})
+        assert read_metrics(file) == []
+        writer.settle()
+        assert len(read_metrics(file)) == 1
+        monkeypatch.setattr(mirror, "EVERY", 0.0)
+        writer.write(2, {"loss": 2.0})
+        assert len(read_metrics(file)) == 2
+    assert len(list((workdir / "tensorboard").glob("events*"))) == 2
+    with MetricWriter(workdir, 1, tensorboard=True) as writer:
+        assert [record["step"] for record in read_metrics(file)] == [1]
+        writer.write(2, {"loss": 0.5})
+    assert read_metrics(file) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
 
 
 def test_waits_are_told_apart():
