@@ -14,13 +14,12 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "tpu"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.sh") if path.name != "common.sh")
-TRAIN = ["--", "--config", "bert.py:size=large,deep", "--workdir", "bucket/it's here"]
-PREPARE = ["--", "lm1b", "--out", "bucket/data/lm1b", "--tokenizer", "bucket/it's here"]
+TRAIN = ["--", "--config", "bert.py:size=large,deep", "--workdir", "gs://b/it's here"]
+PREPARE = ["--", "lm1b", "--out", "gs://b/data/lm1b", "--tokenizer", "gs://b/it's here"]
 ARGUMENTS = {
-    "setup.sh": ["--bucket", "b"],
     "prepare.sh": PREPARE,
     "launch.sh": TRAIN,
-    "resume.sh": ["--bucket", "b", *TRAIN],
+    "resume.sh": TRAIN,
 }
 
 
@@ -177,7 +176,7 @@ def test_resume_deletes_creates_sets_up_and_launches_in_this_order(call):
         (["create.sh", "--type", "v9-8"], "create.sh: --type: expected v2-N"),
         (["create.sh", "--colour", "red"], "create.sh: unknown option --colour"),
         (["create.sh", "--type"], "create.sh: --type: expected a value"),
-        (["setup.sh"], "setup.sh: --bucket: missing"),
+        (["setup.sh", "--bucket", "b"], "setup.sh: unknown option --bucket"),
         (["launch.sh"], "launch.sh: nothing to train"),
         (["prepare.sh"], "prepare.sh: nothing to prepare"),
         (["launch.sh", "train"], "launch.sh: unexpected train"),

@@ -7,7 +7,6 @@ NAME=${NAME:-headjax}
 ZONE=${ZONE:-us-east5-b}
 PROJECT=${PROJECT:-}
 TYPE=${TYPE:-v6e-8}
-BUCKET=${BUCKET:-}
 SPOT=${SPOT:-}
 DRY_RUN=${DRY_RUN:-}
 REST=()
@@ -31,14 +30,13 @@ options() {
   set -- "${kept[@]}"
   while [ $# -gt 0 ]; do
     case $1 in
-      --name | --zone | --project | --type | --bucket)
+      --name | --zone | --project | --type)
         [ $# -ge 2 ] || fail "$1: expected a value"
         case $1 in
           --name) NAME=$2 ;;
           --zone) ZONE=$2 ;;
           --project) PROJECT=$2 ;;
           --type) TYPE=$2 ;;
-          --bucket) BUCKET=$2 ;;
         esac
         shift 2
         ;;

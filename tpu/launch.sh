@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts `headjax train` on every host, in the background; it resumes by itself from the workdir's last checkpoint. Its
 # exit code goes to headjax.exit. With UNFINISHED=1 a host whose run finished, failed or diverged starts no other.
-#   launch.sh [--name N] [--zone Z] [--project P] [--dry-run] -- --config FILE[:ARGS] --workdir bucket/RUN [...]
+#   launch.sh [--name N] [--zone Z] [--project P] [--dry-run] -- --config FILE[:ARGS] --workdir gs://BUCKET/RUN [...]
 
 # shellcheck source=common.sh
 source "$(dirname "$0")/common.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes a task as tokenised shards, once, on the first host; below bucket/ all hosts see them.
-#   prepare.sh [--name N] [--zone Z] [--project P] [--dry-run] -- TASK --out bucket/data/TASK [...]
+# Writes a task as tokenised shards, once, on the first host; in a bucket all hosts see them.
+#   prepare.sh [--name N] [--zone Z] [--project P] [--dry-run] -- TASK --out gs://BUCKET/data/TASK [...]
 
 # shellcheck source=common.sh
 source "$(dirname "$0")/common.sh"

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # After a preemption: asks for the slice again, waits for it, sets it up and goes on training. Run it from cron, or in
 # a loop; while the slice is active it only makes sure that every host trains, unless its run finished, failed or diverged.
-#   resume.sh --bucket B [options of create.sh] -- [arguments of headjax train]
+#   resume.sh [options of create.sh] -- [arguments of headjax train]
 
 # shellcheck source=common.sh
 source "$(dirname "$0")/common.sh"
 options "$@"
-[ -n "$BUCKET" ] || fail "--bucket: missing; all hosts need one place for checkpoints"
 here=$(dirname "$0")
-export NAME ZONE PROJECT TYPE BUCKET SPOT DRY_RUN
+export NAME ZONE PROJECT TYPE SPOT DRY_RUN
 
 state() { gcloud compute tpus queued-resources describe "$NAME" --zone="$ZONE" ${PROJECT:+--project="$PROJECT"} \
   --format='value(state.state)' 2> /dev/null || echo NONE; }
