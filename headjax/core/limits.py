@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 
@@ -69,7 +69,7 @@ def read_all(stream: io.BufferedIOBase, place: Path) -> bytes:
     return b"".join(pieces)
 
 
-def lines_of(stream: IO[bytes], place: Path) -> Iterator[bytes]:
+def lines_of(stream: io.BufferedIOBase, place: Path) -> Iterator[bytes]:
     """Yield the lines of a stream, each at most `LINE` long.
 
     Raises:
