@@ -33,6 +33,10 @@ NO_BUCKET = "no such bucket, or not one of yours"
 REFUSED = "the bucket refuses; see who may read and write it, and `gcloud auth application-default login`"
 
 
+AT_ONCE = 2**20
+"""Bytes that are read ahead of what is asked for."""
+
+
 class Stat(NamedTuple):
     """Size in bytes of an object, and the time of its writing in seconds since 1970."""
 
@@ -133,7 +137,9 @@ class BucketPath(gpath.PosixGPath):
     ) -> IO[Any]:
         """Open an object to read it, or to write it anew; it appears when closed."""
         with _named(self):
-            file: IO[Any] = self._fs.open(self._key, mode.replace("t", "").replace("b", "") + "b")
+            file: Any = self._fs.open(self._key, mode.replace("t", "").replace("b", "") + "b")
+        if "r" in mode:
+            file = io.BufferedReader(file, AT_ONCE)  # the client's file reads no line up to a length
         return file if "b" in mode else io.TextIOWrapper(file, encoding or "utf-8", errors)
 
     def read_bytes(self) -> bytes:

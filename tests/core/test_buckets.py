@@ -32,6 +32,8 @@ def test_objects_are_read_and_written(home):
     with path.open("rb") as file:
         file.seek(2)
         assert file.read(3) == "é".encode() + b"n"
+        assert file.readline(1) == b"\n"
+        assert file.readinto(bytearray(8)) == 3
     with path.open() as text:
         assert list(text) == ["één\n", "two"]
     with path.open("w") as text:

@@ -114,6 +114,7 @@ def test_texts_of_a_bucket_are_found_and_read(bucket):
     (home / "d.txt.gz").write_bytes(gzip.compress(b"three\nfour"))
     assert [file.relative_to(home).as_posix() for file in find_files(bucket)] == ["b.md", "deep/a.txt"]
     assert find_files(f"{bucket}/*/a.txt") == [home / "deep" / "a.txt"]
+    assert list(read_lines(home / "deep" / "a.txt")) == ["one\n", "two\n"]
     assert list(read_lines(home / "d.txt.gz")) == ["three\n", "four"]
     assert read_text(home / "d.txt.gz") == "three\nfour"
     assert count_lines(home / "d.txt.gz") == 2
