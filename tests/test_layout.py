@@ -45,6 +45,7 @@ OPTIONAL = {("core.paths", "core.buckets")}
 
 WHOLE_PROGRAM = {
     "test_api.py": "every public name",
+    "test_bucket_run.py": "a run whose every path is in a bucket",
     "test_closeness.py": "the bounds that the other tests compare by",
     "test_config_to_softmax.py": "a forward pass through seven files",
     "test_fixtures.py": "models, checkpoints and shards that earlier versions wrote",

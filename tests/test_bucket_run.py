@@ -1,0 +1,83 @@
+"""A run whose every path is in a bucket: prepared, trained by two processes, killed, continued, pruned, evaluated."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from headjax.cli import main
+from headjax.core.paths import path_of
+from headjax.models.model import load
+from tests.mesh.test_distributed import start, wait_until
+
+STEPS, EVERY = 60, 10
+
+CONFIG = f"""
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    attention = {{"kind": "multi_head", "num_heads": 2, "head_dim": 8}}
+    return ConfigDict({{
+        "model": {{"kind": "language_model", "vocab_size": 280, "max_length": 16, "width": 16, "num_layers": 1,
+                  "attention": attention, "feed_forward": {{"kind": "dense", "hidden": 16}}}},
+        "data": {{"kind": "task", "path": "DATA"}},
+        "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 2,
+        "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
+    }})
+"""
+
+pytestmark = [pytest.mark.whole, pytest.mark.processes]
+
+
+def ended(processes, logs):
+    """Wait for processes that end by themselves."""
+    for process in processes:
+        assert process.wait(timeout=900) == 0, "\n".join(log.read_text()[-2000:] for log in logs)
+
+
+def trained(workdir, data, folder, name, kill=False):
+    """The parameters that two processes end with, killed once a checkpoint is complete or not."""
+    config = folder / f"{name}.py"
+    config.write_text(CONFIG.replace("DATA", str(data)))
+    logs = [folder / f"{name}-{index}.log" for index in range(2)]
+    if kill:
+        two = start(config, workdir, logs, devices=1)
+        try:
+            wait_until((workdir / "checkpoints" / str(EVERY) / "checksums.json").exists, two, logs, 600)
+        finally:
+            for process in two:
+                process.kill()
+                process.wait()
+        assert (workdir / "lock.json").exists()
+        assert not (workdir / "model").exists()
+    ended(start(config, workdir, logs, devices=1), logs)
+    return load(workdir / "model").params
+
+
+def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_path):
+    home = path_of(bucket)
+    for name, count in (("train", 200), ("valid", 20)):
+        text = "\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(count))
+        (tmp_path / f"{name}.txt").write_text(text)
+        (home / "text" / f"{name}.txt").write_text(text)
+    prepared = ["--vocab-size", "280", "--length", "16"]
+    assert main(["prepare", "lm1b", f"{home}/data", "--source", f"{home}/text", *prepared]) == 0
+    assert (
+        main(["prepare", "lm1b", str(tmp_path / "data"), "--source", *map(str, tmp_path.glob("*.txt")), *prepared]) == 0
+    )
+
+    here = trained(tmp_path / "run", tmp_path / "data", tmp_path, "disk")
+    there = trained(home / "run", home / "data", tmp_path, "bucket", kill=True)
+    jax.tree.map(np.testing.assert_array_equal, here, there)
+
+    model, task = f"{home}/run/model", ["--task", f"{home}/data"]
+    assert main(["score", model, *task, "--json", f"{home}/scores.json"]) == 0
+    assert main(["prune", model, f"{home}/pruned", *task, "--remove", "50%"]) == 0
+    assert main(["evaluate", f"{home}/pruned", *task, "--json", f"{home}/metrics.json"]) == 0
+    assert main(["verify", str(home)]) == 0
+    assert load(f"{home}/pruned").config.attentions()["decoder"][0].num_heads == 1
+    assert json.loads((home / "scores.json").read_text())
+    assert np.isfinite(json.loads((home / "metrics.json").read_text())["metrics"]["loss"])
