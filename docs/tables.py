@@ -1,11 +1,11 @@
 """Tables of removals and of conversions, from the raw results of `headjax sweep`.
 
-    python docs/tables.py                            # writes the tables into docs/heads.md and docs/conversions.md
-    python docs/tables.py NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json
+    python -m docs.tables                            # writes the tables into docs/heads.md and docs/conversions.md
+    python -m docs.tables NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json
                                                      # or conversions_NAME.json
 
-A table stands between `<!-- removals: NAME -->` or `<!-- conversions: NAME -->` and `<!-- end -->`. A test compares the
-pages with the raw results.
+A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
+A test compares the pages with the raw results.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from docs import ground_truth
 
 PAGES = tuple(Path(__file__).parent / name for name in ("heads.md", "conversions.md"))
 RAW = Path(__file__).parent / "measurements"
@@ -46,12 +48,11 @@ def _identity(trial: Trial) -> tuple[Any, ...]:
     return *_cell_of(trial), trial["repair"]
 
 
-def conversions_table(name: str) -> str:
+def conversions_table(found: Mapping[str, Any]) -> str:
     """Return the table of a sweep of conversions, one column for each share of the cache that is saved.
 
     Shares are rounded to an eighth: a latent has one more number a token for its position.
     """
-    found = json.loads((RAW / f"conversions_{name}.json").read_text())
     headline = found["headline"]
     original, *trials = found["trials"]
     rows: dict[tuple[str, str], dict[float, Trial]] = {}
@@ -86,9 +87,8 @@ def _formulation(to: str) -> str:
     return ":".join([kind, *([",".join(left)] if left else [])])
 
 
-def removals_table(name: str) -> str:
+def removals_table(found: Mapping[str, Any]) -> str:
     """Return the table of a sweep of removals, and what the trials say together."""
-    found = json.loads((RAW / f"removals_{name}.json").read_text())
     trials, headline = found["removals"], found["headline"]
     shares = sorted({trial["remove"] for trial in trials}, key=lambda share: float(share.rstrip("%")))
     stacked = any(trial["stacks"] for trial in trials)
@@ -162,16 +162,21 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-TABLES = {"removals": removals_table, "conversions": conversions_table}
+TABLES: Mapping[str, Callable[[Any], str]] = {
+    "removals": removals_table,
+    "conversions": conversions_table,
+    "ground_truth": ground_truth.table,
+}
 """Tables by the kind of their raw results."""
 
 
 def page(text: str) -> str:
     """Return a page with its tables made anew."""
-    pattern = r"(<!-- (removals|conversions): (\w+) -->\n).*?(<!-- end -->)"
+    pattern = rf"(<!-- ({'|'.join(TABLES)}): (\w+) -->\n).*?(<!-- end -->)"
 
     def made(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{TABLES[found[2]](found[3])}\n\n{found[4]}"
+        raw = json.loads((RAW / f"{found[2]}_{found[3]}.json").read_text())
+        return f"{found[1]}\n{TABLES[found[2]](raw)}\n\n{found[4]}"
 
     return re.sub(pattern, made, text, flags=re.DOTALL)
 

@@ -48,7 +48,7 @@ def sweeps(tmp_path):
 def test_a_table_has_means_ranges_and_counts(sweeps, tmp_path, monkeypatch):
     monkeypatch.setattr("docs.tables.RAW", tmp_path)
     keep("mine", [str(file) for file in sweeps])
-    made = removals_table("mine")
+    made = removals_table(json.loads((tmp_path / "removals_mine.json").read_text()))
     assert "Accuracy on 1,000 examples; whole model 0.9000." in made
     assert "| importance | none | 0.8000 ± 0.0000 |" in made
     assert "| importance | W_O | 0.8600 ± 0.0100 |" in made
@@ -79,7 +79,7 @@ def test_conversions_stand_by_the_cache_that_they_save(tmp_path, monkeypatch):
     sweep = tmp_path / "sweep.json"
     sweep.write_text(json.dumps({"headline": "perplexity", "examples": 7, "test": "a test", "trials": trials}))
     assert keep("mine", [str(sweep)]).name == "conversions_mine.json"
-    made = conversions_table("mine")
+    made = conversions_table(json.loads((tmp_path / "conversions_mine.json").read_text()))
     assert "the original has 10.00 and caches 256 numbers a token. 7 examples; 3 of 4 conversions differ" in made
     assert "| conversion | variant | 50 % | 87.5 % |" in made
     assert "| `latent:error=weights` | plain | 12.00 |  |" in made

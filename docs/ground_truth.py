@@ -1,0 +1,178 @@
+"""Rank the heads of models whose necessary heads are known, by every score and order.
+
+    python -m docs.ground_truth       # measures, and keeps docs/measurements/ground_truth_heads.json
+    python -m docs.tables             # writes the table into docs/heads.md
+
+A model is an induction circuit with weights by hand. The second half of a sequence repeats the first, and the next
+token follows from two heads alone: one writes the token before it beside every token, the other attends to the place
+after the same token's last occurrence and writes what stands there. All other heads are distractors with random
+weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention import MultiHead
+from headjax.evaluation.removals import parse_order
+from headjax.heads.head_id import HeadId
+from headjax.heads.named_orders import ORDERS, order_heads
+from headjax.heads.scores import SCORES
+from headjax.models.decoder import LanguageModel
+from headjax.models.embeddings import Learned
+from headjax.models.layer import NoNorm
+from headjax.models.model import Model
+from headjax.models.outputs import IGNORED
+from headjax.models.sublayers import Dense
+
+RAW = Path(__file__).parent / "measurements" / "ground_truth_heads.json"
+TOKENS, LENGTH, LAYERS, HEADS, JUNK = 16, 24, 4, 8, 32
+WIDTH = 2 * TOKENS + LENGTH + JUNK
+SEEDS = 5
+EXAMPLES = 128
+
+TOKEN = slice(0, TOKENS)
+BEFORE = slice(TOKENS, 2 * TOKENS)
+POSITION = slice(2 * TOKENS, 2 * TOKENS + LENGTH)
+UNREAD = slice(2 * TOKENS + LENGTH, WIDTH)
+
+
+class Setting(NamedTuple):
+    """A kind of model.
+
+    Attributes:
+        gain: logit that the circuit adds to the right token.
+        noise: root mean square of the logits that a distractor adds.
+        loud: root mean square of the numbers that a distractor writes where nothing reads them.
+    """
+
+    gain: float = 4.0
+    noise: float = 0.02
+    loud: float = 0.3
+
+
+SETTINGS = {
+    "quiet": Setting(),
+    "loud": Setting(loud=10.0),
+    "noisy": Setting(noise=0.2),
+    "certain": Setting(gain=16.0),
+}
+"""Distractors that hardly matter; that write much which nothing reads; that disturb; a circuit that is certain."""
+
+
+def induction_model(setting: Setting, seed: int) -> tuple[Model, frozenset[HeadId]]:
+    """Return a model and its two necessary heads, which lie in random places of layers 0 to 1 and 2 to 3."""
+    generator = np.random.default_rng(seed)
+    size = max(TOKENS, LENGTH)
+    weights = {name: generator.standard_normal((LAYERS, WIDTH, HEADS, size)) for name in ("query", "key", "value")}
+    output = np.zeros((LAYERS, HEADS, size, WIDTH))
+    # Values of one-hot tokens and positions have variance 2 in every dimension.
+    unit = 1.0 / np.sqrt(2.0 * size)
+    output[..., TOKEN] = generator.standard_normal((LAYERS, HEADS, size, TOKENS)) * setting.noise * unit
+    output[..., UNREAD] = generator.standard_normal((LAYERS, HEADS, size, JUNK)) * setting.loud * unit
+    for array in weights.values():
+        array[:, UNREAD] = 0.0
+        array[:, BEFORE] = 0.0
+    before = (int(generator.integers(0, 2)), int(generator.integers(0, HEADS)))
+    after = (int(generator.integers(2, 4)), int(generator.integers(0, HEADS)))
+    sharp = 30.0
+    made = {place: {name: np.zeros((WIDTH, size)) for name in weights} for place in (before, after)}
+    made[before]["query"][POSITION, :LENGTH] = sharp * np.eye(LENGTH, k=-1)  # the query at i is the key of i - 1
+    made[before]["key"][POSITION, :LENGTH] = np.eye(LENGTH)
+    made[after]["query"][TOKEN, :TOKENS] = sharp * np.eye(TOKENS)
+    made[after]["key"][BEFORE, :TOKENS] = np.eye(TOKENS)
+    for place, target, gain in ((before, BEFORE, 1.0), (after, TOKEN, setting.gain)):
+        made[place]["value"][TOKEN, :TOKENS] = np.eye(TOKENS)
+        for name, array in made[place].items():
+            weights[name][place[0], :, place[1]] = array
+        output[place] = 0.0
+        output[place][:TOKENS, target] = gain * np.eye(TOKENS)
+    attention = MultiHead(num_heads=HEADS, head_dim=size, projection_bias=False, output_bias=False, scale=1.0)
+    config = LanguageModel(
+        vocab_size=TOKENS,
+        max_length=LENGTH,
+        width=WIDTH,
+        num_layers=LAYERS,
+        attention=attention,
+        feed_forward=Dense(1),
+        residual=NoNorm(),
+        positions=Learned(LENGTH),
+    ).build()
+    embeddings = {"token": np.eye(TOKENS, WIDTH), "position": np.eye(LENGTH, WIDTH, k=POSITION.start)}
+    silent = {"up": (WIDTH, 1), "up_bias": (1,), "down": (1, WIDTH), "down_bias": (WIDTH,)}
+    layers = {
+        "attention": {**weights, "output": output},
+        "attention_residual": {},
+        "feed_forward": {name: np.zeros((LAYERS, *shape)) for name, shape in silent.items()},
+        "feed_forward_residual": {},
+    }
+    params: Any = {"embeddings": embeddings, "decoder": {f"layers_0_{LAYERS - 1}": layers}, "output": {}}
+    heads = frozenset(HeadId("decoder", *place) for place in (before, after))
+    return Model(config, jnp_tree(params)), heads
+
+
+def jnp_tree(tree: Any) -> Any:
+    """Return a tree of float32 arrays."""
+    if isinstance(tree, dict):
+        return {name: jnp_tree(value) for name, value in tree.items()}
+    return jnp.asarray(tree, jnp.float32)
+
+
+def repetitions(count: int, seed: int) -> dict[str, np.ndarray]:
+    """Return sequences whose second half repeats the first, of different tokens, with labels in the second half.
+
+    The token that follows the very first one is not asked for, because nothing stands before that.
+    """
+    generator = np.random.default_rng(seed)
+    half = LENGTH // 2
+    first = np.stack([generator.permutation(TOKENS)[:half] for _ in range(count)]).astype(np.int32)
+    tokens = np.concatenate([first, first], axis=1)
+    labels = np.where(np.arange(LENGTH) > half + 1, tokens, IGNORED).astype(np.int32)
+    return {"input_ids": tokens, "labels": labels}
+
+
+def auroc(order: Sequence[HeadId], needed: frozenset[HeadId]) -> float:
+    """Return the probability that a needed head is removed later than one that is not."""
+    places = {head: place for place, head in enumerate(order)}
+    pairs = [(places[one], places[other]) for one in needed for other in places if other not in needed]
+    return float(np.mean([one > other for one, other in pairs]))
+
+
+def measure(
+    names: Sequence[str], settings: Sequence[str] = tuple(SETTINGS), seeds: int = SEEDS
+) -> list[dict[str, Any]]:
+    """Return the AUROC of every order on every model."""
+    rows = []
+    for setting in settings:
+        for seed in range(seeds):
+            model, needed = induction_model(SETTINGS[setting], seed)
+            batches = [repetitions(EXAMPLES // 2, 100 + seed), repetitions(EXAMPLES // 2, 200 + seed)]
+            for name in names:
+                order = order_heads(model, batches, parse_order(name))(LAYERS * HEADS - len(needed))
+                rows.append({"setting": setting, "seed": seed, "order": name, "auroc": auroc(order, needed)})
+    return rows
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the mean AUROC of every order by setting, orders that rank best first."""
+    by_order: dict[str, dict[str, list[float]]] = {}
+    for row in found["rows"]:
+        by_order.setdefault(row["order"], {}).setdefault(row["setting"], []).append(row["auroc"])
+    lines = ["| order | " + " | ".join(SETTINGS) + " |", "|---" * (len(SETTINGS) + 1) + "|"]
+    ranked = sorted(by_order, key=lambda name: -float(np.mean([np.mean(values) for values in by_order[name].values()])))
+    for name in ranked:
+        cells = [f"{np.mean(by_order[name][setting]):.2f}" for setting in SETTINGS]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    every = [*ORDERS, *(f"{name}+normalize" for name in SCORES)]
+    found = ",\n".join(json.dumps(row) for row in measure(every))
+    RAW.write_text(f'{{"examples": {EXAMPLES}, "seeds": {SEEDS}, "rows": [\n{found}\n]}}\n')
