@@ -1,6 +1,6 @@
 """Tables of removals and of conversions, from the raw results of `headjax sweep`.
 
-    python -m docs.tables                            # writes the tables into docs/heads.md and docs/conversions.md
+    python -m docs.tables                            # writes the tables into the pages
     python -m docs.tables NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json
                                                      # or conversions_NAME.json
 
@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import ground_truth
+from docs import claims, ground_truth
+from docs.claims import saved_share
 
-PAGES = tuple(Path(__file__).parent / name for name in ("heads.md", "conversions.md"))
+PAGES = tuple(Path(__file__).parent / name for name in ("heads.md", "conversions.md", "../RESULTS.md"))
 RAW = Path(__file__).parent / "measurements"
 REPAIRS = {"none": "none", "rescale": "scalar", "reconstruct": "W_O", "feed_forward": "W_O and feed-forward"}
 """Repairs by their names in the results and in the tables."""
@@ -57,8 +58,7 @@ def conversions_table(found: Mapping[str, Any]) -> str:
     original, *trials = found["trials"]
     rows: dict[tuple[str, str], dict[float, Trial]] = {}
     for trial in trials:
-        saved = round(8 * (1 - trial["cache"] / original["cache"])) / 8
-        rows.setdefault((_formulation(trial["to"]), trial["variant"]), {})[saved] = trial
+        rows.setdefault((_formulation(trial["to"]), trial["variant"]), {})[saved_share(trial, original)] = trial
     shares = sorted({share for row in rows.values() for share in row})
     lines = [
         "| conversion | variant | "
@@ -166,6 +166,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "removals": removals_table,
     "conversions": conversions_table,
     "ground_truth": ground_truth.table,
+    "claims": lambda _: claims.table(),  # of all raw results
 }
 """Tables by the kind of their raw results."""
 
@@ -175,7 +176,7 @@ def page(text: str) -> str:
     pattern = rf"(<!-- ({'|'.join(TABLES)}): (\w+) -->\n).*?(<!-- end -->)"
 
     def made(found: re.Match[str]) -> str:
-        raw = json.loads((RAW / f"{found[2]}_{found[3]}.json").read_text())
+        raw = {} if found[2] == "claims" else json.loads((RAW / f"{found[2]}_{found[3]}.json").read_text())
         return f"{found[1]}\n{TABLES[found[2]](raw)}\n\n{found[4]}"
 
     return re.sub(pattern, made, text, flags=re.DOTALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.commands.examples import Examples
@@ -27,6 +27,9 @@ AGREED = 512
 
 LENGTHS = (32, 64, 128, 256)
 """Lengths to which calibration examples are padded where `--buckets` names none."""
+
+APART = 1.5
+"""Factor between the mean lengths of calibration and evaluation examples from which a hint is given."""
 
 MEASURES = {
     "kl": "KL divergence from the original's predictions",
@@ -107,8 +110,9 @@ def reconstructed(
         batches = calibration_batches(examples, options)
         found = reconstruct(fitted, batches, removed, feed_forward=feed_forward, units=options.units, progress=bar)
     pruned = found.model
-    said = [str(warning.message) for warning in caught]
     agreed = _agreement(fitted, found, examples, options, progress)
+    said = [str(warning.message) for warning in caught]
+    said += _hint(_mean_tokens(batches), agreed["tokens_per_example"])
     calibration = describe(examples.selection, found.examples) | {"tokens": found.tokens}
     data = {
         "calibration": calibration,
@@ -154,7 +158,27 @@ def _agreement(
         "before": before.value,
         "after": after.value,
         "examples": examples.evaluation.count(judged),
+        "tokens_per_example": _mean_tokens(batches),
     }
+
+
+def _mean_tokens(batches: Sequence[Batch]) -> float:
+    """Return the mean number of tokens of a text; 0 where examples are no texts."""
+    import numpy as np
+
+    texts = [batch for batch in batches if "input_ids" in batch]
+    present = [np.asarray(batch.get("attention_mask", np.ones(np.shape(batch["input_ids"])))) for batch in texts]
+    return float(sum(mask.sum() for mask in present) / max(sum(map(len, present)), 1))
+
+
+def _hint(calibrated: float, judged: float) -> list[str]:
+    """Return a hint if calibration examples are far shorter or longer than those that the model will read."""
+    if not judged or 1.0 / APART < calibrated / judged < APART:
+        return []
+    return [
+        f"calibration examples have {calibrated:.0f} tokens on average and evaluation examples {judged:.0f}; examples "
+        "as long as those that the model will read repair it better (--select FILE)"
+    ]
 
 
 def _table(found: Reconstruction, notes: tuple[str, ...]) -> Table:

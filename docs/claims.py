@@ -1,0 +1,282 @@
+"""Claims of the papers and of headjax beside measurements, each with a verdict: the table of RESULTS.md.
+
+    python -m docs.tables       # writes it, from the raw results in docs/measurements/
+
+Every number and every verdict is computed from the raw results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RAW = Path(__file__).parent / "measurements"
+
+
+def saved_share(trial: Mapping[str, Any], original: Mapping[str, Any]) -> float:
+    """Return the share of the cache that a conversion saves, in eighths: a latent keeps its position besides."""
+    return round(8 * (1 - trial["cache"] / original["cache"])) / 8
+
+
+class Found(NamedTuple):
+    """A measurement and its verdict.
+
+    Attributes:
+        number: Measured numbers, with interval or p-value.
+        verdict: `held`, `did not hold`, or `not decided`.
+    """
+
+    number: str
+    verdict: str
+
+
+class Claim(NamedTuple):
+    """A claim and its measurement.
+
+    Attributes:
+        source: Who says it.
+        says: Claim.
+        setting: What was measured here.
+        measure: From nothing to the measurement; reads raw results.
+        page: Page with the command and the whole table.
+    """
+
+    source: str
+    says: str
+    setting: str
+    measure: Callable[[], Found]
+    page: str
+
+
+def raw(name: str) -> Any:
+    """Return raw results."""
+    return json.loads((RAW / f"{name}.json").read_text())
+
+
+def cells(found: Mapping[str, Any], order: str, remove: str, repair: str) -> list[Mapping[str, Any]]:
+    """Return the trials of a cell, one for each draw of calibration examples."""
+    named = {"order": order, "remove": remove, "repair": repair}
+    return [trial for trial in found["removals"] if all(trial[key] == value for key, value in named.items())]
+
+
+def loss(
+    name: str, remove: str, repair: str, most: float, *, order: str = "reconstruction", points: int = 100
+) -> Found:
+    """Return the loss of the headline against the whole model, and whether it is at most `most`.
+
+    Args:
+        name: Raw results of removals.
+        remove: Share of heads.
+        repair: Repair of the kept heads.
+        most: Greatest loss that the claim allows, in the headline's units.
+        order: Order of removal.
+        points: 100 to print points of accuracy, 1 for other metrics.
+    """
+    found = raw(name)
+    trials = cells(found, order, remove, repair)
+    lost = [-float(trial["against_whole"]["difference"]) for trial in trials]
+    mean = float(np.mean(lost))
+    p = max(float(trial["against_whole"]["p_value"]) for trial in trials)
+    unit, digits = (" points", 2) if points == 100 else ("", 4)
+    draws = f", mean of {len(lost)} draws" if len(lost) > 1 else ""
+    number = f"{mean * points:.{digits}f}{unit} lost (p = {p:.2g}{draws})"
+    return Found(number, "held" if mean <= most else "did not hold")
+
+
+def agreement(names: Sequence[str], repair: str) -> Found:
+    """Return in how many cells the repaired model agrees better with the whole one than without a repair."""
+    better = total = 0
+    for name in names:
+        found = raw(name)
+        sign = 1.0 if found["agreement"] == "cosine" else -1.0
+        places = ("order", "remove", "draw", "stacks")
+        bare = {str([t[key] for key in places]): t for t in found["removals"] if t["repair"] == "none"}
+        for trial in found["removals"]:
+            if trial["repair"] == repair:
+                own = bare[str([trial[key] for key in places])]
+                better += sign * (float(trial["agreement"]) - float(own["agreement"])) > 0
+                total += 1
+    return Found(f"better in {better} of {total} cells", "held" if better == total else "did not hold")
+
+
+def against_random(name: str, order: str, repair: str = "none") -> Found:
+    """Return in how many cells an order keeps more of the headline than random removal of as many heads."""
+    found = raw(name)
+    better = 1.0 if found["headline"] not in ("loss", "perplexity") else -1.0
+    gains = []
+    for trial in found["removals"]:
+        if trial["order"] == order and trial["repair"] == repair:
+            others = cells(found, "random", trial["remove"], repair)
+            metric = [float(one["metrics"][found["headline"]]) for one in (trial, *others)]
+            gains += [better * (metric[0] - float(np.mean(metric[1:])))] if others else []
+    won = sum(gain > 0 for gain in gains)
+    number = f"better in {won} of {len(gains)} cells, by {np.mean(gains):.3g} of {found['headline']} on average"
+    return Found(number, "held" if won == len(gains) else "did not hold")
+
+
+def cache(name: str, saved: float, most: float) -> Found:
+    """Return the perplexity of a calibrated latent over the original's, at a share of the cache saved."""
+    (ratio,) = _ratios(name, saved, ours=True)
+    return Found(f"{ratio:.2f} times the original's perplexity", "held" if ratio <= most else "did not hold")
+
+
+def cache_against_others(name: str) -> Found:
+    """Return at how many sizes the calibrated latent is below every other conversion of that size."""
+    sizes = (0.25, 0.5, 0.75, 0.875)
+    won = sum(min(_ratios(name, saved, ours=True)) < min(_ratios(name, saved, ours=False)) for saved in sizes)
+    return Found(f"best at {won} of {len(sizes)} sizes", "held" if won == len(sizes) else "did not hold")
+
+
+def _ratios(name: str, saved: float, *, ours: bool) -> list[float]:
+    """Return perplexities over the original's at a share of the cache saved, without training."""
+    original, *trials = raw(name)["trials"]
+    whole = float(original["metrics"]["perplexity"])
+    return [
+        float(trial["metrics"]["perplexity"]) / whole
+        for trial in trials
+        if (trial["to"].startswith("latent:rank") and trial["variant"] == "calibrated") is ours
+        and trial["variant"] != "fine-tuned"
+        and saved_share(trial, original) == saved
+    ]
+
+
+def ranks_needed_heads(order: str) -> Found:
+    """Return the AUROC of an order on models whose necessary heads are known."""
+    rows = [row for row in raw("ground_truth_heads")["rows"] if row["order"] == order]
+    values = [float(row["auroc"]) for row in rows]
+    number = f"AUROC {np.mean(values):.2f}, lowest {min(values):.2f}, of {len(values)} models"
+    return Found(number, "held" if min(values) > 0.9 else "did not hold")
+
+
+def seeds(name: str, one: str, other: str, *, lower: bool = False) -> Found:
+    """Return means of two kinds of runs with their ranges; the claim is that the first is better."""
+    found = raw(name)
+    better, worse = ([float(value) for value in found["runs"][kind]] for kind in (one, other))
+    apart = max(better) < min(worse) if lower else min(better) > max(worse)
+    number = " against ".join(
+        f"{np.mean(values):.3g} ({min(values):.3g} to {max(values):.3g})" for values in (better, worse)
+    )
+    return Found(f"{found['metric']} {number}, {len(better)} seeds each", "held" if apart else "did not hold")
+
+
+MINILM = "all-MiniLM-L6-v2, 72 heads"
+SST2 = f"{MINILM}, fine-tuned on SST-2; all 872 sentences"
+STSB = f"{MINILM}, as published, STS-B; all 1,500 pairs"
+HEADS, CONVERSIONS, DEEP = "docs/heads.md", "docs/conversions.md", "docs/deep_training.md"
+
+CLAIMS = (
+    Claim(
+        "Michel et al. 2019",
+        "Many heads can go at test time without a noticeable loss",
+        f"{SST2}; 25 % removed by importance, nothing repaired; at most 1 point",
+        partial(loss, "removals_sst2", "25%", "none", 0.01, order="importance"),
+        HEADS,
+    ),
+    Claim(
+        "Michel et al. 2019",
+        "Importance chooses heads better than chance",
+        f"{STSB}; shares of the grid, nothing repaired",
+        partial(against_random, "removals_stsb", "importance"),
+        HEADS,
+    ),
+    Claim(
+        "K-prune, 2023; Kwon et al. 2022",
+        "Solving kept maps anew, without training, brings the model back",
+        "both grids on MiniLM; agreement with the whole model, output projections alone",
+        partial(agreement, ["removals_sst2", "removals_stsb"], "reconstruct"),
+        HEADS,
+    ),
+    *(
+        Claim(
+            "headjax's goal",
+            f"{share} of the heads cost at most {100 * most:.1f} points, without labels or training",
+            f"{SST2}; order `reconstruction`, W_O and feed-forward solved anew",
+            partial(loss, "removals_sst2", share, "feed_forward", most),
+            HEADS,
+        )
+        for share, most in (("50%", 0.003), ("60%", 0.005), ("75%", 0.01))
+    ),
+    *(
+        Claim(
+            "headjax's goal",
+            f"{share} of the heads cost at most {most} of Spearman's correlation, without labels or training",
+            f"{STSB}; order `reconstruction`, W_O and feed-forward solved anew",
+            partial(loss, "removals_stsb", share, "feed_forward", most, points=1),
+            HEADS,
+        )
+        for share, most in (("60%", 0.003), ("75%", 0.012), ("90%", 0.03))
+    ),
+    *(
+        Claim(
+            "headjax's goal",
+            f"{saved:.0%} of the cache saved costs at most {most} times the perplexity, without training",
+            f"{shape} shape of 5.8 M parameters, WikiText-2's validation split; latent, calibrated",
+            partial(cache, f"conversions_{shape}", saved, most),
+            CONVERSIONS,
+        )
+        for shape in ("llama", "qwen3")
+        for saved, most in ((0.5, 1.05), (0.75, 1.25))
+    ),
+    *(
+        Claim(
+            "headjax's goal",
+            "headjax's latent is below every other conversion at every size, without training",
+            f"{shape} shape; plain and activation-scaled decompositions, pooled and aligned groups where they apply",
+            partial(cache_against_others, f"conversions_{shape}"),
+            CONVERSIONS,
+        )
+        for shape in ("llama", "qwen3")
+    ),
+    Claim(
+        "Michel et al. 2019",
+        "Importance, a gradient, finds the heads that a model needs",
+        "induction circuits by hand, 2 needed heads of 32; AUROC above 0.9 on every model",
+        partial(ranks_needed_heads, "importance"),
+        HEADS,
+    ),
+    Claim(
+        "Liu et al. 2021",
+        "Deep single-head models in post-norm train with Admin",
+        "translation, Multi30k, 1 head x 12 layers, with Admin against without",
+        partial(seeds, "deep_translation", "post-norm with Admin, 1 x 12", "post-norm, 1 x 12"),
+        DEEP,
+    ),
+    Claim(
+        "Liu et al. 2021",
+        "Deep single-head models beat shallow multi-head ones",
+        "translation, Multi30k, 1 x 12 with Admin against 4 x 3, both post-norm",
+        partial(seeds, "deep_translation", "post-norm with Admin, 1 x 12", "post-norm, 4 x 3"),
+        DEEP,
+    ),
+    Claim(
+        "Liu et al. 2021",
+        "Deep single-head models beat shallow multi-head ones",
+        "language model on WikiText-2's bytes, 1 x 24 with Admin against 8 x 3, both post-norm",
+        partial(seeds, "deep_language", "post-norm with Admin, 1 x 24", "post-norm, 8 x 3", lower=True),
+        DEEP,
+    ),
+)
+"""Claims in the order of the page."""
+
+
+def table() -> str:
+    """Return all claims with their measurements and verdicts."""
+    lines = ["| source | claim | setting here | measured | verdict | more |", "|---" * 6 + "|"]
+    for claim in CLAIMS:
+        found = claim.measure()
+        name = Path(claim.page).stem
+        cells = (
+            claim.source,
+            claim.says,
+            claim.setting,
+            found.number,
+            f"**{found.verdict}**",
+            f"[{name}]({claim.page})",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
