@@ -13,7 +13,7 @@ from headjax.heads.named_orders import ORDERS
 from headjax.heads.pruning import prune
 
 
-@pytest.mark.parametrize("name", ["quiet", "certain"])
+@pytest.mark.parametrize("name", ["quiet", "certain", "saturated"])
 def test_the_two_heads_and_no_others_are_needed(name):
     model, needed = induction_model(SETTINGS[name], seed=0)
     batch = repetitions(16, seed=0)
