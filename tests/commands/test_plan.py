@@ -52,7 +52,7 @@ def test_an_unknown_slice_is_one_line(config, capsys):
 def test_the_command_prints_what_the_compiler_said(eight_devices, config, monkeypatch, capsys):
     estimate = Roofline(0.25, 0.5, 0.125, 0.5, 0.4375, 321.0)
     sent = {"all-reduce": Collective(3, 2_500_000)}
-    fits = Plan("v5e-8", 8, 32, 16, "full", 1, "rbg", True, 10**9, 2 * 10**9, 7e12, sent, 1.0, estimate)
+    fits = Plan("v5e-8", 8, 1, 32, 16, "full", 1, "rbg", True, 10**9, 2 * 10**9, 7e12, sent, {}, {}, 1.0, estimate)
     monkeypatch.setattr("headjax.commands.plan._compiled", lambda *_: fits)
     assert main(["plan", "--config", config, "--topology", "v5e-8"]) == 0
     printed = capsys.readouterr().out

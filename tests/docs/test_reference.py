@@ -96,7 +96,7 @@ def test_a_new_kind_appears_with_its_bounds_and_defaults(reference, monkeypatch)
     monkeypatch.setitem(globals(), "Size", Size)
     page = reference.config_page().split("(kind-test_probe)=")[1]
     assert "| `size` | integer of at least 1 | required | its size. |" in page
-    assert "| `rate` | number, at least 0 and below 1 | `0.5` | its rate. |" in page
+    assert "| `rate` | number, at least 0 and below 1, below 1 in float32 | `0.5` | its rate. |" in page
     assert "| `mode` | `a`, `b` | `a` | its mode. |" in page
     assert "| `inner` | list of integer or none | none | an optional list. |" in page
 
