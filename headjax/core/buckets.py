@@ -12,6 +12,7 @@ import errno
 import fnmatch
 import io
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,9 @@ os.environ.setdefault("EPATH_USE_TF", "false")
 gpath._is_tf_installed.cache_clear()
 # Other processes and TensorStore write to a bucket, too: a remembered listing would be wrong.
 fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+
+# The client logs every failure with its traceback; the error that follows says in one line which path it was.
+logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 
 NO_BUCKET = "no such bucket, or not one of yours"
 REFUSED = "the bucket refuses; see who may read and write it, and `gcloud auth application-default login`"

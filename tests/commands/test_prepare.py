@@ -127,10 +127,12 @@ def test_bad_requests_are_one_line(words, message, folder, capsys):
     assert not (folder / "bad").exists()
 
 
-def test_a_bucket_is_given_as_the_folder_it_is_mounted_at(folder, tmp_path, monkeypatch, capsys):
+def test_a_bucket_that_does_not_exist_is_one_line_before_anything_is_read(bucket, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["prepare", "multi30k", "--source", str(folder / "text"), "--out", "gs://mine/data"]) == 2
-    assert capsys.readouterr().err.startswith("headjax: error: gs://mine/data: buckets are written through a mount; ")
+    assert main(["prepare", "multi30k", "--source", "nowhere", "--out", "gs://nobody-s-bucket/data"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("headjax: error: gs://nobody-s-bucket/data: cannot be written (no such bucket")
+    assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
