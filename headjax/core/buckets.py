@@ -38,7 +38,7 @@ REFUSED = "the bucket refuses; see who may read and write it, and `gcloud auth a
 
 
 AT_ONCE = 2**20
-"""Bytes that are read ahead of what is asked for."""
+"""Number of bytes to read ahead."""
 
 
 class Stat(NamedTuple):

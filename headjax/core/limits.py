@@ -1,4 +1,4 @@
-"""Limits of what is read and built: sizes of files, lines and unpacked data, and memory; the environment moves them."""
+"""Limits on input: sizes of files, lines and unpacked data, and memory. Environment variables change them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LINE = Limit("HEADJAX_MAX_LINE", 64 * 2**20)
 """Longest line, and longest cell of a table, where a file is read line by line."""
 
 MEMORY = "HEADJAX_MEMORY"
-"""Environment variable that says how much memory there is, in place of what the system says."""
+"""Environment variable that replaces the amount of memory that the system states."""
 
 
 def read_all(stream: io.BufferedIOBase, place: Path) -> bytes:
