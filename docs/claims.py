@@ -88,19 +88,30 @@ def loss(
     return Found(number, "held" if mean <= most else "did not hold")
 
 
+def removal_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what was removed in a trial, and on which draw of calibration examples."""
+    return trial["order"], trial["remove"], trial["draw"], tuple(trial["stacks"])
+
+
+def repaired_and_bare(found: Mapping[str, Any], repair: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Return the trials with a repair, each beside that of the same removal without one, where there is one."""
+    bare = {removal_of(trial): trial for trial in found["removals"] if trial["repair"] == "none"}
+    repaired = (trial for trial in found["removals"] if trial["repair"] == repair)
+    return [(trial, bare[removal_of(trial)]) for trial in repaired if removal_of(trial) in bare]
+
+
+def agrees_better(found: Mapping[str, Any], repair: str) -> int:
+    """Return in how many cells a repair brings the model nearer to the whole one."""
+    sign = 1.0 if found["agreement"] == "cosine" else -1.0
+    pairs = repaired_and_bare(found, repair)
+    return sum(sign * (float(own["agreement"]) - float(none["agreement"])) > 0 for own, none in pairs)
+
+
 def agreement(names: Sequence[str], repair: str) -> Found:
     """Return in how many cells the repaired model agrees better with the whole one than without a repair."""
-    better = total = 0
-    for name in names:
-        found = raw(name)
-        sign = 1.0 if found["agreement"] == "cosine" else -1.0
-        places = ("order", "remove", "draw", "stacks")
-        bare = {str([t[key] for key in places]): t for t in found["removals"] if t["repair"] == "none"}
-        for trial in found["removals"]:
-            if trial["repair"] == repair:
-                own = bare[str([trial[key] for key in places])]
-                better += sign * (float(trial["agreement"]) - float(own["agreement"])) > 0
-                total += 1
+    sweeps = [raw(name) for name in names]
+    better = sum(agrees_better(found, repair) for found in sweeps)
+    total = sum(len(repaired_and_bare(found, repair)) for found in sweeps)
     return Found(f"better in {better} of {total} cells", "held" if better == total else "did not hold")
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -118,14 +119,7 @@ def induction_model(setting: Setting, seed: int) -> tuple[Model, frozenset[HeadI
     }
     params: Any = {"embeddings": embeddings, "decoder": {f"layers_0_{LAYERS - 1}": layers}, "output": {}}
     heads = frozenset(HeadId("decoder", *place) for place in (before, after))
-    return Model(config, jnp_tree(params)), heads
-
-
-def jnp_tree(tree: Any) -> Any:
-    """Return a tree of float32 arrays."""
-    if isinstance(tree, dict):
-        return {name: jnp_tree(value) for name, value in tree.items()}
-    return jnp.asarray(tree, jnp.float32)
+    return Model(config, jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), params)), heads
 
 
 def repetitions(count: int, seed: int) -> dict[str, np.ndarray]:

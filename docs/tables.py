@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from docs import claims, ground_truth
-from docs.claims import saved_share
+from docs.claims import RAW, removal_of, saved_share
 
 PAGES = tuple(Path(__file__).parent / name for name in ("heads.md", "conversions.md", "../RESULTS.md"))
-RAW = Path(__file__).parent / "measurements"
 REPAIRS = {"none": "none", "rescale": "scalar", "reconstruct": "W_O", "feed_forward": "W_O and feed-forward"}
 """Repairs by their names in the results and in the tables."""
 
@@ -46,7 +45,7 @@ def keep(name: str, files: Sequence[str]) -> Path:
 def _identity(trial: Trial) -> tuple[Any, ...]:
     if "to" in trial:
         return trial["to"], trial["variant"]
-    return *_cell_of(trial), trial["repair"]
+    return *removal_of(trial), trial["repair"]
 
 
 def conversions_table(found: Mapping[str, Any]) -> str:
@@ -107,7 +106,7 @@ def removals_table(found: Mapping[str, Any]) -> str:
         lines.append(f"| {f'{stack} | ' if stacked else ''}{order} | {REPAIRS[repair]} | " + " | ".join(cells) + " |")
     whole = found["baseline"][headline]
     intro = f"{headline.capitalize()} on {found['examples']:,} examples; whole model {whole:.4f}."
-    return "\n".join([intro, "", *lines, "", *_together(found, trials)])
+    return "\n".join([intro, "", *lines, "", *_together(found)])
 
 
 def _cell(values: Sequence[float]) -> str:
@@ -118,32 +117,26 @@ def _cell(values: Sequence[float]) -> str:
     return f"{mean:.4f}" if len(values) == 1 else f"{mean:.4f} ± {half:.4f}"
 
 
-def _together(found: Mapping[str, Any], trials: Sequence[Trial]) -> list[str]:
+def _together(found: Mapping[str, Any]) -> list[str]:
     """Return sentences that count over all cells: agreement and paired tests of each repair."""
-    closer: Callable[[float, float], bool] = float.__gt__ if found["agreement"] == "cosine" else float.__lt__
     better = 1.0 if found["headline"] not in ("loss", "perplexity") else -1.0
-    bare = {_cell_of(trial): trial for trial in trials if trial["repair"] == "none"}
     lines = []
     for repair, words in REPAIRS.items():
-        pairs = [(bare[_cell_of(t)], t) for t in trials if t["repair"] == repair != "none" and _cell_of(t) in bare]
+        pairs = [] if repair == "none" else claims.repaired_and_bare(found, repair)
         if not pairs:
             continue
-        agreeing = sum(closer(float(t["agreement"]), float(none["agreement"])) for none, t in pairs)
-        signs = [better * t["against_none"]["difference"] * (t["against_none"]["p_value"] < 0.05) for _, t in pairs]
+        agreeing = claims.agrees_better(found, repair)
+        signs = [better * t["against_none"]["difference"] * (t["against_none"]["p_value"] < 0.05) for t, _ in pairs]
         gains, losses = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
-        seconds = sorted(t["repair_seconds"] for _, t in pairs)[len(pairs) // 2]
+        seconds = sorted(t["repair_seconds"] for t, _ in pairs)[len(pairs) // 2]
         lines.append(
             f"* {words}: agrees better with the whole model than no repair in {agreeing} of {len(pairs)} cells; "
             f"{found['headline']} better in {gains} and worse in {losses} by {found['test']} (p < 0.05); "
             f"{seconds:.0f} s of processor time (median)."
         )
-    orders = _medians((t["order"], t["order_seconds"]) for t in trials)
+    orders = _medians((t["order"], t["order_seconds"]) for t in found["removals"])
     lines.append("* Orders take " + ", ".join(f"{name} {value:.0f} s" for name, value in orders.items()) + " (median).")
     return lines
-
-
-def _cell_of(trial: Trial) -> tuple[Any, ...]:
-    return trial["order"], trial["remove"], trial["draw"], tuple(trial["stacks"])
 
 
 def _medians(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
