@@ -167,10 +167,10 @@ class BucketPath(gpath.PosixGPath):
         return self.write_bytes(data.encode(encoding or "utf-8"))
 
     def write_if(self, data: bytes, generation: int) -> int | None:
-        """Write an object whole if its content has this generation, or, for 0, if there is none.
+        """Write an object whole, unless its generation is another one than expected; 0 expects no object.
 
         Returns:
-            the new generation; None where it was another one, and nothing is written.
+            the new generation; None if nothing was written.
         """
         bucket, _, name = self._key.partition("/")
         head = f"--==0==\nContent-Type: application/json; charset=UTF-8\n\n{json.dumps({'name': name})}\n"
