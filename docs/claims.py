@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 RAW = Path(__file__).parent / "measurements"
 
@@ -115,6 +116,26 @@ def agreement(names: Sequence[str], repair: str) -> Found:
     return Found(f"better in {better} of {total} cells", "held" if better == total else "did not hold")
 
 
+def removal(name: str, remove: str, most: float) -> Found:
+    """Return the perplexity over the whole model's without a share of the heads, all maps solved anew."""
+    found = raw(name)
+    trials = cells(found, "reconstruction", remove, "feed_forward")
+    ratio = float(np.mean([trial["metrics"]["perplexity"] for trial in trials])) / found["baseline"]["perplexity"]
+    return Found(f"{ratio:.3f} times the whole model's perplexity", "held" if ratio <= most else "did not hold")
+
+
+def removal_against_others(name: str) -> Found:
+    """Return at how many shares order `reconstruction` with all maps solved anew has the lowest perplexity."""
+    found = raw(name)
+    lowest: dict[str, tuple[float, bool]] = {}
+    for trial in found["removals"]:
+        ours = (trial["order"], trial["repair"]) == ("reconstruction", "feed_forward")
+        rival = (float(trial["metrics"]["perplexity"]), ours)
+        lowest[trial["remove"]] = min(lowest.get(trial["remove"], rival), rival)
+    won = sum(ours for _, ours in lowest.values())
+    return Found(f"best at {won} of {len(lowest)} shares", "held" if won == len(lowest) else "did not hold")
+
+
 def cache(name: str, saved: float, most: float) -> Found:
     """Return the perplexity of a calibrated latent over the original's, at a share of the cache saved."""
     (ratio,) = _ratios(name, saved, ours=True)
@@ -141,6 +162,14 @@ def _ratios(name: str, saved: float, *, ours: bool) -> list[float]:
     ]
 
 
+def conversion(name: str, to: str, variant: str, most: float) -> Found:
+    """Return the points of accuracy lost by a conversion of an encoder, and whether they are at most `most`."""
+    trial = next(trial for trial in raw(name)["trials"] if (trial["to"], trial["variant"]) == (to, variant))
+    test = trial["against_original"]
+    verdict = "held" if -test["difference"] <= most else "did not hold"
+    return Found(f"{0.0 - 100 * test['difference']:.2f} points lost (p = {test['p_value']:.2g})", verdict)
+
+
 def ranks_needed_heads(order: str) -> Found:
     """Return the AUROC of an order on models whose necessary heads are known."""
     rows = [row for row in raw("ground_truth_heads")["rows"] if row["order"] == order]
@@ -161,10 +190,80 @@ def seeds(name: str, one: str, other: str, *, lower: bool = False) -> Found:
     return Found(number, "held" if apart else "did not hold")
 
 
+class Runs(NamedTuple):
+    """Runs of a grid.
+
+    Attributes:
+        grid: Name of its raw results.
+        settings: Settings that the runs have among theirs.
+    """
+
+    grid: str
+    settings: Mapping[str, str]
+
+    def values(self) -> dict[int, float]:
+        """Return the metric by seed, of the runs that did not diverge."""
+        found = raw(f"grid_{self.grid}")
+        runs = [run for run in found["results"] if self.settings.items() <= run["settings"].items()]
+        return {run["seed"]: float(run["metrics"][found["metric"]]) for run in runs if run["diverged"] is None}
+
+
+def lower(one: Runs, other: Runs) -> Found:
+    """Return the mean losses of two kinds of runs; the claim is that the first is lower, by a paired t-test.
+
+    Runs of one seed read the same batches, which is what pairs them.
+    """
+    first, second = _paired(one, other)
+    p = float(stats.ttest_rel(first, second).pvalue)
+    verdict = "not decided" if p >= 0.05 else "held" if np.mean(first) < np.mean(second) else "did not hold"
+    return Found(f"{_against(first, second)}, p = {p:.2g}", verdict)
+
+
+def no_worse(one: Runs, other: Runs, most: float) -> Found:
+    """Return the mean losses of two kinds of runs; the claim is that the first is at most `most` above the second.
+
+    The verdict is that of the paired difference's 95 % confidence interval: wholly below `most`, or wholly above it.
+    """
+    first, second = _paired(one, other)
+    interval = stats.ttest_rel(first, second).confidence_interval()
+    verdict = "held" if interval.high <= most else "did not hold" if interval.low > most else "not decided"
+    return Found(f"{_against(first, second)}, difference {interval.low:+.3f} to {interval.high:+.3f}", verdict)
+
+
+def _paired(one: Runs, other: Runs) -> tuple[list[float], list[float]]:
+    first, second = one.values(), other.values()
+    both = sorted(first.keys() & second.keys())
+    return [first[seed] for seed in both], [second[seed] for seed in both]
+
+
+def _against(first: Sequence[float], second: Sequence[float]) -> str:
+    return f"{np.mean(first):.3f} against {np.mean(second):.3f} nats ({len(first)} seeds)"
+
+
 MINILM = "all-MiniLM-L6-v2, 72 heads"
 SST2 = f"{MINILM}, fine-tuned on SST-2; all 872 sentences"
 STSB = f"{MINILM}, as published, STS-B; all 1,500 pairs"
 HEADS, CONVERSIONS, DEEP = "docs/heads.md", "docs/conversions.md", "docs/deep_training.md"
+HEAD_SIZE = "docs/head_size.md"
+
+BYTES = "language model on WikiText-2's bytes, two layers of width 128"
+DEEP_BYTES = "language model on WikiText-2's bytes, width 32, post-norm"
+
+
+def shape(heads: int, head_dim: int, hidden: int = 512) -> Runs:
+    """Return the runs with this many heads of this size, and a feed-forward layer of this width."""
+    return Runs("head_shapes", {"heads": str(heads), "head_dim": str(head_dim), "hidden": str(hidden)})
+
+
+def shared(head_dim: int, shared_dim: int) -> Runs:
+    """Return the runs whose heads have queries of this size each, or share queries of `shared_dim`."""
+    return Runs("shared_keys", {"head_dim": str(head_dim), "shared_dim": str(shared_dim)})
+
+
+def deep(num_layers: int, variant: str, peak: str) -> Runs:
+    """Return the runs of layers of eight heads, rebuilt as eight times as many of one head, at a peak rate."""
+    return Runs("deep_layers", {"num_layers": str(num_layers), "variant": variant, "peak": peak})
+
 
 CLAIMS = (
     Claim(
@@ -222,12 +321,91 @@ CLAIMS = (
         )
         for shape in ("llama", "qwen3")
     ),
+    *(
+        Claim(
+            "headjax's goal",
+            "50% of a decoder's heads cost at most 1.05 times the perplexity, without training",
+            f"{shape} shape; order `reconstruction`, W_O and feed-forward solved anew; 128 contexts, one draw",
+            partial(removal, f"removals_decoder_{shape}", "50%", 1.05),
+            HEADS,
+        )
+        for shape in ("llama", "qwen3")
+    ),
+    *(
+        Claim(
+            "headjax's goal",
+            "Order `reconstruction` with repair is below every other row at 10, 20, 30 and 50 % of the heads",
+            f"{shape} shape; against `importance` and against no repair",
+            partial(removal_against_others, f"removals_decoder_{shape}"),
+            HEADS,
+        )
+        for shape in ("llama", "qwen3")
+    ),
     Claim(
         "Michel et al. 2019",
         "Importance, a gradient, finds the heads that a model needs",
         "induction circuits by hand, 2 needed heads of 32; AUROC above 0.9 on every model",
         partial(ranks_needed_heads, "importance"),
         HEADS,
+    ),
+    *(
+        Claim(
+            "Cordonnier et al. 2020",
+            f"Queries and keys of a trained model shrink to {share} of their size without retraining",
+            f"{SST2}; collaborative, {size} of 384 dimensions, {variant}; at most 1 point",
+            partial(conversion, "sharing_sst2", f"collaborative:shared_dim={size}", variant, 0.01),
+            CONVERSIONS,
+        )
+        for share, size, variant in (
+            ("half", 192, "calibrated"),
+            ("a third", 128, "plain"),
+            ("a third", 128, "calibrated"),
+        )
+    ),
+    Claim(
+        "Bhojanapalli et al. 2020",
+        "Heads of size width / heads become too small as their number grows",
+        f"{BYTES}, texts of 128: 4 heads of 32 against 32 of 4",
+        partial(lower, shape(4, 32), shape(32, 4)),
+        HEAD_SIZE,
+    ),
+    Claim(
+        "Bhojanapalli et al. 2020",
+        "Heads of a fixed size get better with their number",
+        f"{BYTES}: 16 heads of 32 against 4 of 32",
+        partial(lower, shape(16, 32), shape(4, 32)),
+        HEAD_SIZE,
+    ),
+    Claim(
+        "Bhojanapalli et al. 2020",
+        "At equal parameters a fixed head size is better than width / heads",
+        f"{BYTES}: 16 heads of 32 against 16 of 8 with a wider feed-forward layer",
+        partial(lower, shape(16, 32), shape(16, 8, 1280)),
+        HEAD_SIZE,
+    ),
+    Claim(
+        "Cordonnier et al. 2020",
+        "Shared keys need a quarter of the size of concatenated ones, trained from scratch",
+        f"{BYTES}: shared queries and keys of 32 against four heads of 32 each; at most 0.02 nats worse",
+        partial(no_worse, shared(32, 32), shape(4, 32), 0.02),
+        HEAD_SIZE,
+    ),
+    Claim(
+        "Cordonnier et al. 2020",
+        "At equal key size, shared keys are better than concatenated ones",
+        f"{BYTES}, trained from scratch: shared queries and keys of 32 against four heads of 8",
+        partial(lower, shared(32, 32), shared(8, 0)),
+        HEAD_SIZE,
+    ),
+    *(
+        Claim(
+            "Liu et al. 2021",
+            "Post-norm models too deep to train learn with Admin",
+            f"{DEEP_BYTES}, {8 * layers} layers of one head, peak rate {peak}, with Admin against without",
+            partial(lower, deep(layers, "deep_admin", peak), deep(layers, "deep", peak)),
+            DEEP,
+        )
+        for layers, peak in ((6, "2e-3"), (12, "5e-4"))
     ),
     Claim(
         "Liu et al. 2021",

@@ -1,10 +1,12 @@
-"""Tables of removals and of conversions, from the raw results of `headjax sweep`.
+"""Tables from the raw results of `headjax sweep` (removals, conversions), `headjax grid` and `headjax bench scaling`.
 
     python -m docs.tables                            # writes the tables into the pages
-    python -m docs.tables NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json
-                                                     # or conversions_NAME.json
+    python -m docs.tables NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json,
+                                                     # conversions_NAME.json (of caches: decoders), sharing_NAME.json
+                                                     # (of encoders), grid_NAME.json or scaling_NAME.json
 
 A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
+Cost curves are also drawn, as docs/scaling_NAME.png.
 A test compares the pages with the raw results.
 """
 
@@ -19,8 +21,12 @@ from typing import Any
 
 from docs import claims, ground_truth
 from docs.claims import RAW, removal_of, saved_share
+from headjax.training.grid import CellResult, summarize
 
-PAGES = tuple(Path(__file__).parent / name for name in ("heads.md", "conversions.md", "../RESULTS.md"))
+PAGES = tuple(
+    Path(__file__).parent / name
+    for name in ("heads.md", "conversions.md", "head_size.md", "deep_training.md", "benchmarks.md", "../RESULTS.md")
+)
 REPAIRS = {"none": "none", "rescale": "scalar", "reconstruct": "W_O", "feed_forward": "W_O and feed-forward"}
 """Repairs by their names in the results and in the tables."""
 
@@ -31,14 +37,39 @@ Trial = Mapping[str, Any]
 
 
 def keep(name: str, files: Sequence[str]) -> Path:
-    """Write the trials of one or more sweeps of one model and task as one file of raw results."""
+    """Write the trials of one or more sweeps of one model and task, or of one or more grids, as one raw file."""
     sweeps = [json.loads(Path(file).read_text()) for file in files]
-    kind, entry = ("removals", "removals") if "removals" in sweeps[0] else ("conversions", "trials")
+    if "summaries" in sweeps[0]:
+        return _keep_grids(name, sweeps)
+    if "curves" in sweeps[0].get("ours", ()):
+        return _keep_curves(name, sweeps[0])
+    entry = "removals" if "removals" in sweeps[0] else "trials"
+    kind = "removals" if entry == "removals" else "conversions" if sweeps[0]["headline"] == "perplexity" else "sharing"
     trials = {_identity(trial): trial for found in sweeps for trial in found[entry]}
     rows = ",\n".join(json.dumps(_rounded(trial)) for trial in trials.values())
     head = json.dumps({key: _rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0]}, indent=1).removesuffix("\n}")
     file = RAW / f"{kind}_{name}.json"
     file.write_text(f'{head},\n "{entry}": [\n{rows}\n]\n}}\n')
+    return file
+
+
+def _keep_grids(name: str, grids: Sequence[Mapping[str, Any]]) -> Path:
+    rows = ",\n".join(json.dumps(_rounded(each)) for found in grids for each in found["results"])
+    file = RAW / f"grid_{name}.json"
+    file.write_text(f'{{\n "metric": "{grids[0]["metric"]}",\n "results": [\n{rows}\n]\n}}\n')
+    return file
+
+
+def _keep_curves(name: str, found: Mapping[str, Any]) -> Path:
+    from headjax.bench import scaling
+
+    file, kept = RAW / f"scaling_{name}.json", _rounded({"machine": found["machine"], "ours": found["ours"]})
+    curves = kept["ours"].pop("curves")
+    head = json.dumps(kept, indent=1).removesuffix("\n }\n}")
+    lines = ",\n".join(f"{json.dumps(operation)}: {json.dumps(each)}" for operation, each in curves.items())
+    file.write_text(f'{head},\n  "curves": {{\n{lines}\n  }}\n }}\n}}\n')
+    kept["ours"]["curves"] = curves
+    (RAW.parent / f"scaling_{name}.png").write_bytes(scaling.plot(kept["ours"]).png(dpi=100))
     return file
 
 
@@ -84,6 +115,64 @@ def _formulation(to: str) -> str:
     kind, _, fields = to.partition(":")
     left = [field for field in fields.split(",") if not re.fullmatch(r"(rank|shared_dim|kv_heads|head_dim)=\d+", field)]
     return ":".join([kind, *([",".join(left)] if left else [])])
+
+
+def sharing_table(found: Mapping[str, Any]) -> str:
+    """Return the table of a sweep of an encoder's conversions, one row for each."""
+    headline = found["headline"]
+    original, *trials = found["trials"]
+    lines = [
+        f"| conversion | | parameters | error of logits | cosine | {headline} | difference | p |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+        f"| original | | {original['parameters']:,} | 0 | 1 | {original['metrics'][headline]:.4f} | | |",
+    ]
+    for trial in trials:
+        test = trial["against_original"]
+        lines.append(
+            f"| `{trial['to']}` | {trial['variant']} | {trial['parameters']:,} | {trial['logit_error']:.3f} | "
+            f"{trial['cosine']:.3f} | {trial['metrics'][headline]:.4f} | {test['difference']:+.4f} | "
+            f"{test['p_value']:.2g} |"
+        )
+    intro = (
+        f"{headline.capitalize()} on {found['examples']:,} examples; differences from the original by {found['test']}. "
+        "The error of logits is a root mean square over the layers, the cosine that of outputs with the original's."
+    )
+    return "\n".join([intro, "", *lines])
+
+
+def grid_table(found: Mapping[str, Any]) -> str:
+    """Return the table of a grid of training runs: means over seeds with their intervals."""
+    metric = found["metric"]
+    summaries = summarize([CellResult(**result) for result in found["results"]], metric)
+    names = list(dict.fromkeys(name for summary in summaries for name in summary.settings))
+    lines = [
+        f"| {' | '.join(names)} | parameters | runs | {metric} | 95 % interval | seconds |",
+        "|---" * (len(names) + 5) + "|",
+    ]
+    for each in summaries:
+        runs = f"{each.runs}" + (f", {each.diverged} diverged" if each.diverged else "")
+        mean = "" if each.mean is None else f"{each.mean:.4f}"
+        interval = "" if each.low is None else f"{each.low:.4f} to {each.high:.4f}"
+        cells = [each.settings.get(name, "") for name in names]
+        lines.append(
+            f"| {' | '.join(cells)} | {each.parameters:,} | {runs} | {mean} | {interval} | {each.seconds:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def scaling_table(found: Mapping[str, Any]) -> str:
+    """Return the table of slopes, and the machine that they were measured on."""
+    from headjax.bench import scaling
+
+    made = scaling.table(found["ours"])
+    heading = f"| {' | '.join(column.title for column in made.columns)} |"
+    rows = [f"| {' | '.join(cell.text for cell in row)} |" for row in made.cells()]
+    machine = found["machine"]
+    loads = f"load {machine['load_before']:.1f} before and {machine['load_after']:.1f} after"
+    where = f"{machine['processor_model']} ({' '.join(machine['instruction_sets'])}), {machine['usable_cores']} cores"
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    notes = [f"* {note}" for note in (f"{where}, {loads}; {versions}.", *made.notes)]
+    return "\n".join([heading, "|---" * len(made.columns) + "|", *rows, "", *notes])
 
 
 def removals_table(found: Mapping[str, Any]) -> str:
@@ -152,12 +241,17 @@ def _rounded(value: Any) -> Any:
         return float(f"{value:.6g}")
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
     return value
 
 
 TABLES: Mapping[str, Callable[[Any], str]] = {
     "removals": removals_table,
     "conversions": conversions_table,
+    "sharing": sharing_table,
+    "grid": grid_table,
+    "scaling": scaling_table,
     "ground_truth": ground_truth.table,
     "claims": lambda _: claims.table(),  # of all raw results
 }

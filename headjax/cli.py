@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -13,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.core.failures import in_one_line
+from headjax.core.failures import in_one_line, told_once
 from headjax.core.files import write_file
-from headjax.core.paths import check_writable
+from headjax.core.paths import check_file
 from headjax.version import __version__
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ COMMANDS = {
     "convert": "another formulation from the same weights",
     "sharing": "how much heads could share: captured variance, budgets, context and content",
     "sweep": "convert to many sizes, or remove heads in many ways, and evaluate each",
+    "grid": "train a config over a grid of settings and seeds, and collect the runs",
     "report": "everything about a model's heads on one HTML page",
     "import": "a model from a Hugging Face directory",
     "export": "a Hugging Face directory from a model",
@@ -64,11 +66,20 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
+    with told_once():
+        code = _attempt(list(sys.argv[1:] if arguments is None else arguments))
+        if code == FAILED:
+            gc.collect()
+        return code
+
+
+def _attempt(words: list[str]) -> int:
+    """Run a command, and print its failure in one line; return the exit code."""
     try:
         with _short_warnings():
-            return _run(list(sys.argv[1:] if arguments is None else arguments))
+            return _run(words)
     except HeadjaxError as error:
-        print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{error}", file=sys.stderr)
+        print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{_one_line(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("headjax: interrupted", file=sys.stderr)
@@ -80,8 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = in_one_line(error)
         if line is None:
             raise
-        print(f"headjax: error: {line}", file=sys.stderr)
+        print(f"headjax: error: {_one_line(line)}", file=sys.stderr)
         return FAILED
+
+
+def _one_line(message: object) -> str:
+    """Return a message on one line: line ends and other control characters, in names of files or text, are spelled."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in str(message))
 
 
 def _run(words: list[str]) -> int:
@@ -90,6 +106,8 @@ def _run(words: list[str]) -> int:
     from headjax.commands.options import parse_options
 
     name = words[0]
+    if name == "sweep" and any(word.partition("=")[0] == "--config" for word in words):
+        name = "grid"  # a sweep over training runs has options of its own
     overrides = tuple(word for word in words if word.startswith("--config."))
     command = importlib.import_module(f"headjax.commands.{name}")
     given = {"overrides": overrides} if "overrides" in command.Options.__dataclass_fields__ else {}
@@ -109,8 +127,11 @@ def _run(words: list[str]) -> int:
             """Leave the exit code to `main`; rich would exit with 1."""
             raise BrokenPipeError
 
-    if options.json is not None:
-        check_writable(options.json)
+    if options.json not in (None, "-"):
+        check_file(options.json)
+        twins = [name for name in ("out", "workdir") if getattr(options, name, None) == options.json]
+        if twins:
+            raise HeadjaxError(f"--json: {options.json} is the {twins[0]} of the command, too")
     with _clean_stdout(options.json == "-") as stdout:
         # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
         shown = Shown(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
@@ -143,7 +164,7 @@ def _short_warnings() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
         if category is UserWarning:
-            print(f"headjax: warning: {message}", file=sys.stderr)
+            print(f"headjax: warning: {_one_line(message)}", file=sys.stderr)
         else:
             before(message, category, *rest, **named)
 

@@ -1,4 +1,4 @@
-"""A run whose every path is in a bucket: prepared, trained by two processes, killed, continued, pruned, evaluated."""
+"""Runs and commands whose every path is in a bucket: prepared, trained, killed, continued, pruned, evaluated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 
 from headjax.cli import main
 from headjax.core.paths import path_of
+from headjax.models.encoder import Bert
 from headjax.models.model import load
+from headjax.models.sublayers import Dense
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests import tiny
+from tests.data.vocabulary import WORDS, write_vocabulary
 from tests.mesh.test_distributed import start, wait_until
 
 STEPS, EVERY = 60, 10
@@ -23,7 +28,7 @@ def get_config(arg=""):
     return ConfigDict({{
         "model": {{"kind": "language_model", "vocab_size": 280, "max_length": 16, "width": 16, "num_layers": 1,
                   "attention": attention, "feed_forward": {{"kind": "dense", "hidden": 16}}}},
-        "data": {{"kind": "task", "path": "DATA"}},
+        "data": {{"kind": "task", "path": "DATA", "ranges": 2}},
         "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 2,
         "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
     }})
@@ -58,13 +63,15 @@ def trained(workdir, data, folder, name, kill=False):
 
 
 def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_path):
+    """Two hosts prepare the data in the bucket, and each process trains on its own shards."""
     home = path_of(bucket)
     for name, count in (("train", 200), ("valid", 20)):
         text = "\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(count))
         (tmp_path / f"{name}.txt").write_text(text)
         (home / "text" / f"{name}.txt").write_text(text)
-    prepared = ["--vocab-size", "280", "--length", "16"]
-    assert main(["prepare", "lm1b", f"{home}/data", "--source", f"{home}/text", *prepared]) == 0
+    prepared = ["--vocab-size", "280", "--length", "16", "--shard-mb", "0.001"]
+    for host in ("1/2", "0/2"):
+        assert main(["prepare", "lm1b", f"{home}/data", "--source", f"{home}/text", *prepared, "--host", host]) == 0
     assert (
         main(["prepare", "lm1b", str(tmp_path / "data"), "--source", *map(str, tmp_path.glob("*.txt")), *prepared]) == 0
     )
@@ -81,3 +88,46 @@ def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_pa
     assert load(f"{home}/pruned").config.attentions()["decoder"][0].num_heads == 1
     assert json.loads((home / "scores.json").read_text())
     assert np.isfinite(json.loads((home / "metrics.json").read_text())["metrics"]["loss"])
+
+
+def test_commands_on_a_bucket(bucket, tmp_path):
+    """Fine-tuning and what comes after it; nothing but what was asked for stays in the bucket."""
+    home = path_of(bucket)
+    recipe = Bert(
+        attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=len(WORDS), max_length=32, width=16,
+        num_layers=1, dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    encoder = tiny.model(recipe.build()).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(tmp_path)))
+    encoder.save(home / "encoder")
+    films = [f"{word} film , it was {word}" for word in ("good", "bad", "dull", "fun") for _ in range(12)]
+    lines = [f"{film}\t{'good' if film[0] in 'gf' else 'bad'}" for film in films]
+    (home / "films.tsv").write_text("\n".join(["sentence\tlabel", *lines]))
+
+    def run(*words):
+        assert main([*words, "--json", f"{home}/result.json"]) == 0
+        return json.loads((home / "result.json").read_text())
+
+    table = f"{home}/films.tsv"
+    trained = run("finetune", f"{home}/encoder", f"{home}/tuned", "--train", table, "--steps", "4", "--batch-size", "8")
+    assert trained["model"] == f"{home}/tuned"
+    assert not [path for path in home.iterdir() if path.name.startswith(".")]
+    tuned = ["--task", table, "--batch-size", "8"]
+    assert run("predict", f"{home}/tuned", *tuned, "--out", f"{home}/found.jsonl")["examples"] == 48
+    assert len((home / "found.jsonl").read_text().splitlines()) == 48
+    run("convert", f"{home}/tuned", f"{home}/shared", "--to", "collaborative:shared_dim=8", *tuned)
+    assert load(f"{home}/shared").num_parameters < load(f"{home}/tuned").num_parameters
+    sweep = (
+        "sweep",
+        f"{home}/tuned",
+        f"{home}/sweep",
+        "--to",
+        "collaborative:shared_dim=8",
+        "--calibrate",
+        "2",
+        *tuned,
+    )
+    first = run(*sweep)
+    assert (home / "sweep" / "sweep.png").stat().st_size > 1000
+    assert run(*sweep)["trials"] == first["trials"]
+    run("report", f"{home}/tuned", *tuned, "--orders", "random", "--seeds", "1", "--out", f"{home}/heads.html")
+    assert "<html" in (home / "heads.html").read_text()

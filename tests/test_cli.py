@@ -81,6 +81,7 @@ def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, capsys):
     assert error_of(capsys, *inspect, "--config.model.widht=3").endswith("did you mean 'width'?")
     assert error_of(capsys, *inspect, "--config.model.width=0").startswith("config.model.width: ")
     assert error_of(capsys, "inspect", str(tmp_path)).endswith("not a model directory (it has no config.json)")
+    assert error_of(capsys, "inspect", "a\nb\x1b[0m\u2028").startswith(r"a\nb\x1b[0m\u2028: not a model directory")
     assert error_of(capsys, "inspect").startswith("inspect: give a model directory or --config")
     assert "invalid choice: 'inspekt'" in error_of(capsys, "inspekt")
     plan = ("plan", "--config", config, "--topology", "v5e-8")
@@ -92,6 +93,7 @@ def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, capsys):
     assert "binary.txt: " in error_of(capsys, *train, f"--config.data.path={tmp_path / 'binary.txt'}")
     assert error_of(capsys, *train, "--config.mesh.data=3").startswith("config.mesh: data=3, fsdp=1, model=1 does not")
     assert error_of(capsys, *train, "--config.batch_size=9").startswith("config.batch_size: 9 does not divide over 8")
+    assert error_of(capsys, *train, "--config.steps=2147483648") == "config.steps: must be below 2**31, got 2147483648"
 
 
 def test_what_cannot_fit_is_refused_before_it_is_built(config, text, tmp_path, capsys, monkeypatch):

@@ -7,6 +7,7 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,13 +36,17 @@ norms. The logits' softmax over 257 tokens and the mean over three texts of 16 t
 """
 
 
+EXTRACT: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python 3.11 before its fourth release has no filters, 3.12 and 3.13 warn without one."""
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """The folder of each version's files."""
     folders = {version: tmp_path_factory.mktemp(version) for version in VERSIONS}
     for version, folder in folders.items():
         with tarfile.open(FIXTURES / version / "files.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(folder, **EXTRACT)
     return folders
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Call
+from headjax.attention.attend import Call, apply_gates
 from headjax.attention.formulation import Attention, KeyValues, Wrapping
+from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.attention.rotary import positions_or_count
@@ -35,8 +36,10 @@ class Compressed(Wrapping):
     so keys are rebuilt first, then normalised, then turned. With rank = kv_heads * (head_dim + value_dim) any grouped
     layer can be written so exactly, rotary embeddings and normalised keys included.
 
-    A decoding cache holds c and the positions. The price is that each step rebuilds the keys and values of all tokens;
-    `Latent` attends to c itself where keys do not turn.
+    A decoding cache holds c and the positions. The price is that each step rebuilds the keys of all tokens; `Latent`
+    attends to c itself where keys do not turn. Values need no rebuilding where few queries meet many keys, as in
+    decoding, since sum_j p_j v_j = (sum_j p_j c_j) W_V + b_V: heads of multi-head and grouped attention then take the
+    mean of c, and map it by W_V^g. Of both evaluations, equal up to rounding, the one with fewer operations is taken.
 
     Attributes:
         inner: the formulation; num_heads and head_ids are its own.
@@ -60,12 +63,38 @@ class Compressed(Wrapping):
         return {"latent": latent, "position": jnp.broadcast_to(counted, latent.shape[:2]).astype(jnp.int32)}
 
     def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        rebuilt = self.inner.key_values(params["inner"], key_values["latent"], key_values["position"])
-        return self.inner.attend(params["inner"], inputs, rebuilt, call)
+        inner, latent = params["inner"], key_values["latent"]
+        rebuilt = self.inner.key_values(inner, latent, key_values["position"])
+        # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
+        if self._saved(inputs.shape[1], latent.shape[1]) <= 0 or call.dropout.active:
+            return self.inner.attend(inner, inputs, rebuilt, call)
+        read = self.inner.attend(inner, inputs, rebuilt | {"value": latent[:, :, None]}, call._replace(gates=None))
+        groups = jnp.asarray(self.groups)
+        context = jnp.einsum("bqhr,rhv->bqhv", read.context, inner["value"][:, groups])
+        if "value_bias" in inner:
+            context = context + inner["value_bias"][None, None, groups]
+        return apply_gates(read._replace(context=context), call.gates)
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         compressed = 2 * key_length * memory_width * self.rank
-        return compressed + self.inner.flops(width, self.rank, query_length, key_length)
+        rebuilt = self.inner.flops(width, self.rank, query_length, key_length)
+        return compressed + rebuilt - max(0, self._saved(query_length, key_length))
+
+    def rebuilt_size(self, query_length: int, key_length: int) -> int:
+        """Return the number of scalars that are rebuilt from the latent of a token."""
+        every = self.inner.cache_size(self.rank, self.rank)
+        if not isinstance(self.inner, MultiHead | Grouped) or self._saved(query_length, key_length) <= 0:
+            return every
+        return every - len(set(self.groups)) * self.inner.values
+
+    def _saved(self, query_length: int, key_length: int) -> int:
+        """Return the operations that heads save by attending to c, and not to values rebuilt from it."""
+        if not isinstance(self.inner, MultiHead | Grouped):
+            return 0
+        heads, size, pairs = self.num_heads, self.inner.values, query_length * key_length
+        rebuilding = key_length * self.rank * len(set(self.groups)) * size
+        mapping = query_length * heads * self.rank * size
+        return 2 * (rebuilding + pairs * heads * size - mapping - pairs * heads * self.rank)
 
     def keep_heads(
         self, params: Params, heads: Sequence[int], width: int, memory_width: int

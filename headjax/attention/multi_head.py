@@ -205,11 +205,14 @@ class Grouped(HeadSizes, Attention):
         return query
 
     def read(self, stored: jax.Array) -> jax.Array:
-        """Return keys or values `[batch, key, kv_heads, dim]` in the form that kernels take.
+        """Return keys or values `[batch, key, kv_heads or 1, dim]` in the form that kernels take.
 
-        Kernels know only equal groups, so unequal ones are read out: one key and value head per query head.
+        Kernels know only equal groups, so unequal ones are read out: one key and value head per query head. A single
+        head is read by all of them.
         """
-        return stored if self.kv_index is None else jnp.take(stored, jnp.asarray(self.kv_index), axis=2)
+        if self.kv_index is None or stored.shape[2] == 1:
+            return stored
+        return jnp.take(stored, jnp.asarray(self.kv_index), axis=2)
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))

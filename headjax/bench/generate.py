@@ -42,6 +42,7 @@ class Shape(NamedTuple):
         prompt, new: numbers of tokens that are read, and generated.
         batches: numbers of prompts.
         repeats: timed runs of each candidate.
+        contexts: lengths of prompts after which decoding is measured alone, for one prompt.
     """
 
     width: int = 512
@@ -55,6 +56,7 @@ class Shape(NamedTuple):
     new: int = 128
     batches: tuple[int, ...] = (1, 8)
     repeats: int = 7
+    contexts: tuple[int, ...] = (256, 1024, 4096)
 
 
 class Run(NamedTuple):
@@ -86,6 +88,8 @@ class Measurement(NamedTuple):
 
 PEER = "transformers"
 WHOLE = "whole"
+AFTER, AGAIN = 32, 3
+"""Tokens that are decoded after each context, and runs."""
 
 
 def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
@@ -99,9 +103,11 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
     sides: dict[str, Callable[[np.ndarray], Run]] = {PEER: _peer(models[WHOLE], shape, compute)}
     sides |= {name: _ours(model, shape, compute) for name, model in models.items()}
     found: dict[int, dict[str, Measurement]] = {}
-    with progress("generating", len(shape.batches) * shape.repeats, "turn") as bar:
+    turns = len(shape.batches) * shape.repeats
+    with progress("generating", turns + len(shape.contexts) * AGAIN, "turn") as bar:
         for number, batch in enumerate(shape.batches):
             found[batch] = _in_turns(sides, batch, shape, bar, number * shape.repeats)
+        contexts = _by_context(models, shape, compute, bar, turns)
     costs = {name: Cost.of(model.config, shape, compute) for name, model in models.items()}
     ours: dict[str, dict[str, Any]] = {
         name: {str(size): _rates(found[size][name], size, shape) for size in found} for name in models
@@ -110,10 +116,11 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
         for size, timings in found.items():
             ours[name][str(size)] |= _against(timings, costs, name, size, shape)
         ours[name] |= {"parameters": count(models[name].config.tensors()), "cache_bytes_per_token": cost.cache}
+        ours[name]["contexts"] = {str(context): rows[name] for context, rows in contexts.items()}
     peer = {str(size): _rates(found[size][PEER], size, shape) for size in found}
     ratio = max(timings[WHOLE].decode.median / timings[PEER].decode.median for timings in found.values())
     tables = tuple(_table(size, timings, ours, shape, compute) for size, timings in found.items())
-    return BenchResult(ours, peer, ratio, tables, ("torch", "transformers"))
+    return BenchResult(ours, peer, ratio, (*tables, _context_table(contexts)), ("torch", "transformers"))
 
 
 def llama(shape: Shape) -> Model:
@@ -121,7 +128,7 @@ def llama(shape: Shape) -> Model:
     attention = Grouped(num_heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, rotary=RotaryHalves())
     config = LanguageModel(
         vocab_size=shape.vocabulary,
-        max_length=shape.prompt + shape.new,
+        max_length=max(shape.prompt + shape.new, *(context + AFTER for context in shape.contexts)),
         width=shape.width,
         num_layers=shape.layers,
         attention=attention,
@@ -133,7 +140,10 @@ def llama(shape: Shape) -> Model:
 
 
 def variants(model: Model, shape: Shape) -> dict[str, Model]:
-    """Return the whole model, the one with half of its groups removed, and with half of its cache by conversion."""
+    """Return the whole model, the one with half of its groups removed, and conversions that cache less.
+
+    Components that key heads share replace half of the keys; values stay.
+    """
     half = range(shape.heads // 2, shape.heads)
     removed = [HeadId("decoder", layer, head) for layer in range(shape.layers) for head in half]
     rank = shape.kv_heads * shape.head_dim  # of twice as many numbers, those of keys and values
@@ -142,6 +152,7 @@ def variants(model: Model, shape: Shape) -> dict[str, Model]:
         "pruned by half": prune(model, removed),
         "grouped, half the cache": convert(model, f"grouped:kv_heads={shape.kv_heads // 2}").model,
         "latent, half the cache": convert(model, f"latent:rank={rank}").model,
+        "shared keys, three quarters": convert(model, f"collaborative:shared_dim={rank // 2}").model,
     }
 
 
@@ -208,7 +219,7 @@ def _in_turns(
         for name, once in sides.items():
             runs[name].append(once(prompts))
         bar(done + turn + 1, {})
-    same = float((last[WHOLE].tokens == last[PEER].tokens).mean())
+    same = float((last[WHOLE].tokens == last[PEER].tokens).mean()) if PEER in last else None
     return {
         name: Measurement(
             Timing.of([one.prefill for one in some]),
@@ -217,6 +228,28 @@ def _in_turns(
         )
         for name, some in runs.items()
     }
+
+
+def _by_context(
+    models: Mapping[str, Model], shape: Shape, compute: Compute, bar: Update, done: int
+) -> dict[int, dict[str, dict[str, Any]]]:
+    """Return the speed of decoding after prompts of each length, and what a step reads and computes, by variant."""
+    found: dict[int, dict[str, dict[str, Any]]] = {}
+    for number, context in enumerate(shape.contexts):
+        after = shape._replace(prompt=context, new=AFTER, repeats=AGAIN)
+        sides = {name: _ours(model, after, compute) for name, model in models.items()}
+        timings = _in_turns(sides, 1, after, bar, done + number * AGAIN)
+        found[context] = {}
+        for name, timing in timings.items():
+            cost = Cost.of(models[name].config, after, compute)
+            found[context][name] = {
+                "decode_tokens_per_second": (AFTER - 1) / timing.decode.median,
+                "decode": timing.decode._asdict(),
+                "bytes_per_step": cost.moved(1, after),
+                "flops_per_step": cost.step,
+                "cache_bytes_per_token": cost.cache,
+            }
+    return found
 
 
 class Cost(NamedTuple):
@@ -247,7 +280,7 @@ class Cost(NamedTuple):
             cache += held
             read += held
             if isinstance(attention, Compressed):
-                read += 2 * size * attention.inner.cache_size(width, attention.rank)
+                read += 2 * size * attention.rebuilt_size(1, room)
                 known = 2 * (room - 1) * width * attention.rank
             else:
                 known = attention.flops(width, width, 0, room - 1)
@@ -339,6 +372,25 @@ def _table(
         f"Speed-ups in decoding. {same:.0%} of the whole model's tokens are the peer's.",
     )
     return Table(columns, rows, notes=notes)
+
+
+def _context_table(contexts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> Table:
+    columns = (
+        Column("Context"),
+        Column("Model"),
+        Column("Cached, bytes a token", numbers.count),
+        Column("Moved, bytes a step", numbers.size),
+        Column("FLOPs a step", numbers.flops),
+        Column("Decode, tokens/s", numbers.significant, "higher"),
+    )
+    keys = ("cache_bytes_per_token", "bytes_per_step", "flops_per_step", "decode_tokens_per_second")
+    rows = [
+        (f"{context:,}", name, *(row[key] for key in keys))
+        for context, by in contexts.items()
+        for name, row in by.items()
+    ]
+    note = f"One prompt of each length, {AFTER} new tokens, {AGAIN} runs in turns, medians."
+    return Table(columns, rows, notes=(note,))
 
 
 def _quartiles(timing: Timing, tokens: int) -> str:

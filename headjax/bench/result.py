@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -19,6 +19,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
+
+if TYPE_CHECKING:
+    from headjax.report.style import Plot
 
 
 class BenchResult(NamedTuple):
@@ -30,6 +33,7 @@ class BenchResult(NamedTuple):
         ratio: ours over the peer's in the headline quantity; below 1 is better.
         tables: the same for people.
         peers: distributions that the peer is made of, whose versions are reported.
+        plot: a picture of the measurements, of benchmarks that draw one.
     """
 
     ours: Mapping[str, Any]
@@ -37,6 +41,7 @@ class BenchResult(NamedTuple):
     ratio: float
     tables: tuple[Table, ...]
     peers: tuple[str, ...] = ()
+    plot: Plot | None = None
 
 
 class Measured(NamedTuple):

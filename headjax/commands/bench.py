@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+from typing import Literal
 
-from headjax.commands.options import CommandOptions, Result, argument
+from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.core.errors import HeadjaxError
+from headjax.core.files import write_file
+from headjax.core.paths import check_file, path_of
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
@@ -15,11 +20,17 @@ BENCHES = {
     "depth": "compile time, memory and step time of 144 single-head layers beside 12 layers of 12 heads",
     "generate": "prefill and decode of a Llama shape, whole, pruned and converted, beside transformers",
     "heads": "scoring, ablating and removing heads of a BERT-base classifier beside PyTorch",
-    "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors",
+    "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors; import, pruning and "
+    "export of a model of 2.5 GB beside a copy of its files",
     "input": "reading shuffled, bucketed and packed examples beside the BERT-base train step that consumes them",
+    "scaling": "time and memory of a train step, scoring, ablation, conversion and generation as length, depth, heads "
+    "and batch grow, beside the growth of their operations",
     "train_step": "a BERT-base train step beside Hugging Face's PyTorch BERT",
 }
 """Benchmarks and what they compare; each is `run` in `headjax.bench.<name>`."""
+
+STUDIES = ("scaling",)
+"""Benchmarks that come in several sizes and draw a plot."""
 
 
 def _known(name: str) -> str:
@@ -33,12 +44,34 @@ class Options(CommandOptions):
     """Options of `headjax bench`."""
 
     name: str = argument("NAME", "; ".join(f"{name}: {text}" for name, text in BENCHES.items()), read=_known)
+    size: Literal["short", "full", "large"] | None = option(
+        None, "amount of work of scaling: full, the default, takes ten minutes of processor time; large is for a GPU"
+    )
+    plot: str = option("", "write the curves of scaling", "FILE.png|FILE.svg")
 
 
 def run(options: Options, progress: Progress) -> Result:
     """Measures both sides in one run, and says on what machine."""
     from headjax.bench.result import measure
 
-    measured = measure(importlib.import_module(f"headjax.bench.{options.name}").run, progress)
+    _check(options)
+    bench = importlib.import_module(f"headjax.bench.{options.name}").run
+    measured = measure(functools.partial(bench, size=options.size) if options.size else bench, progress)
     ratio = numbers.significant(measured.result.ratio)
-    return Result(measured.to_json(), measured.tables, f"ratio: {ratio} (ours over the peer's)")
+    message = f"ratio: {ratio} (ours over the peer's)"
+    if options.plot and measured.result.plot is not None:
+        drawn, place = measured.result.plot, path_of(options.plot)
+        write_file(place, drawn.png() if place.suffix == ".png" else drawn.svg().encode())
+        message += f"; plot: {options.plot}"
+    return Result(measured.to_json(), measured.tables, message)
+
+
+def _check(options: Options) -> None:
+    """Refuse options that the benchmark does not take, before anything is measured."""
+    for name, typed in (("--size", options.size), ("--plot", options.plot)):
+        if typed and options.name not in STUDIES:
+            raise HeadjaxError(f"{name}: is for {', '.join(STUDIES)}, not for {options.name}")
+    if options.plot:
+        if path_of(options.plot).suffix not in (".png", ".svg"):
+            raise HeadjaxError(f"--plot: expected a name that ends in .png or .svg, got {options.plot!r}")
+        check_file(options.plot)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.examples import ReadingOptions
 from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Size
+from headjax.core.fields import Listed
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -25,7 +25,7 @@ class Options(ReadingOptions):
 
     first: str = argument("A", "model directory")
     second: str = argument("B", "another one")
-    repeats: Size = option(7, "timed forward passes of each model, at least 2")
+    repeats: Listed = option(7, "timed forward passes of each model, at least 2")
 
 
 def run(options: Options, progress: Progress) -> Result:

@@ -47,11 +47,13 @@ class Options(ConversionOptions, OverwriteOptions):
 
 def run(options: Options, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
+    from headjax.models.model import save
+
     require_new(options.out, options)
     if options.selected is not None and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
     lessons = fine_tuning_of(options)
-    model, examples = open_model_and_examples_if_any(options)
+    model, examples = open_model_and_examples_if_any(options, lazy=_is_by_layer(options.to))
     task, batches, described = None, None, NOTHING_READ
     if examples is not None:
         task = examples.evaluation
@@ -68,7 +70,7 @@ def run(options: Options, progress: Progress) -> Result:
         converted = fine_tune(converted, model, task, lessons, options, progress)
     metrics = evaluate_pair(model, converted, task, options, progress)
     difference = None if task is None else _difference(model, converted, task, options)
-    converted.save(options.out)
+    save(converted, options.out, progress)
     errors = [error._asdict() for error in conversion.errors]
     costs = _costs(model, converted)
     data = {
@@ -89,6 +91,14 @@ def run(options: Options, progress: Progress) -> Result:
         _cost_table(costs),
     ]
     return Result(data, tables, f"model: {options.out}")
+
+
+def _is_by_layer(to: str) -> bool:
+    """Return whether a conversion changes attention alone, so that all other arrays go from file to file."""
+    from headjax.conversion import Restructuring, Target
+    from headjax.conversion.model import TARGETS
+
+    return issubclass(TARGETS.get(to.partition(":")[0], Restructuring), Target)
 
 
 def _convert(model: Model, options: Options, batches: Sequence[Batch] | None) -> Conversion:

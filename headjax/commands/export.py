@@ -34,13 +34,13 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.models.model import load
 
     require_new(options.out, options)
-    model = load(options.model)
     if options.layout == "onnx":
-        exported = to_onnx(model, options.out, length=options.length)
+        exported = to_onnx(load(options.model), options.out, length=options.length)
     else:
+        model = load(options.model, lazy=True)
         exported = to_huggingface(model, options.out, options.layout, family=options.family, progress=progress)
         if options.check:
-            exported = exported._replace(max_difference=max_difference(model, options.out))
+            exported = exported._replace(max_difference=max_difference(load(options.model), options.out))
     padding = exported.padding
     data = exported._asdict() | {"directory": str(options.out)}
     rows = [

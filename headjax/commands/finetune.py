@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.commands.train import ending
-from headjax.core.directories import replace_directory
-from headjax.core.errors import CheckpointError, HeadjaxError
-from headjax.core.fields import Count, Positive, Size
+from headjax.core.directories import delete_directory, replace_directory, settle
+from headjax.core.errors import CheckpointError, HeadjaxError, require
+from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.task_names import OwnTask
@@ -43,13 +42,13 @@ class Options(OverwriteOptions):
         (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
     )
     epochs: Positive = option(3.0, "times that every training example is read")
-    steps: Size | None = option(None, "train for N steps instead of epochs")
+    steps: Steps | None = option(None, "train for N steps instead of epochs")
     batch_size: Size = option(16, "examples per step")
     learning_rate: Positive = option(5e-5, "peak learning rate, after a tenth of the steps; then a line down to 0", "R")
     length: Size | None = option(
         None, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
     )
-    evaluations: Size = option(5, "points of the learning curve: evaluations at equal distances")
+    evaluations: Listed = option(5, "points of the learning curve: evaluations at equal distances")
     keep: Literal["best", "last"] = option("best", "keep the weights of the best evaluation, or of the last step")
     seed: Count = option(0, "seed of the order of examples and of dropout")
 
@@ -76,6 +75,7 @@ def run(options: Options, progress: Progress) -> Result:
     data = lesson.data.load(model.tokenizer)
     config = run_config(options, lesson, len(data.train))
     workdir = workdir_of(options.out)
+    settle(workdir)
     try:
         result = train(config, workdir, data=data, progress=progress)
     except CheckpointError as error:
@@ -85,7 +85,7 @@ def run(options: Options, progress: Progress) -> Result:
         replace_directory(result.path, path_of(options.out), LAYOUT)
     ended = ending(result)
     if result.finished or result.diverged is not None:
-        shutil.rmtree(workdir)
+        delete_directory(workdir)
     measure = measure_of(data)
     best = None if measure is None else best_point(curve, measure.headline, measure.higher_is_better)
     examples = {"train": len(data.train), "validation": len(data.validation)}
@@ -123,12 +123,17 @@ def run_config(options: Options, lesson: Lesson, examples: int) -> TrainConfig:
         options: of the command.
         lesson: the task on the user's files.
         examples: number of training examples.
+
+    Raises:
+        ConfigError: the epochs have more steps than a run can count.
     """
     from headjax.models.recipe import Directory
     from headjax.training.config import TrainConfig
     from headjax.training.optimizer import AdamW, LinearDecay
 
     steps = options.steps or max(1, round(options.epochs * examples / options.batch_size))
+    many = f"{shown(options.epochs)} times {examples} examples are 2**31 steps of {options.batch_size} or more"
+    require(steps < STEPS_END, "--epochs", many)
     return TrainConfig(
         model=Directory(path=str(path_of(options.model).expanduser().absolute()), task=lesson.output),
         data=lesson.data,

@@ -222,7 +222,7 @@ class _Request(NamedTuple):
 
 
 def _request(model: Model, prompts: list[str], sampler: Sampler, options: Options) -> _Request:
-    from headjax.models.generation import cache_bytes, check_generative, for_decoding
+    from headjax.models.generation import check_generative, check_room, for_decoding
     from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, prompt_length, tokenizer_of
 
     config = check_generative(model.config, 1, None)
@@ -239,7 +239,10 @@ def _request(model: Model, prompts: list[str], sampler: Sampler, options: Option
     if options.beams and end is None:
         raise HeadjaxError("--beams: the tokenizer has no end-of-text token, which beam search needs")
     rows = {name: array[:1] for name, array in batch.items()}
-    held = size * max(1, options.beams) * cache_bytes(config, model.params, rows, room - length)
+    field = "--cache" if options.cache else "--max-new-tokens"
+    held = check_room(field, config, model.params, rows, size, room - length)
+    if options.beams:
+        held = check_room("--beams", config, model.params, rows, size * options.beams, limit)
     return _Request(model, batch, size, limit, end, sampler, options, room, held)
 
 

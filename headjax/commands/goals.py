@@ -12,7 +12,7 @@ from headjax.commands.examples import TASK, Examples
 from headjax.commands.options import option
 from headjax.commands.repair import RepairOptions, calibration_batches
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Amount, Bound, Count, Size, read_amount
+from headjax.core.fields import Amount, Bound, Count, Listed, read_amount
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class GoalOptions(RepairOptions):
     task: str = option("", TASK, "TASK")
     stacks: tuple[str, ...] = option((), "only heads of these: encoder,decoder,cross", "STACKS")
     minimum: Count = option(0, "heads every layer keeps")
-    steps: Size = option(1, "score and remove in N rounds, heads scored anew in each")
+    steps: Listed = option(1, "score and remove in N rounds, heads scored anew in each")
     normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
     whole_groups: bool = option(False, "remove all query heads of a key and value head together")
     uniform: bool = option(

@@ -26,11 +26,12 @@ def run(options: Options, progress: Progress) -> Result:
     """Reads a Hugging Face directory, strictly, and writes it as a model directory."""
     from headjax.core.tensors import flatten
     from headjax.hub import from_huggingface
+    from headjax.models.model import save
     from headjax.models.summary import summarize
 
     require_new(options.out, options)
-    model = from_huggingface(options.directory, dtype=options.dtype, progress=progress)
-    model.save(options.out)
+    model = from_huggingface(options.directory, dtype=options.dtype, lazy=True)
+    save(model, options.out, progress)
     entry = model.history[-1]
     data = {
         "family": entry["family"],

@@ -17,12 +17,13 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from headjax.core.directories import check_own, settle
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
-from headjax.core.paths import check_writable, path_of
+from headjax.core.paths import check_folder, check_writable, path_of
 from headjax.report.tables import Table
 
 Words = Literal["one", "many", "repeated"]
@@ -124,7 +125,10 @@ def require_new(path: str, options: OverwriteOptions) -> None:
     """
     folder = path_of(path)
     settle(folder)
-    check_writable(folder)
+    if isinstance(folder, Path) and not folder.exists():
+        check_folder(folder.resolve())  # a link may lead to a folder that is still to be made
+    else:
+        check_writable(folder)
     if folder.exists() and not options.overwrite and not (folder.is_dir() and not any(folder.iterdir())):
         raise HeadjaxError(f"{path}: exists already; --overwrite replaces it")
     check_own(folder)

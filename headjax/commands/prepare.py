@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.core.fields import Positive, Size
-from headjax.core.paths import check_writable, path_of
+from headjax.core.fields import Bound, Positive, Size
+from headjax.core.paths import check_folder, path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -26,6 +25,21 @@ if TYPE_CHECKING:
 LEARNED_FROM = 1_000_000
 """Rows that a vocabulary is learned from at most, and a thousand times as many characters."""
 
+Processes = Annotated[Size, Bound("must be at most 1,024", lambda value: value <= 1024)]
+"""Number of processes of one machine."""
+
+
+def _host(text: str) -> tuple[int, int]:
+    """Read the number of a host and the number of hosts.
+
+    Raises:
+        ValueError: the text is not I/N with I below N.
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise ValueError(f"expected I/N with I from 0 to N - 1, got {text!r}")
+    return int(index), int(count)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
@@ -33,34 +47,41 @@ class Options(CommandOptions):
 
     task: str = argument("TASK", "name of a task (lm1b, mnli, wmt14_ende, ...), see docs/data.md")
     out: str = argument("OUT", "folder of the shards", also=("--out",))
-    source: tuple[str, ...] = option((), "local files (default: TFDS)", "PATH", words="many")
+    source: tuple[str, ...] = option((), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many")
     tokenizer: str | None = option(None, "a vocab.txt, a folder with a tokenizer, or a MODEL", "PATH")
     vocab_size: Size | None = option(None, "tokens to learn without --tokenizer (default: the task's own number)")
     length: Size | None = option(None, "tokens of an example (default: the task's own number)")
     set: tuple[str, ...] = option(
         (), "another field of the task's form (masking=static)", "FIELD=VALUE", words="repeated"
     )
-    processes: Size = option(1, "number of processes that encode at a time")
+    processes: Processes = option(1, "number of processes that encode at a time")
+    host: tuple[int, int] = option(
+        (0, 1), "one of N hosts that write OUT together, I from 0 to N - 1", "I/N", read=_host, shown="0/1"
+    )
     shard_mb: Positive = option(32.0, "text of a shard in MB")
     seed: int = option(0, "seed of random choices")
 
 
 def run(options: Options, progress: Progress) -> Result:
     """Writes a task as tokenised shards; started again it goes on."""
+    from headjax.data.files import source_of
+    from headjax.data.journal import Host
     from headjax.data.prepare import prepare
     from headjax.data.tasks import find_task
 
     out, spec = path_of(options.out), find_task(options.task)
-    check_writable(out)
+    check_folder(out)
     given = ([f"length={options.length}"] if options.length else []) + [*options.set]
     form = changed(spec.form, given)
     spec = dataclasses.replace(spec, form=form)
-    paths = [path_of(path).expanduser() for path in options.source]
+    paths = [source_of(path) for path in options.source]
     for path in paths:
         if not path.exists() and not path.parent.exists():
             raise DataError(f"{path}: no such file or folder")
     rows = _rows(spec, paths)
-    tokenizer = _tokenizer(spec, rows, options) if form.reads_text else None
+    host = Host(*options.host)
+    begun = (host.home(out.expanduser()), out.expanduser())
+    tokenizer = _tokenizer(spec, rows, options, begun) if form.reads_text else None
     found = prepare(
         spec.name,
         form,
@@ -69,6 +90,7 @@ def run(options: Options, progress: Progress) -> Result:
         out,
         source=", ".join(map(str, paths)) or ", ".join(source.name for source in spec.sources),
         processes=options.processes,
+        host=host,
         shard_bytes=int(options.shard_mb * 2**20),
         seed=options.seed,
         progress=progress,
@@ -84,11 +106,15 @@ def run(options: Options, progress: Progress) -> Result:
         "tokenizer": manifest.tokenizer,
         "vocab_size": 0 if tokenizer is None else tokenizer.vocab_size,
         "path": str(options.out),
+        "waiting": list(found.waiting),
     }
     names = list(dict.fromkeys(name for counts in splits.values() for name in counts))
     lines = [(name.replace("_", " "), *(counts.get(name) for counts in splits.values())) for name in names]
     columns = (Column(spec.name), *(Column(split, _number) for split in splits))
-    return Result(data, [Table(columns, lines)], f"{len(manifest.shards)} shards: {options.out}")
+    message = f"{len(manifest.shards)} shards: {options.out}"
+    if found.waiting:
+        message = f"host {host.index}: {message}; hosts that have not finished: {', '.join(map(str, found.waiting))}"
+    return Result(data, [Table(columns, lines)], message)
 
 
 def changed(form: Form, given: Sequence[str]) -> Form:
@@ -97,6 +123,7 @@ def changed(form: Form, given: Sequence[str]) -> Form:
     Raises:
         ConfigError: a field that it lacks, or a value that it cannot have.
     """
+    from headjax.core.configuration import read_literal
     from headjax.core.serialize import from_data, to_data, unknown_name
     from headjax.data.forms import Form
 
@@ -105,22 +132,13 @@ def changed(form: Form, given: Sequence[str]) -> Form:
         name, equals, text = entry.partition("=")
         if not equals or name not in data or name == "kind":
             raise ConfigError(f"--set: {unknown_name('field', name, set(data) - {'kind'})}")
-        data[name] = _literal(text)
+        data[name] = read_literal(text)
     return from_data(Form, data, "form")  # type: ignore[type-abstract]
 
 
 def _number(value: float | None) -> str:
     """A count to the unit, a ratio to three digits."""
     return f"{value:,}" if isinstance(value, int) else numbers.significant(value)
-
-
-def _literal(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
@@ -139,11 +157,18 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     return tfds_rows(spec)
 
 
-def _tokenizer(spec: TaskSpec, rows: Rows, options: Options) -> Tokenizer:
-    """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text."""
+def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, begun: Sequence[Path]) -> Tokenizer:
+    """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text.
+
+    Args:
+        spec: the task.
+        rows: its rows.
+        options: of the command.
+        begun: folders that may hold a preparation that goes on.
+    """
     import itertools
 
-    from headjax.data.prepared import TOKENIZER, is_prepared
+    from headjax.data.prepared import TOKENIZER, has_tokenizer, is_prepared
     from headjax.tokenizers.learned import train_bpe
     from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -151,9 +176,9 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options) -> Tokenizer:
         return open_tokenizer(options.tokenizer)
     if spec.vocabulary == "given":
         raise HeadjaxError(f"--tokenizer: {spec.name} needs one: a vocab.txt, a folder with a tokenizer, or a MODEL")
-    begun = path_of(options.out).expanduser()
-    if is_prepared(begun) and (begun / TOKENIZER).is_dir():
-        return Tokenizer.load(begun / TOKENIZER)
+    for folder in begun:
+        if is_prepared(folder) and has_tokenizer(folder):
+            return Tokenizer.load(folder / TOKENIZER)
     if "train" not in rows:
         raise HeadjaxError("--tokenizer: there is no training text to learn a vocabulary from")
     some = itertools.islice(rows["train"].rows(), LEARNED_FROM)

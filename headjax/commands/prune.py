@@ -9,7 +9,7 @@ from headjax.commands.examples import NOTHING_READ, Examples, open_model_and_exa
 from headjax.commands.goals import Goal, GoalOptions, first_inputs, goal_of, is_gradual, ordered, rounds, settled
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.commands.repair import Repaired, check_repair, reconstructed
-from headjax.commands.surgery import comparison_table, evaluate_pair, fine_tune, fine_tuning_of
+from headjax.commands.surgery import Metrics, comparison_table, evaluate_pair, evaluated, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
 
@@ -32,20 +32,29 @@ class Options(GoalOptions, OverwriteOptions):
 
     out: str = argument("OUT", "folder of the pruned model", also=("--out",))
     rescale: bool = option(False, "scale kept heads so that layers compute as before, by least squares")
+    no_metrics: bool = option(False, "take no metrics before and after: less time and memory")
 
 
 def run(options: Options, progress: Progress) -> Result:
     """Removes heads for real and writes the smaller model; with a task, also its metrics before and after."""
     from headjax.heads.head_id import all_heads
+    from headjax.models.model import save
 
     _check(options)
     require_new(options.out, options)
-    model, examples = open_model_and_examples_if_any(options)
+    model, examples = open_model_and_examples_if_any(options, lazy=True)
     options = settled(model.config, options)
     goal = goal_of(model, examples, options, progress)
-    repaired, removed = _remove(model, examples, goal, options, progress)
+    task = None if examples is None or options.no_metrics else examples.evaluation
+    if _is_plain(options):
+        removed, before = goal.removed or (), evaluated(model, task, options)
+        model = model.replace(params={})  # its arrays leave the memory before those of the smaller model come
+        repaired = Repaired(_removed_on_disk(options.model, removed, whole=task is not None))
+        metrics = Metrics(before, evaluated(repaired.model, task, options))
+    else:
+        repaired, removed = _remove(model, examples, goal, options, progress)
+        metrics = evaluate_pair(model, repaired.model, task, options, progress)
     pruned = repaired.model
-    metrics = evaluate_pair(model, pruned, None if examples is None else examples.evaluation, options, progress)
     found = dict(goal.found)
     if options.uniform:
         layer = next(iter(pruned.config.attentions().values()))[0]
@@ -53,8 +62,10 @@ def run(options: Options, progress: Progress) -> Result:
     if options.speed_up is not None and examples is not None:
         found["speed_up"] = measured_speed_up(model, pruned, examples.evaluation, options)
     training = options.fine_tune > 0
-    described = NOTHING_READ if examples is None else examples.described(**_read(examples, options), training=training)
-    pruned.save(options.out)
+    described = NOTHING_READ
+    if examples is not None:
+        described = examples.described(**_read(examples, options), evaluation=not options.no_metrics, training=training)
+    save(pruned, options.out, progress)
     data = {
         "kept": [str(head) for head in all_heads(pruned.config)],
         "removed": [str(head) for head in removed],
@@ -126,6 +137,27 @@ def _check(options: Options) -> None:
     if options.reconstruct and options.rescale:
         raise HeadjaxError("--rescale: --reconstruct solves more of the same layers; leave one of them out")
     check_repair(options)
+
+
+def _is_plain(options: Options) -> bool:
+    """Return whether heads go and nothing else changes, so that no two models are needed at once."""
+    return not (options.reconstruct or options.rescale or options.fine_tune or options.speed_up is not None)
+
+
+def _removed_on_disk(path: str, removed: Order, *, whole: bool) -> Model:
+    """Return the model of a directory without these heads, its arrays deferred.
+
+    Args:
+        path: the directory.
+        removed: the heads.
+        whole: whether the arrays are made at once, one after another, for an evaluation.
+    """
+    from headjax.core.deferred import held
+    from headjax.heads.pruning import prune
+    from headjax.models.model import load
+
+    pruned = prune(load(path, lazy=True), removed)
+    return pruned.replace(params=held(pruned.params)) if whole else pruned
 
 
 def _remove(

@@ -13,7 +13,7 @@ from headjax.commands.options import Result, option
 from headjax.commands.repair import LENGTHS, MEASURES
 from headjax.commands.surgery import ConversionOptions
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Size
+from headjax.core.fields import Listed
 from headjax.core.files import write_file
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress
@@ -44,7 +44,7 @@ class RemovalOptions(ConversionOptions):
     repair: tuple[str, ...] = option(
         ("none", "reconstruct"), "with --remove: repairs, of none, rescale, reconstruct and feed_forward", "REPAIRS"
     )
-    draws: Size = option(1, "with --remove: draws of the calibration examples, one after another from --seed on")
+    draws: Listed = option(1, "with --remove: draws of the calibration examples, one after another from --seed on")
     stacks: tuple[str, ...] = option((), "with --remove: only heads of these: encoder,decoder,cross", "STACKS")
 
 

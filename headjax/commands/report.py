@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
 from headjax.commands.options import Result, argument, option
-from headjax.core.fields import Count, Size
+from headjax.core.fields import Count, Listed, Size
+from headjax.core.paths import check_file
 from headjax.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Options(ExamplesOptions):
     second: str = option("", "other data, to compare importance on", "TASK")
     run: str = option("", "workdir of a training run, to prune its checkpoints", "D")
     orders: tuple[str, ...] = option((), "importance,fisher_blocks+rescale,random,...", "ORDERS")
-    seeds: Size = option(3, "repeats of every order")
+    seeds: Listed = option(3, "repeats of every order")
     percentages: tuple[Size, ...] = option(
         tuple(range(10, 101, 10)), "shares of the heads that are removed along the curves", "P"
     )
@@ -35,6 +36,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
+    check_file(options.out)
     model, examples = open_model_and_examples(options)
     config = StudyConfig(
         limit=options.limit,

@@ -12,7 +12,7 @@ from headjax.commands.options import Result, option
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Count
 from headjax.core.files import write_file
-from headjax.core.paths import path_of
+from headjax.core.paths import check_folder, path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -43,6 +43,8 @@ def run(options: Options, progress: Progress) -> Result:
     """Return ranks of queries and keys, alone and together; with a task, its metrics with context or content alone."""
     from headjax.conversion.analysis import captured_variance, rank_budget
 
+    if options.plots:
+        check_folder(options.plots)
     model, examples = open_model_and_examples_if_any(options)
     captured = captured_variance(model)
     ranks = {f"{stack}/{layer}": _ranks(found) for (stack, layer), found in captured.items()}

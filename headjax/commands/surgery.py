@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headjax.commands.examples import Examples, ExamplesOptions
 from headjax.commands.options import option
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Count, NotNegative, Positive, Ramp, number_or_ramp
+from headjax.core.fields import Count, NotNegative, Positive, Ramp, StepsOrNone, number_or_ramp
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class FineTuningOptions(ExamplesOptions):
     """Options of commands that can fine-tune the models that they make."""
 
-    fine_tune: Count = option(0, "fine-tune for N steps afterwards")
+    fine_tune: StepsOrNone = option(0, "fine-tune for N steps afterwards")
     learning_rate: Positive = option(5e-5, "peak learning rate of fine-tuning", "R")
     labels: NotNegative | Ramp = option(
         1.0, "fine-tuning: weight of the task's own loss; 0.1:0.5 rises", "W", read=number_or_ramp
@@ -140,18 +140,23 @@ def evaluate_pair(
     before: Model, after: Model, task: Task | None, options: FineTuningOptions, progress: Progress
 ) -> Metrics:
     """Return the task's metrics of both models, on as much of it as the options say."""
-    from headjax.evaluation.task import evaluate_task
-
     if task is None:
         return Metrics({}, {})
     found = []
     with progress("evaluating", 2, "model") as bar:
         for model in (before, after):
-            found.append(
-                evaluate_task(model, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
-            )
+            found.append(evaluated(model, task, options))
             bar(len(found), {})
     return Metrics(*found)
+
+
+def evaluated(model: Model, task: Task | None, options: FineTuningOptions) -> Mapping[str, float]:
+    """Return the task's metrics of one model; none without a task."""
+    from headjax.evaluation.task import evaluate_task
+
+    if task is None:
+        return {}
+    return evaluate_task(model, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
 
 
 def comparison_table(before: Model, after: Model, metrics: Metrics, notes: tuple[str, ...] = ()) -> Table:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.fields import Size
+from headjax.core.paths import check_folder
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -27,6 +28,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.data.documents import text_files
     from headjax.tokenizers.learned import TRAINERS
 
+    check_folder(options.out)
     texts = [document.text for document in text_files(options.text)]
     with progress("tokenizer", 2, "step") as bar:
         tokenizer = TRAINERS[options.kind](texts, options.vocab_size)

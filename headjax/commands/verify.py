@@ -10,7 +10,8 @@ from pathlib import Path
 from headjax.commands.options import CommandOptions, Result, argument
 from headjax.core import integrity
 from headjax.core.errors import FAILED, DamagedError, HeadjaxError
-from headjax.core.paths import path_of
+from headjax.core.files import shown
+from headjax.core.paths import file_sizes, path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -31,7 +32,7 @@ def run(options: Options, progress: Progress) -> Result:
     path, start = path_of(options.path), time.perf_counter()
     if not path.is_dir():
         raise HeadjaxError(f"{path}: no such folder")
-    folders = sorted({file.parent for name in (integrity.RECORD, integrity.SIZES) for file in path.rglob(name)})
+    folders = sorted({folder for name in (integrity.RECORD, integrity.SIZES) for folder in _folders_of(path, name)})
     if not folders:
         raise HeadjaxError(f"{path}: nothing to compare with: no {integrity.RECORD} in it or below it")
     damaged: list[integrity.Damage] = []
@@ -43,10 +44,11 @@ def run(options: Options, progress: Progress) -> Result:
                 entries = integrity.read_record(folder) or {}
             except DamagedError as error:
                 file, _, problem = str(error).partition(": ")
-                damaged.append(integrity.Damage(path_of(file), problem))
-                continue
-            files, size = files + len(entries), size + sum(entry.size for entry in entries.values())
-            damaged.extend(integrity.damages(folder))
+                found = [integrity.Damage(path_of(file), problem)]
+            else:
+                files, size = files + len(entries), size + sum(entry.size for entry in entries.values())
+                found = list(integrity.damages(folder))
+            damaged.extend(found if folder.is_dir() else ())  # a run that goes on deletes its older checkpoints
     unsure = sorted(set(_without_checksums(path)))
     data = {
         "path": str(path),
@@ -65,8 +67,15 @@ def run(options: Options, progress: Progress) -> Result:
     return Result(data, [Table((Column("Integrity"), Column("")), rows)], message, FAILED if damaged else 0)
 
 
+def _folders_of(path: Path, name: str) -> Iterator[Path]:
+    """Yield the folders below a path that hold a file of this name, but for those that are written or deleted."""
+    for file in (path / each for each in file_sizes(path)):
+        if file.name == name and shown(str(file.parent)) == str(file.parent):
+            yield file.parent
+
+
 def _without_checksums(path: Path) -> Iterator[Path]:
     """Yield model directories and checkpoints of which no content can be compared: no record is in or above them."""
-    for folder in (file.parent for name in MARKERS for file in path.rglob(name)):
+    for folder in (folder for name in MARKERS for folder in _folders_of(path, name)):
         if not any((above / integrity.RECORD).is_file() for above in (folder, *folder.parents)):
             yield folder

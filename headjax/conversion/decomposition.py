@@ -335,12 +335,15 @@ def decompose(products: Products, rank: int, *, search: Search = Search(), seed:
     require(1 <= rank <= products.max_rank, "rank", f"must be from 1 to heads * dim = {products.max_rank}, got {rank}")
     keys = [jax.random.fold_in(jax.random.key(seed), i) for i in range(len(search.starts))]
     with one_blas_thread():
-        fits = [_fit(products, rank, name, search.solver, key) for name, key in zip(search.starts, keys, strict=True)]
+        starts = zip(search.starts, keys, strict=True)
+        fits = [fit_start(products, rank, name, search.solver, key) for name, key in starts]
         return jax.block_until_ready(functools.reduce(_better, fits))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _fit(products: Products, rank: int, start: str, solver: Solver, key: jax.Array) -> Fit:
+def fit_start(products: Products, rank: int, start: str, solver: Solver, key: jax.Array) -> Fit:
+    """Improve one start of every layer, see `decompose`; a jitted function, whose program tells its memory."""
+
     def one_layer(layer: Products) -> Fit:
         # Best factors lie in the span of the heads' own, so only coordinates in it are searched; and a tensor of norm
         # one makes damping and tolerance mean the same for every layer.

@@ -20,6 +20,7 @@ from headjax.conversion.sharing import (
     Partition,
     best_partition,
     consecutive,
+    extended,
     fit_query_key,
     fit_value_output,
     generalised,
@@ -27,10 +28,21 @@ from headjax.conversion.sharing import (
     pairwise,
     sharing_losses,
 )
-from headjax.conversion.target import Converted, Site, Target, bias_or_zeros, multi_head_of
+from headjax.conversion.target import (
+    Converted,
+    Site,
+    Target,
+    as_multi_head,
+    bias_or_zeros,
+    copied_keys,
+    multi_head_of,
+)
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
+
+NORMS = ("query_norm", "key_norm")
+"""Fields and parameters of the norms of queries and keys."""
 
 Pool = Callable[[Site, Groups, int], Params]
 """Pooling: (site, groups, seed) to the grouped layer's parameters, heads in the order of the groups, all biases."""
@@ -51,6 +63,10 @@ class ToGrouped(Target):
     * `mean`: the mean of the heads' keys and values (Ainslie et al. 2023).
     * `first`, `random`: the key and value of one head, as baselines.
 
+    Where queries or keys are normalised (Qwen3), the norm stays and follows the shared key. A head's own factor would
+    be lost in it, and turning a key does not commute with the norm's scale: `fitted` takes the mean of the heads'
+    keys, each divided by its root mean square, and fits values alone; `aligned` is refused.
+
     Attributes:
         kv_heads: Number of key and value heads, a divisor of num_heads.
         pooling: Method that makes one key and value of a group's.
@@ -65,20 +81,30 @@ class ToGrouped(Target):
     grouping: Literal["best", "consecutive"] = "best"
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
-        heads = multi_head_of(attention).num_heads
+        heads = (attention if _normalises(attention) else multi_head_of(attention)).num_heads
         divides = 1 <= self.kv_heads <= heads and heads % self.kv_heads == 0
         require(divides, "kv_heads", f"{self.kv_heads} does not divide the num_heads of {heads}")
+        turns_keys = self.pooling == "aligned" and _normalises(attention)
+        advice = "aligned turns keys, which normalised ones do not allow; take fitted or mean"
+        require(not turns_keys, "pooling", advice)
+
+    def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
+        if not (isinstance(attention, Grouped) and _normalises(attention)):
+            return as_multi_head(attention, params)
+        alone = dataclasses.replace(attention, kv_heads=attention.num_heads, kv_index=None)
+        return alone, copied_keys(attention, params)
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
         return [self._layer(site, seed + i) for i, site in enumerate(sites)]
 
     def _layer(self, site: Site, seed: int) -> Converted:
-        source = site.multi_head
+        source = _source(site)
         groups = self._groups(site, seed)
         order = [head for group in groups for head in group]
         # With a key and a value for every head there is nothing to pool.
         pooling = "first" if self.kv_heads == source.num_heads else self.pooling
-        params = POOLINGS[pooling](site, groups, seed)
+        norms = {name: getattr(source, name, None) for name in NORMS}
+        params = POOLINGS[pooling](site, groups, seed) | {n: site.params[n] for n in NORMS if n in site.params}
         biased = source.projection_bias or (pooling == "fitted" and site.moments is not None)
         config = Grouped(
             num_heads=source.num_heads,
@@ -90,6 +116,7 @@ class ToGrouped(Target):
             projection_bias=biased,
             output_bias=source.output_bias,
             rotary=source.rotary,
+            **norms,
         )
         declared = config.tensors(params["query"].shape[0], params["key"].shape[0])
         return Converted(config, {name: params[name] for name in declared})
@@ -109,9 +136,12 @@ def head_distances(site: Site, pooling: str) -> np.ndarray:
     inputs weights both.
     """
     keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
-    if pooling == "fitted" and turns_whole(site.multi_head):
+    source = _source(site)
+    if _normalises(source):
+        keys = _pair_distances(_keys(site) / _sizes(site)[:, None, None], _unturned)
+    elif pooling == "fitted" and turns_whole(source):
         keys = turning_losses(site)
-    elif pooling != "fitted" or turns(site.multi_head):
+    elif pooling != "fitted" or turns(source):
         keys = _pair_distances(_keys(site), align_keys(site))
     if pooling != "fitted":
         values = _pair_distances(_values(site), orthogonal)
@@ -133,11 +163,17 @@ def rotary_pairs(rotary: Rotary, size: int) -> tuple[tuple[int, int], ...]:
 
 
 def _fitted(site: Site, groups: Groups, seed: int) -> Params:
-    values = fit_value_output(site, groups, site.multi_head.values)
-    if turns(site.multi_head):
-        keys = fit_turning(site, groups) if turns_whole(site.multi_head) else _aligned(site, groups, seed)
+    source = _source(site)
+    values = fit_value_output(site, groups, source.values)
+    if _normalises(source):
+        weights, sizes = _weights(site), _sizes(site)[:, None]
+        sizes /= sizes.mean()  # beside the norm's epsilon keys stay as large as they were
+        alike = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
+        return _mean(site._replace(params=site.params | alike), groups, seed) | values
+    if turns(source):
+        keys = fit_turning(site, groups) if turns_whole(source) else _aligned(site, groups, seed)
         return keys | values
-    fitted = fit_query_key(site, groups, site.multi_head.head_dim)
+    fitted = fit_query_key(site, groups, source.head_dim)
     return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
 
 
@@ -237,11 +273,30 @@ def _pair_distances(matrices: jax.Array, align: Align) -> np.ndarray:
         return np.asarray(found / jnp.maximum(jnp.square(matrices).sum(axis=(1, 2)).mean(), 1e-30), np.float64)
 
 
+def _source(site: Site) -> MultiHead | Grouped:
+    """Return the layer with a key and a value for every head."""
+    return site.attention if isinstance(site.attention, Grouped) else site.multi_head
+
+
+def _normalises(attention: Attention) -> bool:
+    return any(getattr(attention, name, None) is not None for name in NORMS)
+
+
+def _sizes(site: Site) -> jax.Array:
+    """Return the root mean square of every head's key, `[heads]`, times a number that all heads share."""
+    return jnp.maximum(_norms(extended(site, "key").rows), 1e-30)
+
+
+def _unturned(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Return the identity, for heads that no rotation may turn."""
+    return jnp.eye(one.shape[-1])
+
+
 def _norms(weight: jax.Array) -> jax.Array:
     """Return the Frobenius norm of every head's `[inputs, dim]`."""
     return jnp.sqrt(jnp.square(weight).sum(axis=(0, 2)))
 
 
-def _moved(source: MultiHead, order: Sequence[int]) -> tuple[int, ...] | None:
+def _moved(source: MultiHead | Grouped, order: Sequence[int]) -> tuple[int, ...] | None:
     ids = tuple(source.ids[head] for head in order)
     return None if ids == tuple(range(len(ids))) else ids

@@ -15,7 +15,12 @@ from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Converted, Site, Target, multi_head_of
 from headjax.core.errors import require
 from headjax.core.fields import Size
+from headjax.core.limits import check_memory
 from headjax.core.tensors import Constant, Params
+from headjax.models.memory import memory_of
+
+_FLOAT32 = 4
+"""Bytes of a number: layers are converted in float32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,11 @@ class ToFixed(Target):
             require(turns_whole(source), "rotary", "turns some dimensions of the heads alone, which cannot be fewer")
             message = f"heads that turn keep whole pairs of dimensions, so it must be even, got {self.head_dim}"
             require(self.head_dim % 2 == 0, "head_dim", message)
+        there = memory_of()
+        for name, size in {"head_dim": self.head_dim, "value_dim": self.values}.items():
+            field = "head_dim" if self.value_dim is None else name
+            needed = _FLOAT32 * source.num_heads * size * (width + memory_width)
+            check_memory(field, needed, there, f"{source.num_heads} heads of {size:,} dimensions")
 
     def convert(self, sites: Sequence[Site], seed: int) -> list[Converted]:
         return [self._layer(site) for site in sites]

@@ -17,6 +17,7 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
+from headjax.heads.surgery import attention_layers
 from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model
 
@@ -124,12 +125,15 @@ def as_multi_head(attention: Attention, params: Params) -> tuple[Attention, Para
     """Return the layer as multi-head attention: every query head of a grouped layer gets a copy of key and value."""
     if not isinstance(attention, Grouped):
         return attention, params
-    index = jnp.asarray(attention.groups)
-    copied = {
-        name: jnp.take(array, index, axis=array.ndim - 2) if name.startswith(("key", "value")) else array
-        for name, array in params.items()
+    return multi_head_of(attention), copied_keys(attention, params)
+
+
+def copied_keys(attention: Grouped, params: Params) -> Params:
+    """Return the parameters of a grouped layer with a copy of its key and value for every query head."""
+    index, shared = jnp.asarray(attention.groups), ("key", "key_bias", "value", "value_bias")
+    return {
+        name: jnp.take(array, index, axis=array.ndim - 2) if name in shared else array for name, array in params.items()
     }
-    return multi_head_of(attention), copied
 
 
 def multi_head_of(attention: Attention) -> MultiHead:
@@ -214,14 +218,14 @@ def find_layers(
 
 def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, tuple[Attention, Params]]:
     """Return the formulations of these layers and their parameters in float32."""
-    unstacked = {name: stack.unstack(model.params[name]) for name, stack in model.config.stacks().items()}
-    attentions = model.config.attentions()
-    found = {}
-    for name, layer in places:
-        home, slot = HEAD_STACKS[name]
-        params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), unstacked[home][layer][slot])
-        found[name, layer] = attentions[name][layer], params
-    return found
+    layers = {(layer.stack, layer.layer): layer for layer in attention_layers(model)}
+    return {
+        place: (
+            layers[place].attention,
+            jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), layers[place].params),
+        )
+        for place in places
+    }
 
 
 def inside_gates(attention: Attention, params: Params) -> tuple[Attention, Params]:

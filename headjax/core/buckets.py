@@ -14,6 +14,10 @@ import io
 import json
 import logging
 import os
+import socket
+import threading
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -33,9 +37,12 @@ fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
 # The client logs every failure with its traceback; the error that follows says in one line which path it was.
 logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 
+SERVICE = "https://storage.googleapis.com"
 NO_BUCKET = "no such bucket, or not one of yours"
 REFUSED = "the bucket refuses; see who may read and write it, and `gcloud auth application-default login`"
 
+REACHED_WITHIN = 5.0
+"""Seconds in which the service must answer when a process first turns to it."""
 
 AT_ONCE = 2**20
 """Number of bytes to read ahead."""
@@ -175,9 +182,9 @@ class BucketPath(gpath.PosixGPath):
         bucket, _, name = self._key.partition("/")
         head = f"--==0==\nContent-Type: application/json; charset=UTF-8\n\n{json.dumps({'name': name})}\n"
         body = f"{head}--==0==\nContent-Type: application/octet-stream\n\n".encode() + data + b"\n--==0==--"
-        fs = self._fs
         try:
             with _named(self, NO_BUCKET):
+                fs = self._fs
                 written = fs.call(
                     "POST",
                     f"{fs._location}/upload/storage/v1/b/{bucket}/o",
@@ -242,6 +249,9 @@ def _named(path: BucketPath, missing: str = os.strerror(errno.ENOENT)) -> Iterat
         path: the path.
         missing: reason where the service finds nothing.
     """
+    reason = _unreachable(os.environ.get("STORAGE_EMULATOR_HOST") or SERVICE)
+    if reason:
+        raise OSError(errno.EHOSTUNREACH, reason, str(path))
     try:
         yield
     except FileNotFoundError:
@@ -253,3 +263,34 @@ def _named(path: BucketPath, missing: str = os.strerror(errno.ENOENT)) -> Iterat
             raise PermissionError(errno.EACCES, REFUSED, str(path)) from None
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise OSError(errno.EIO, f"the service answers: {lines[0][:200]}", str(path)) from None
+
+
+_REACHED: set[str] = set()
+"""Addresses of services that have answered to this process."""
+
+
+def _unreachable(address: str) -> str:
+    """Return why a service cannot be reached, empty where it can; it is tried until it first answers.
+
+    Its client would look for credentials, try again and again, and only then say so, after most of a minute.
+    """
+    place = urllib.parse.urlsplit(address if "://" in address else f"http://{address}")
+    if address in _REACHED or place.hostname is None or place.scheme in urllib.request.getproxies():
+        return ""
+    host, port = place.hostname, place.port or (443 if place.scheme == "https" else 80)
+    said: list[str] = []
+
+    def turn_to() -> None:
+        try:
+            socket.create_connection((host, port), REACHED_WITHIN).close()
+            said.append("")
+        except OSError as error:
+            said.append(f"{host} cannot be reached ({error.strerror or error})")
+
+    attempt = threading.Thread(target=turn_to, daemon=True)  # a name may take longer to be looked up
+    attempt.start()
+    attempt.join(REACHED_WITHIN)
+    reason = said[0] if said else f"{host} does not answer within {REACHED_WITHIN:.0f} s"
+    if not reason:
+        _REACHED.add(address)
+    return reason

@@ -7,15 +7,16 @@ knobs, their types and their defaults in one place and an unknown one is an erro
 from __future__ import annotations
 
 import ast
-import importlib.util
+import re
 import types
-from collections.abc import Sequence
-from pathlib import Path
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from headjax.core.errors import ConfigError
+from headjax.core.paths import path_of
 from headjax.core.serialize import group_fields, is_group, unknown_name
 
 
@@ -59,7 +60,7 @@ def load_config_file(spec: str, overrides: Sequence[str] = (), describes: Any = 
     wherever they stand.
 
     Args:
-        spec: the file, and after a colon its arguments.
+        spec: the file, which may lie in a bucket, and after a colon its arguments.
         overrides: `--config.FIELD=VALUE` each.
         describes: the dataclass that the config describes; its groups can be set where the file leaves them out. None
             knows the groups of the file alone.
@@ -67,7 +68,7 @@ def load_config_file(spec: str, overrides: Sequence[str] = (), describes: Any = 
     Raises:
         ConfigError: a missing file, an error inside it, an override of no group, or a value of the wrong type.
     """
-    path, _, argument = spec.partition(":")
+    path, argument = split_spec(spec)
     config = _call(_module(path), path, argument)
     # A kind says which fields its group has: kinds come first, those of outer groups before those of inner ones.
     for override in sorted((_Override.parse(text) for text in overrides), key=_Override.rank):
@@ -75,15 +76,28 @@ def load_config_file(spec: str, overrides: Sequence[str] = (), describes: Any = 
     return config
 
 
+def split_spec(spec: str) -> tuple[str, str]:
+    """Return the file and the arguments of `FILE[:ARGS]`; the file may lie in a bucket."""
+    scheme = re.match("[a-z0-9]+://", spec)
+    start = scheme.end() if scheme else 0
+    path, _, argument = spec[start:].partition(":")
+    return spec[:start] + path, argument
+
+
 def _module(path: str) -> types.ModuleType:
-    if not Path(path).is_file():
-        raise ConfigError(f"{path}: no such config file")
-    found = importlib.util.spec_from_file_location("headjax_config", path)
-    if found is None or found.loader is None:
-        raise ConfigError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(found)
+    file = path_of(path)
     try:
-        found.loader.exec_module(module)
+        if not file.is_file():
+            raise ConfigError(f"{path}: no such config file")
+        source = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    if file.suffix != ".py":
+        raise ConfigError(f"{path}: not a Python file")
+    module = types.ModuleType("headjax_config")
+    module.__file__ = path
+    try:
+        exec(compile(source, path, "exec"), vars(module))
     except Exception as error:
         raise ConfigError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
     if not callable(getattr(module, "get_config", None)):
@@ -104,16 +118,21 @@ def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
     return config
 
 
-def _check_names(node: ConfigDict, path: str) -> None:
-    """Raise `ConfigError` unless all names of fields are text; ml_collections sorts them, and not every pair sorts."""
+def _check_names(node: ConfigDict | Mapping[Any, Any], path: str) -> None:
+    """Raise `ConfigError` unless all names of fields are text without dots.
+
+    `ml_collections` sorts them, and not every pair sorts; and takes dots for groups.
+    """
     try:
-        fields = node.items(preserve_field_references=True)
+        fields = node.items(preserve_field_references=True) if isinstance(node, ConfigDict) else node.items()
     except TypeError:
         fields = [(None, None)]
     for name, entry in fields:
         if not isinstance(name, str):
             raise ConfigError(f"{path}: the names of fields must be text")
-        if isinstance(entry, ConfigDict):
+        if "." in name:
+            raise ConfigError(f"{path}: the name of a field has no dots, got {name!r}")
+        if isinstance(entry, ConfigDict | Mapping):
             _check_names(entry, path)
 
 
@@ -156,10 +175,13 @@ class _Override(NamedTuple):
             self._set(node, fields.get(self.name))
 
     def _set(self, node: ConfigDict, expected: Any) -> None:
+        path = ".".join(["config", *self.groups, self.name])
+        value = self.text if expected is str else _literal(self.text, node.get(self.name))
+        if isinstance(value, Mapping):
+            _check_names(value, path)
         try:
-            node[self.name] = self.text if expected is str else _literal(self.text, node.get(self.name))
+            node[self.name] = value
         except TypeError:
-            path = ".".join(["config", *self.groups, self.name])
             raise ConfigError(f"{path}: expected {type(node[self.name]).__name__}, got {self.text!r}") from None
 
 
@@ -169,13 +191,17 @@ def _groups(node: ConfigDict) -> list[str]:
 
 def _literal(text: str, present: Any) -> Any:
     """The override's value: text stays text where the field holds text, else it is read as a Python literal."""
-    if isinstance(present, str):
-        return text
+    return text if isinstance(present, str) else read_literal(text)
+
+
+def read_literal(text: str) -> Any:
+    """Return the number, truth value, list or group that a typed text spells as Python does; else the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        with warnings.catch_warnings(action="ignore"):  # Python has opinions about the style of some texts
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 

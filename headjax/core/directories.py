@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 
 from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.failures import writing
 from headjax.core.files import hidden, leftovers, sync_folder
 from headjax.core.paths import copy_file, file_sizes, is_bucket, remove_tree
 
@@ -63,6 +64,7 @@ def write_directory(path: Path, write: Callable[[Path], None], layout: Layout) -
 
     Raises:
         CheckpointError: the path holds something else, or files that headjax did not write.
+        HeadjaxError: it cannot be written.
     """
     if is_bucket(path):
         check_target(path, layout)
@@ -73,13 +75,14 @@ def write_directory(path: Path, write: Callable[[Path], None], layout: Layout) -
     path = Path(os.path.realpath(path))
     settle(path)
     check_target(path, layout)
-    path.parent.mkdir(parents=True, exist_ok=True)
     staging = hidden(path, "new")
-    staging.mkdir()
     try:
-        write(staging)
-        _sync(staging)
-        replace_directory(staging, path, layout)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+            write(staging)
+            _sync(staging)
+            replace_directory(staging, path, layout)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -110,6 +113,17 @@ def replace_directory(new: Path, path: Path, layout: Layout) -> None:
     sync_folder(path.parent)
     if aside is not None:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def delete_directory(path: Path) -> None:
+    """Delete a directory so that one whose process is killed meanwhile is not found in parts: it is renamed before.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    if not is_bucket(path):
+        path = path.rename(hidden(path, "new"))
+    remove_tree(path)
 
 
 def _publish(source: Path, path: Path, layout: Layout) -> None:
@@ -243,6 +257,17 @@ def settle(path: Path) -> None:
                 entry.rename(path)
             else:
                 shutil.rmtree(entry)
+
+
+def watch(path: Path) -> Callable[[], None]:
+    """Return a function that raises `CheckpointError` once another directory has taken the place of this one."""
+    before = _identity(path)
+
+    def unchanged() -> None:
+        if _identity(path) != before:
+            raise CheckpointError(f"{path}: replaced or removed while it was read; start again")
+
+    return unchanged
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:

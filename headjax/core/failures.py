@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.files import shown
 
 NO_MEMORY = "out of memory; a smaller batch size, length or model needs less, and headjax plan says how much"
 TOO_DEEP = "the input is nested too deep"
@@ -12,10 +20,11 @@ TOO_DEEP = "the input is nested too deep"
 _RUNTIME = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
 """Names of the runtime's errors; importing them would import JAX."""
 
-_IN_TEXT = re.compile(r"\bos error (\d+)\b", re.IGNORECASE)
+_IN_TEXT = re.compile(r"\bos[ _]error(?:_code)?\W{1,3}(\d+)\b", re.IGNORECASE)
 """Number of the operating system's error in a message of TensorStore or safetensors."""
 
-_PATH = re.compile(r"[\"'`]([^\"'`]*/[^\"'`]*)[\"'`]")
+_PATHS = (re.compile(r"[\"'`](/[^\"'`]*)[\"'`]"), re.compile(r"[\"'`]([^\"'`]*/[^\"'`]*)[\"'`]"))
+"""Paths in a message: rather one from the root than something else with a stroke, such as the name of an array."""
 
 
 def in_one_line(error: BaseException) -> str | None:
@@ -29,21 +38,79 @@ def in_one_line(error: BaseException) -> str | None:
             return NO_MEMORY
         if isinstance(each, RecursionError):
             return TOO_DEEP
-        if isinstance(each, OSError) and each.strerror:
-            return _said(each.strerror, each.filename)
-        text = str(each)
-        if type(each).__name__ in _RUNTIME and "RESOURCE_EXHAUSTED" in text:
+        line = _of_files(each)
+        if line is not None:
+            return line
+        if type(each).__name__ in _RUNTIME and "RESOURCE_EXHAUSTED" in str(each):
             return NO_MEMORY
-        found = _IN_TEXT.search(text)
-        if found is not None and int(found[1]):
-            path = _PATH.search(text)
-            return _said(os.strerror(int(found[1])), path[1] if path else None)
     return None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the body's failures to write into errors of one line.
+
+    Args:
+        path: named where a failure names no file, as that of writing to an open one.
+
+    Raises:
+        HeadjaxError: the disk is full, a permission is missing or the like; the message begins with the file.
+    """
+    try:
+        yield
+    except HeadjaxError:
+        raise
+    except Exception as error:
+        line = next((line for each in _chain(error) if (line := _of_files(each, path)) is not None), None)
+        if line is None:
+            raise
+        raise HeadjaxError(line) from error
+
+
+@contextlib.contextmanager
+def told_once() -> Iterator[None]:
+    """Keep libraries from telling, beside the error that they raise and with tracebacks, a failure that is told.
+
+    Of several writes that fail together, asyncio logs all but the first once they are collected, Orbax logs the whole
+    attempt, and TensorStore's threads report, maybe later, that nobody waits for the others any more.
+    """
+    before = {name: logging.getLogger(name).level for name in ("asyncio", "absl")}
+    for name in before:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not getattr(sys.unraisablehook, "_without_closed_loops", False):
+        sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _without_closed_loops(tell: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return the hook for errors that nobody can catch without those of a future whose event loop is closed."""
+
+    def told(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            tell(unraisable)
+
+    told._without_closed_loops = True  # type: ignore[attr-defined]
+    return told
+
+
+def _of_files(error: BaseException, path: Path | None = None) -> str | None:
+    """Return a line about an error of the operating system, also of one in a library's message; None for others."""
+    if isinstance(error, OSError) and error.strerror:
+        return _said(error.strerror, error.filename or path)
+    found = _IN_TEXT.search(str(error))
+    if found is None or not int(found[1]):
+        return None
+    named = next((named for pattern in _PATHS if (named := pattern.search(str(error)))), None)
+    return _said(os.strerror(int(found[1])), named[1] if named else path)
 
 
 def _said(reason: str, path: object) -> str:
     reason = reason[:1].lower() + reason[1:]
-    return reason if path is None else f"{os.fsdecode(path) if isinstance(path, bytes) else path}: {reason}"
+    return reason if path is None else f"{shown(os.fsdecode(path) if isinstance(path, bytes) else str(path))}: {reason}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

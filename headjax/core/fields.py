@@ -39,7 +39,7 @@ INTEGER_MAX = 2**63 - 1
 """Largest integer of a field: no array, counter or seed takes a larger one."""
 
 LISTED_MAX = 10_000
-"""Most layers of a stack and heads of a layer, which are listed one by one."""
+"""Most layers of a stack, heads of a layer, rounds and repeats, which are listed one by one."""
 
 Size = Annotated[int, Bound("must be an integer of at least 1", lambda value: value >= 1)]
 """An integer of at least 1."""
@@ -49,6 +49,17 @@ Count = Annotated[int, Bound("must not be negative", lambda value: value >= 0)]
 
 Listed = Annotated[Size, Bound(f"must be at most {LISTED_MAX:,}", lambda value: value <= LISTED_MAX)]
 """A size of at most `LISTED_MAX`."""
+
+STEPS_END = 2**31
+"""Number of training steps from which on optimizers, which count in int32, are lost."""
+
+_COUNTED = Bound("must be below 2**31", lambda value: value < STEPS_END)
+
+Steps = Annotated[Size, _COUNTED]
+"""A number of training steps, at least 1."""
+
+StepsOrNone = Annotated[Count, _COUNTED]
+"""A number of training steps; 0 is no training."""
 
 Positive = Annotated[float, Bound("must be positive", lambda value: value > 0)]
 """A finite number above 0."""

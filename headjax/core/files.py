@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
-from headjax.core.limits import FILE, read_all
+from headjax.core.limits import DOCUMENT, FILE, read_all
 from headjax.core.paths import is_bucket, path_of
 
 
@@ -96,6 +96,7 @@ _NONCE, _COUNT = secrets.token_hex(4), itertools.count()
 """Tell this process from an earlier one of the same number, as in containers, and its writings from each other."""
 
 _HIDDEN = re.compile(r"\.(?P<pid>\d+)-(?P<nonce>[0-9a-f]{8})-\d+@(?P<host>[^/]+)\.(?P<kind>new|old)")
+_ON_THE_WAY = re.compile(rf"(?<![^/])\.([^/]+?){_HIDDEN.pattern}")
 
 
 def hidden(target: Path, kind: Literal["new", "old"]) -> Path:
@@ -105,6 +106,11 @@ def hidden(target: Path, kind: Literal["new", "old"]) -> Path:
     """
     owner = f"{os.getpid()}-{_NONCE}-{next(_COUNT)}@{socket.gethostname()}"
     return target.with_name(f".{target.name}.{owner}.{kind}")
+
+
+def shown(path: str) -> str:
+    """Return a path as users know it: with the name that a file or folder gets when it is complete, see `hidden`."""
+    return _ON_THE_WAY.sub(r"\1", path)
 
 
 def leftovers(target: Path) -> list[tuple[Path, str]]:
@@ -137,7 +143,7 @@ def process_lives(number: int) -> bool:
         return True
     try:
         os.kill(number, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
@@ -172,6 +178,17 @@ def read_text(file: Path) -> str:
     if not text.strip():
         raise DataError(f"{file}: empty, there is no text in it")
     return text
+
+
+def read_document(file: Path) -> str:
+    """Return the text of a file that describes a model, a tokenizer or prepared shards.
+
+    Raises:
+        DataError: it is larger than `headjax.core.limits.DOCUMENT`; the message starts with it.
+        OSError, UnicodeDecodeError: it cannot be read.
+    """
+    DOCUMENT.check(file.stat().st_size, str(file))
+    return file.read_text(encoding="utf-8")
 
 
 def check_characters(text: str, place: str) -> str:
@@ -229,7 +246,7 @@ def opened(file: Path) -> io.BufferedIOBase:
     """Return a file opened to read its bytes; one named `*.gz` is unpacked."""
     if file.suffix != ".gz":
         return file.open("rb")
-    return gzip.open(io.BytesIO(file.read_bytes()) if is_bucket(file) else file)
+    return gzip.open(file if isinstance(file, Path) else io.BytesIO(file.read_bytes()))
 
 
 def check_links(folder: str | os.PathLike[str], names: Iterable[str]) -> None:

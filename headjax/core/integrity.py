@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headjax.core.errors import DamagedError
-from headjax.core.files import write_file
+from headjax.core.errors import DamagedError, DataError
+from headjax.core.files import read_document, write_file
 from headjax.core.formats import check_format
 from headjax.core.paths import file_sizes, is_bucket
 
@@ -31,8 +31,11 @@ FORMAT = 1
 BLOCK = 2**26
 """Bytes of a file that one checksum is of."""
 
-AT_ONCE = 2**20
-"""Bytes that are read at once. Files no larger than this are compared before anything else is done with a folder."""
+SMALL = 2**20
+"""Size in bytes of files that are compared before anything else is done with a folder."""
+
+AT_ONCE = 2**18
+"""Bytes that are read at once: as many as stay in a core's own cache until they are summed."""
 
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -85,6 +88,7 @@ def read_record(folder: Path) -> dict[str, Entry] | None:
     Raises:
         DamagedError: the record itself is damaged.
         CheckpointError: its format is newer than this headjax reads.
+        DataError: it is larger than `headjax.core.limits.DOCUMENT`.
     """
     path = folder / RECORD
     if not path.is_file():
@@ -134,7 +138,7 @@ def checking(folder: Path, names: Collection[str] | None = None) -> Iterator[Non
     """
     entries = read_record(folder) or {}
     chosen = {name: entry for name, entry in entries.items() if names is None or name in names}
-    large = {name: entry for name, entry in chosen.items() if entry.sums is not None and entry.size > AT_ONCE}
+    large = {name: entry for name, entry in chosen.items() if entry.sums is not None and entry.size > SMALL}
     sizes = _sizes(folder, chosen)
 
     def compare(name: str) -> Damage | None:
@@ -223,7 +227,9 @@ def _read_sizes(path: Path) -> dict[str, Entry] | None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_document(path))
+    except DataError:  # larger than a limit, which is no damage
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: cannot be read ({type(error).__name__})") from None
     if not isinstance(data, dict):

@@ -45,6 +45,9 @@ class Limit(NamedTuple):
 FILE = Limit("HEADJAX_MAX_FILE", 8 * 2**30)
 """Largest file that is read as a whole."""
 
+DOCUMENT = Limit("HEADJAX_MAX_DOCUMENT", 256 * 2**20)
+"""Largest JSON file that describes a model, a tokenizer or prepared shards. Parsed, it takes ten times its size."""
+
 UNPACKED = Limit("HEADJAX_MAX_UNPACKED", 2**30)
 """Most bytes that one packed file, or a device or pipe, gives where it is read as a whole."""
 

@@ -8,6 +8,7 @@ service itself lets one of several processes write it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import getpass
 import json
@@ -23,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.files import process_lives, write_file
+from headjax.core.files import hidden, process_lives, read_document, write_file
 from headjax.core.paths import is_bucket
 
 LOCK = "lock.json"
@@ -36,6 +37,9 @@ SILENCE = 60.0
 
 FORGOTTEN = 600.0
 """Age of the last sign of life, in seconds, at which nothing is watched any more."""
+
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""Errors of file systems that have no second name for a file, such as mounted buckets."""
 
 _HELD: set[str] = set()
 """Tokens of the locks that this process holds."""
@@ -135,13 +139,31 @@ class FolderLock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_file():
                 return False
-            with self.path.open("xb") as file:
-                file.write(self._content())
+            self._link(self._content())
         except OSError as error:
             if isinstance(error, FileExistsError) and self.path.is_file():  # made by another process meanwhile
                 return False
             raise HeadjaxError(f"{self.path}: cannot be written ({error.strerror})") from None
         return True
+
+    def _link(self, content: bytes) -> None:
+        """Make the file with its content, where there is none; a process that fails or is killed leaves none.
+
+        Raises:
+            FileExistsError: there is one.
+            OSError: it cannot be written.
+        """
+        partial = hidden(self.path, "new")
+        try:
+            partial.write_bytes(content)
+            os.link(partial, self.path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with self.path.open("xb") as file:
+                file.write(content)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def _replace(self, expected: Callable[[dict[str, Any] | None], bool]) -> bool:
         """Write the lock anew if its holder is as expected; return whether it was.
@@ -180,11 +202,13 @@ class FolderLock:
             HeadjaxError: the file cannot be read.
         """
         try:
-            heartbeat, text = self.path.stat().st_mtime, self.path.read_text(errors="replace")
+            heartbeat, text = self.path.stat().st_mtime, read_document(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise HeadjaxError(f"{self.path}: cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError:
+            return {"heartbeat": heartbeat}
         try:
             held = json.loads(text)
         except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ Whatever takes a path takes it through `path_of`. Libraries of buckets are impor
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -54,6 +55,62 @@ def is_bucket(path: object) -> TypeGuard[BucketPath]:
     return not isinstance(path, Path) and str(path).startswith(SCHEME)
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Check, before any work is done for it, that a path is a folder or can become one.
+
+    Raises:
+        HeadjaxError: it, or what lies above it, is something else or cannot be written to.
+    """
+    place = path_of(path)
+    if isinstance(place, Path):
+        _check_name(path, place)
+        if place.is_symlink() and not place.exists():
+            raise HeadjaxError(f"{path}: a link that leads to nothing")
+        _check_above(path, place)
+    check_writable(path)
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Check, before any work is done for it, that a file, device or pipe of this path can be written.
+
+    Raises:
+        HeadjaxError: it is a folder, or what lies above it is none or cannot be written to.
+    """
+    place = path_of(path)
+    if isinstance(place, Path):
+        _check_name(path, place)
+        if place.is_dir():
+            raise HeadjaxError(f"{path}: a folder, where a file is to be written")
+        if place.is_file() or not place.exists():
+            target = Path(os.path.realpath(place))
+            _check_name(path, target.with_name(target.name + _BESIDE))
+            _check_above(path, target.parent)
+    check_writable(path)
+
+
+_BESIDE = "." * 64
+"""Longest addition to a file's name, roughly, while it is written beside its place."""
+
+
+def _check_name(path: str | os.PathLike[str], place: Path) -> None:
+    """Check that the file system takes a name of this length."""
+    try:
+        os.lstat(place)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise HeadjaxError(f"{path}: the name is too long") from None
+
+
+def _check_above(path: str | os.PathLike[str], place: Path) -> None:
+    """Check the nearest folder that exists, from a place of this machine upwards."""
+    place = place.absolute()
+    there = next(each for each in (place, *place.parents) if os.path.lexists(each))
+    if not there.is_dir():
+        raise HeadjaxError(f"{path}: {there} exists and is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise HeadjaxError(f"{path}: no permission to write to {there}")
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Check that a bucket exists and takes files, by writing and deleting one beside the path; folders pass.
 
@@ -74,11 +131,24 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of every file below a folder, by its path below it, sorted."""
+    """Return the size in bytes of every file below a folder, by its path below it, sorted.
+
+    Files and folders that go away meanwhile, as those of a run that goes on do, are left out.
+    """
     if is_bucket(folder):
         return {path.relative_to(folder).as_posix(): size for path, size in folder.listing()}
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    sizes = {}
+    for place, _, names in os.walk(folder, onerror=_unless_gone):
+        for file in (Path(place, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if file.is_file():
+                    sizes[file.relative_to(folder).as_posix()] = file.stat().st_size
+    return dict(sorted(sizes.items(), key=lambda entry: entry[0].split("/")))
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | PermissionError):
+        raise error
 
 
 def copy_file(file: Path, target: Path) -> None:

@@ -110,7 +110,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """One line for an unknown name, with the nearest known one or all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
     return f"unknown {what} {name!r}; {hint}"
 
 

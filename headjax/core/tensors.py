@@ -235,6 +235,18 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inverse of `flatten`."""
+    tree: dict[str, Any] = {}
+    for path, entry in flat.items():
+        *groups, name = path.split("/")
+        inner = tree
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[name] = entry
+    return tree
+
+
 def map_tensors(function: Callable[[str, Tensor], Any], tensors: Tensors, prefix: str = "") -> dict[str, Any]:
     """`function(path, tensor)` for every declared tensor, in the same nesting (groups without tensors included)."""
     return {
@@ -296,17 +308,24 @@ def check(tensors: Tensors, params: Mapping[str, Any]) -> None:
             raise ParameterError(f"{path}: not declared by the config")
 
 
+_PIECE = 2**18
+"""Numbers that are tested at once, few enough for the processor's cache."""
+
+
 def all_finite(array: Any) -> bool:
-    """Whether an array holds neither NaN nor an infinity."""
+    """Return whether an array holds neither NaN nor an infinity; little memory is taken besides."""
     values = np.asarray(array)
-    if values.dtype == jnp.bfloat16:
-        # An exponent of ones; NumPy's own test of bfloat16 is much slower.
-        return not bool(np.any(values.view(np.uint16) & 0x7F80 == 0x7F80))
-    return bool(np.isfinite(values).all())
+    # An exponent of ones; NumPy's own test of bfloat16 is much slower.
+    coarse = values.dtype == jnp.bfloat16
+    values = values.view(np.uint16) if coarse else values
+    with np.nditer(values, ["external_loop", "buffered", "zerosize_ok"], buffersize=_PIECE) as pieces:
+        if coarse:
+            return not any(np.any(np.asarray(piece) & 0x7F80 == 0x7F80) for piece in pieces)
+        return all(bool(np.isfinite(piece).all()) for piece in pieces)
 
 
 def require_finite(params: Mapping[str, Any]) -> None:
-    """Raises `ParameterError` naming the first array that holds NaN or an infinity."""
+    """Raise `ParameterError` naming the first array that holds NaN or an infinity."""
     for path, array in flatten(params).items():
         if not all_finite(array):
             raise ParameterError(f"{path}: holds values that are NaN or infinite")

@@ -41,6 +41,20 @@ def time_in_turns(
     settle: int = 1,
     progress: Progress = silent,
 ) -> dict[str, Timing]:
+    """Return the timing of every candidate, called `repeats` times in turns; the arguments are `seconds_in_turns`'s."""
+    seconds = seconds_in_turns(candidates, repeats=repeats, warmup=warmup, settle=settle, progress=progress)
+    return {name: Timing.of(times) for name, times in seconds.items()}
+
+
+def seconds_in_turns(
+    candidates: Mapping[str, Callable[[], Any]],
+    *,
+    repeats: int = 7,
+    warmup: int = 1,
+    settle: int = 1,
+    before: Mapping[str, Callable[[], Any]] | None = None,
+    progress: Progress = silent,
+) -> dict[str, list[float]]:
     """Time every candidate `repeats` times, one after another in turns, so that all see the same machine.
 
     A turn is `settle` calls that do not count and one that does: training takes step after step, and memory that the
@@ -51,22 +65,29 @@ def time_in_turns(
         repeats: timed calls of each, at least 2.
         warmup: calls of each before any is timed (compilation).
         settle: calls before the timed one of each turn.
+        before: by name, what each call needs to have done; it is waited for and not timed.
         progress: shows the turns.
+
+    Returns:
+        By name, the seconds of each turn's timed call.
     """
-    for call in candidates.values():
-        _call(call, warmup)
+    needed = before or {}
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
+
+    def timed(name: str) -> float:
+        jax.block_until_ready(needed[name]() if name in needed else None)
+        start = time.perf_counter()
+        jax.block_until_ready(candidates[name]())
+        return time.perf_counter() - start
+
+    for name in candidates:
+        for _ in range(warmup):
+            timed(name)
     with progress("timing", repeats, "turn") as bar:
         for repeat in range(repeats):
-            for name, call in candidates.items():
-                _call(call, settle)
-                start = time.perf_counter()
-                _call(call, 1)
-                seconds[name].append(time.perf_counter() - start)
+            for name in candidates:
+                for _ in range(settle):
+                    timed(name)
+                seconds[name].append(timed(name))
             bar(repeat + 1, {})
-    return {name: Timing.of(times) for name, times in seconds.items()}
-
-
-def _call(call: Callable[[], Any], times: int) -> None:
-    for _ in range(times):
-        jax.block_until_ready(call())
+    return seconds

@@ -6,11 +6,13 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 from headjax.core.errors import DataError
 from headjax.core.files import opened, reading
 from headjax.core.limits import lines_of
-from headjax.core.paths import is_bucket, path_of
+from headjax.core.paths import path_of
+from headjax.data.hub_paths import SCHEME, HubPath
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""
@@ -19,12 +21,24 @@ TEXT_SUFFIXES = (".md", ".txt")
 """Suffixes of the files that are read when a folder of texts is named."""
 
 
+def source_of(path: str | os.PathLike[str]) -> Path:
+    """Return the path of data to read: of `path_of`, or `hf://datasets/USER/NAME/FILE` on the Hugging Face Hub."""
+    if os.fspath(path).startswith(SCHEME):
+        return cast(Path, HubPath(path))
+    return path_of(path).expanduser()
+
+
+def local_file(file: Path) -> str:
+    """Return the name of a file for libraries that open files themselves; one on the Hub is downloaded."""
+    return str(file.local() if isinstance(file, HubPath) else file)
+
+
 def candidate_folders(path: str, names: Sequence[str]) -> Iterator[Path]:
     """Yield the given folder or, if `path` is empty, the folders of these names under the one that `ROOT` names."""
     if path:
-        yield path_of(path).expanduser()
+        yield source_of(path)
     elif ROOT in os.environ:
-        yield from (path_of(os.environ[ROOT]).expanduser() / name for name in names)
+        yield from (source_of(os.environ[ROOT]) / name for name in names)
 
 
 def missing(task: str, path: str, names: Sequence[str], wanted: str = "its files") -> DataError:
@@ -54,7 +68,7 @@ def find_files(path: str | Path) -> list[Path]:
     Raises:
         DataError: there is no file; the message starts with the path.
     """
-    path = path_of(path).expanduser()
+    path = source_of(path)
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
         files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
@@ -72,10 +86,10 @@ def find_files(path: str | Path) -> list[Path]:
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
-    if is_bucket(pattern):
-        bucket = path_of("/".join(str(pattern).split("/")[:3]))
-        return bucket.glob(pattern.relative_to(bucket).as_posix())
-    return (Path(match) for match in glob.glob(str(pattern), recursive=True))
+    if isinstance(pattern, Path):
+        return (Path(match) for match in glob.glob(str(pattern), recursive=True))
+    folder = next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
+    return folder.glob(pattern.relative_to(folder).as_posix())
 
 
 def read_lines(file: Path) -> Iterator[str]:

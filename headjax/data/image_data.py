@@ -9,10 +9,9 @@ from pathlib import Path
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Positive
-from headjax.core.paths import path_of
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
-from headjax.data.files import data_folder
+from headjax.data.files import data_folder, source_of
 from headjax.data.forms import ImageForm
 from headjax.data.image_rows import ImageRows, cifar_rows, find_cifar, folder_rows, is_mnist, mnist_rows
 from headjax.data.loading import Reading, read_when_asked, task_data
@@ -94,7 +93,7 @@ class ImageFiles(DataConfig):
     augmentation: Augmentation | None = None
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        folder = path_of(self.path).expanduser()
+        folder = source_of(self.path)
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder")
         name = find_cifar(folder)

@@ -15,8 +15,8 @@ import numpy as np
 
 from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
-from headjax.core.files import read_bytes
-from headjax.core.paths import path_of
+from headjax.core.files import first_line, read_bytes
+from headjax.data.files import source_of
 from headjax.data.rows import Row, Rows, RowSource, Split
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
@@ -106,7 +106,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     Raises:
         DataError: a file of another format, or one that is cut off; the message starts with its path.
     """
-    file = path_of(path)
+    file = source_of(path)
     data = read_bytes(file)
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise DataError(f"{file}: not an IDX file of bytes")
@@ -173,14 +173,16 @@ def pixels(data: bytes, place: str) -> np.ndarray:
     """Return an encoded image (PNG, JPEG, ...) as uint8 `[height, width]` or `[height, width, 3]`.
 
     Raises:
-        DataError: the data is not an image.
+        DataError: the data is not an image, or declares more pixels than a photograph has.
     """
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data)) as image:
             return np.asarray(image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB"))
-    except (UnidentifiedImageError, OSError, ValueError) as error:
+    except Image.DecompressionBombError as error:  # its size alone has been read
+        raise DataError(f"{place}: too large for an image ({first_line(error).split(',')[0]})") from None
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{place}: not an image ({' '.join(str(error).split())})") from None
 
 
@@ -239,7 +241,8 @@ def read_cifar(folder: str | Path, name: str) -> dict[Split, Arrays]:
     """Return the arrays of both splits, see `cifar_rows`."""
     layout = CIFAR[name]
     files: dict[Split, tuple[str, ...]] = {"train": layout.train, "validation": layout.test}
-    return {split: _joined([_cifar(path_of(folder), file, layout) for file in names]) for split, names in files.items()}
+    home = source_of(folder)
+    return {split: _joined([_cifar(home, file, layout) for file in names]) for split, names in files.items()}
 
 
 def _joined(parts: list[Arrays]) -> Arrays:

@@ -1,34 +1,26 @@
-"""Preparation of a task: rows, chunks, shards written by several processes, manifest; it resumes where it stopped."""
+"""Preparation of a task: rows, chunks, shards that several processes and hosts write; it resumes where it stopped."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import importlib.metadata
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
-from headjax.core.paths import path_of, remove_tree
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress, Update, silent
-from headjax.core.serialize import to_data
 from headjax.data.forms import Form
+from headjax.data.journal import Host, Journal, Prepared
 from headjax.data.loading import record_sizes
-from headjax.data.prepared import (
-    MANIFEST,
-    TOKENIZER,
-    UNFINISHED,
-    Manifest,
-    Shard,
-    ShardRecords,
-    load_manifest,
-    sizes_path,
-    write_shard,
-)
+from headjax.data.prepared import SHARD, Manifest, Shard, write_shard
 from headjax.data.rows import Row, Rows, RowSource, Split, chunks, fingerprint
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
@@ -38,8 +30,6 @@ SHARD_BYTES = 2**25
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 PACKAGES = ("array_record", "numpy", "seqio", "tensorflow-datasets", "tokenizers")
-SETTINGS = ("task", "form", "source", "tokenizer", "shard_bytes", "seed")
-"""Fields of the manifest that must be the same for a preparation to resume."""
 
 
 class Work(NamedTuple):
@@ -61,18 +51,6 @@ class Work(NamedTuple):
 Submit = Callable[[Work], "Future[Shard]"]
 
 
-class Prepared(NamedTuple):
-    """A finished preparation.
-
-    Attributes:
-        manifest: the manifest of the folder.
-        written: number of shards written by this call; the others existed.
-    """
-
-    manifest: Manifest
-    written: int
-
-
 def prepare(
     name: str,
     form: Form,
@@ -82,6 +60,7 @@ def prepare(
     *,
     source: str = "",
     processes: int = 1,
+    host: Host = Host(),
     shard_bytes: int = SHARD_BYTES,
     seed: int = 0,
     progress: Progress = silent,
@@ -90,7 +69,10 @@ def prepare(
 
     A shard gets its name when it is complete. If the call is interrupted (a full disk, a signal, a bad row), complete
     shards stay, and the same call resumes: it reads the rows again and encodes those of missing shards, and of shards
-    whose rows have changed. The result depends neither on interruptions nor on the number of processes.
+    whose rows have changed. The result depends neither on interruptions nor on the number of processes or hosts.
+
+    Of several hosts each makes the same call with its own number, on a folder that all of them see. Each reads all rows
+    and encodes those of its own shards. The last to finish writes the manifest.
 
     Args:
         name: name of the task.
@@ -100,13 +82,15 @@ def prepare(
         out: the folder.
         source: origin of the rows, for the manifest.
         processes: number of processes that encode.
+        host: the host that calls, if several prepare the task together.
         shard_bytes: approximate size of a shard's rows in bytes.
         seed: seed of the random choices.
         progress: shows the progress.
 
     Raises:
-        DataError: a row that cannot be used, a split without examples, a file that cannot be written, or a folder with
-            other content.
+        DataError: a row that cannot be used, a split without examples, a file that cannot be written, a folder with
+            other content, or hosts that have read other rows.
+        HeadjaxError: another process has the host's number.
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
     require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
@@ -123,16 +107,12 @@ def prepare(
         seed=seed,
         versions=_versions(),
     )
-    journal = _Journal(path_of(out).expanduser(), manifest, tokenizer)
-    try:
+    with Journal(path_of(out).expanduser(), manifest, tokenizer, host) as journal:
         _write_splits(journal, splits, processes, progress)
-    except BaseException:
-        journal.leave()
-        raise
-    return Prepared(journal.finish(), journal.written)
+        return journal.finish()
 
 
-def _write_splits(journal: _Journal, splits: Rows, processes: int, progress: Progress) -> None:
+def _write_splits(journal: Journal, splits: Rows, processes: int, progress: Progress) -> None:
     """Write the shards of every split and enter them in the journal."""
     wanted = journal.wanted
     with _workers(wanted.form, journal.tokenizer, processes) as submit:
@@ -141,80 +121,29 @@ def _write_splits(journal: _Journal, splits: Rows, processes: int, progress: Pro
             with progress(f"preparing {split}", rows.count, "row") as bar:
                 planned = _plan(journal, split, rows, bar)
                 examples = sum(shard.examples for shard in _in_order(planned, submit, processes, journal))
-            if not examples:
-                raise DataError(f"{wanted.source or wanted.task}: the split {split} has no examples")
+            if not examples and journal.host.count == 1:
+                raise _empty(wanted, split)
 
 
-class _Journal:
-    """The list of complete shards, saved on disk after each of them.
+def _empty(wanted: Manifest, split: Split) -> DataError:
+    return DataError(f"{wanted.source or wanted.task}: the split {split} has no examples")
 
-    Args:
-        folder: the prepared folder.
-        wanted: the final manifest, without shards.
-        tokenizer: tokenizer of the text.
+
+def _plan(journal: Journal, split: Split, source: RowSource, bar: Update) -> Iterator[Shard | Work]:
+    """Yield for every chunk of rows of this host its shard, if it exists already, or the work to do.
 
     Raises:
-        DataError: the folder has other content.
+        DataError: there are no rows.
     """
-
-    def __init__(self, folder: Path, wanted: Manifest, tokenizer: Tokenizer | None) -> None:
-        self.folder, self.wanted, self.tokenizer, self.written = folder, wanted, tokenizer, 0
-        self.there: dict[str, Shard] = {}
-        self.shards: list[Shard] = []
-        manifests = [file for file in (folder / UNFINISHED, folder / MANIFEST) if file.is_file()]
-        if manifests:
-            before = load_manifest(manifests[0])
-            for field in SETTINGS:
-                old, new = getattr(before, field), getattr(wanted, field)
-                if old != new:
-                    raise DataError(f"{folder}: holds another preparation, {_change(field, old, new)}; choose another")
-            self.there = {shard.name: shard for shard in before.shards if _is_whole(folder, shard)}
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
-
-    def begin(self) -> None:
-        """Make the folder, before its first shard."""
-        if not (self.folder / UNFINISHED).is_file() and not (self.folder / MANIFEST).is_file():
-            self.wanted.write(self.folder, UNFINISHED)
-        if self.tokenizer is not None and not (self.folder / TOKENIZER).is_dir():
-            _save_tokenizer(self.tokenizer, self.folder / TOKENIZER)
-
-    def leave(self) -> None:
-        """Remove the files that `begin` made if no shard was written."""
-        if not self.shards and not self.there and (self.folder / UNFINISHED).is_file():
-            (self.folder / UNFINISHED).unlink()
-            remove_tree(self.folder / TOKENIZER)
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()
-
-    def add(self, shard: Shard, *, fresh: bool) -> None:
-        """Enter the next shard; `fresh` if this call has written it."""
-        self.shards.append(shard)
-        if fresh:
-            self.written += 1
-            known = self.there | {shard.name: shard for shard in self.shards}
-            ordered = tuple(known[name] for name in sorted(known))
-            dataclasses.replace(self.wanted, shards=ordered).write(self.folder, UNFINISHED)
-            (self.folder / MANIFEST).unlink(missing_ok=True)
-
-    def finish(self) -> Manifest:
-        """Remove shards without rows and write the manifest."""
-        for name in self.there.keys() - {shard.name for shard in self.shards}:
-            for file in (self.folder / name, sizes_path(self.folder / name)):
-                file.unlink(missing_ok=True)
-        manifest = dataclasses.replace(self.wanted, shards=tuple(self.shards))
-        manifest.write(self.folder)
-        (self.folder / UNFINISHED).unlink(missing_ok=True)
-        return manifest
-
-
-def _plan(journal: _Journal, split: Split, source: RowSource, bar: Update) -> Iterator[Shard | Work]:
-    """Yield for every chunk of rows its shard, if it exists already, or the work to do."""
     read = 0
     for number, rows in enumerate(chunks(source.rows(), journal.wanted.shard_bytes)):
         read += len(rows)
         bar(read, {})
-        name = f"{split}-{number:05d}.array_record"
+        name = f"{split}-{number:05d}{SHARD}"
+        if not journal.host.owns(number):
+            journal.read(name, fingerprint(rows))
+            continue
+        journal.read(name, "")
         found = journal.there.get(name)
         if found is not None and found.rows == fingerprint(rows):
             yield found
@@ -222,9 +151,11 @@ def _plan(journal: _Journal, split: Split, source: RowSource, bar: Update) -> It
             journal.begin()
             seed = (journal.wanted.seed, SPLITS.index(split), number)
             yield Work(journal.folder / name, split, rows, seed)
+    if not read:
+        raise _empty(journal.wanted, split)
 
 
-def _in_order(planned: Iterator[Shard | Work], submit: Submit, processes: int, journal: _Journal) -> Iterator[Shard]:
+def _in_order(planned: Iterator[Shard | Work], submit: Submit, processes: int, journal: Journal) -> Iterator[Shard]:
     """Yield the shards in order, several written at the same time; each is entered in the journal when complete."""
     waiting: collections.deque[Shard | Future[Shard]] = collections.deque()
 
@@ -265,7 +196,9 @@ def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterato
         return
     # Spawned processes inherit no threads, which a forked one could wait for forever.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context) as pool:
+    with ProcessPoolExecutor(processes, context, initializer=_end_with_parent) as pool:
+        with _interrupts_held_back():
+            pool.submit(os.getpid)  # the first work starts all processes
         try:
             yield lambda work: pool.submit(encode_shard, form, tokenizer, work)
         except BaseException:
@@ -273,27 +206,32 @@ def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterato
             raise
 
 
-def _is_whole(folder: Path, shard: Shard) -> bool:
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it has: one that was killed could not tell it to."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold SIGINT back from this thread; processes started meanwhile never get it.
+
+    Ctrl-C interrupts all processes of a terminal. The one that started the others lets them end their shards.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return len(ShardRecords([folder / shard.name], [shard.examples]).sizes()) == shard.examples
-    except DataError:
-        return False
-
-
-def _change(field: str, old: object, new: object) -> str:
-    """Return the difference between two settings in words."""
-    if isinstance(old, Form) and isinstance(new, Form):
-        before, now = to_data(old), to_data(new)
-        field = next((name for name in now if before.get(name) != now[name]), field)
-        old, new = before.get(field), now.get(field)
-    return f"{field} was {old!r} and is {new!r} now"
-
-
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    try:
-        tokenizer.save(folder)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written ({error.strerror})") from None
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _versions() -> dict[str, str]:

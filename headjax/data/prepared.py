@@ -5,46 +5,56 @@ A shard is an ArrayRecord file (https://github.com/google/array_record) whose re
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 import threading
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Count, Size
-from headjax.core.files import write_file
+from headjax.core.files import first_line, hidden, leftovers, read_bytes, read_document, write_file
 from headjax.core.formats import check_format
-from headjax.core.paths import copy_file, is_bucket, path_of
+from headjax.core.paths import copy_file, is_bucket
 from headjax.core.serialize import dumps, from_data, kind
 from headjax.data.augmentation import Augmentation
 from headjax.data.examples import Record, Records
-from headjax.data.files import candidate_folders, missing
+from headjax.data.files import candidate_folders, missing, source_of
 from headjax.data.forms.form import Form
 from headjax.data.loading import Reading, Stored, task_data, totals
 from headjax.data.rows import Split
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import metrics_of
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
 UNFINISHED = "manifest.partial.json"
 TOKENIZER = "tokenizer"
+HOSTS = "hosts"
+PART = "part.json"
 FORMAT = 1
 
 WRITING = "group_size:1"
 READING = "readahead_buffer_size:0,max_parallelism:0"
 """ArrayRecord's options for records that are read one by one in any order."""
 
-PARTIAL = ".partial"
+SHARD = ".array_record"
+"""Suffix of a shard."""
+
+READ_AHEAD = 8
+"""Threads that read training batches ahead from a bucket, where each example is a request to the service."""
 
 OPEN_SHARDS = 512
 """Greatest number of shards open at the same time; systems often allow a process 1024 open files."""
@@ -138,8 +148,21 @@ class Manifest:
 
 def is_prepared(path: str | Path) -> bool:
     """Return whether a path is a folder of prepared shards, finished or not."""
-    folder = path_of(path).expanduser()
-    return (folder / MANIFEST).is_file() or (folder / UNFINISHED).is_file()
+    folder = source_of(path)
+    return (folder / MANIFEST).is_file() or (folder / UNFINISHED).is_file() or bool(hosts_of(folder))
+
+
+def hosts_of(folder: Path) -> list[tuple[int, int]]:
+    """Return (number, count) of the hosts that have begun to prepare a folder together; none in a finished folder."""
+    if not (folder / HOSTS).is_dir():
+        return []
+    found = (re.fullmatch(r"(\d+)-of-(\d+)", home.name) for home in (folder / HOSTS).iterdir())
+    return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a prepared folder has its tokenizer whole; the last file of a tokenizer is `SPECIAL_FILE`."""
+    return (folder / TOKENIZER / SPECIAL_FILE).is_file()
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -151,8 +174,21 @@ def read_manifest(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
         if (folder / UNFINISHED).is_file():
             raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` goes on")
+        begun = hosts_of(folder)
+        if begun:
+            raise DataError(f"{folder}: not prepared to the end; {_waiting_for(folder, begun)}")
         raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
     return load_manifest(folder / MANIFEST)
+
+
+def _waiting_for(folder: Path, hosts: Sequence[tuple[int, int]]) -> str:
+    """Return in words for which hosts a folder waits."""
+    count = hosts[0][1]
+    done = {index for index, _ in hosts if (folder / HOSTS / f"{index}-of-{count}" / PART).is_file()}
+    rest = [str(index) for index in range(count) if index not in done]
+    if not rest:
+        return f"all {count} hosts have finished their part: the same `headjax prepare` on any of them ends it"
+    return f"of {count} hosts these have not finished: {', '.join(rest)}"
 
 
 def load_manifest(file: Path) -> Manifest:
@@ -162,7 +198,7 @@ def load_manifest(file: Path) -> Manifest:
         DataError: a damaged file, or one of a later format.
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_document(file))
         check_format(data, FORMAT, file, data.get("versions", {}).get("headjax"), DataError)
         return from_data(Manifest, data, "manifest")
     except DataError:
@@ -182,7 +218,7 @@ def write_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
     if is_bucket(path):  # the library writes files of this machine alone
         _upload_shard(path, records, sizes)
         return
-    partial, beside = path.with_name(path.name + PARTIAL), sizes_path(path)
+    partial = hidden(path, "new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = ArrayRecordWriter(str(partial), WRITING)
@@ -191,12 +227,19 @@ def write_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
                 writer.write(safetensors.numpy.save({name: np.ascontiguousarray(a) for name, a in record.items()}))
         finally:
             writer.close()
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        beside = io.BytesIO()
         np.save(beside, sizes)
+        write_file(sizes_path(path), beside.getvalue())
         partial.replace(path)
+        for entry, _ in leftovers(path):
+            entry.unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:  # the library turns the system's errors into RuntimeError
-        for file in (partial, beside):
-            file.unlink(missing_ok=True)
         raise DataError(f"{path}: cannot be written ({' '.join(str(error).split())})") from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _upload_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
@@ -249,17 +292,22 @@ class ShardRecords:
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = int(np.searchsorted(self._ends, index, side="right"))
+        reader = self._reader(shard)
+        try:
+            (data,) = reader.read([index - int(self._ends[shard]) + self.counts[shard]])
+            found: dict[str, np.ndarray] = safetensors.numpy.load(data)
+        except (RuntimeError, IndexError, ValueError, safetensors.SafetensorError) as error:
+            raise DataError(f"{self.paths[shard]}: damaged: {' '.join(str(error).split())}") from None
+        return found
+
+    def _reader(self, shard: int) -> Any:
+        """Return the open reader of a shard; several threads may read from it at a time."""
         with self._lock:
             if shard not in self._readers:
                 if len(self._readers) == OPEN_SHARDS:
-                    self._readers.pop(next(iter(self._readers))).close()
+                    del self._readers[next(iter(self._readers))]  # closes with the last thread that reads from it
                 self._readers[shard] = self._open(self.paths[shard])
-            try:
-                (data,) = self._readers[shard].read([index - int(self._ends[shard]) + self.counts[shard]])
-            except (RuntimeError, IndexError) as error:
-                raise DataError(f"{self.paths[shard]}: damaged: {' '.join(str(error).split())}") from None
-        found: dict[str, np.ndarray] = safetensors.numpy.load(data)
-        return found
+            return self._readers[shard]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"paths": self.paths, "counts": self.counts}
@@ -275,12 +323,16 @@ class ShardRecords:
         """
         found = []
         for path, count in zip(self.paths, self.counts, strict=True):
+            written = io.BytesIO(read_bytes(sizes_path(path)))
             try:
-                found.append(np.load(io.BytesIO(sizes_path(path).read_bytes()), allow_pickle=False))
-            except (OSError, ValueError) as error:
-                raise DataError(f"{sizes_path(path)}: cannot be read ({' '.join(str(error).split())})") from None
-            if len(found[-1]) != count:
-                raise DataError(f"{sizes_path(path)}: {len(found[-1]):,} sizes for {count:,} records")
+                sizes = np.load(written, allow_pickle=False)
+            except (ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+                raise DataError(f"{sizes_path(path)}: cannot be read ({first_line(error)})") from None
+            if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
+                raise DataError(f"{sizes_path(path)}: not a list of whole numbers")
+            if len(sizes) != count:
+                raise DataError(f"{sizes_path(path)}: {len(sizes):,} sizes for {count:,} records")
+            found.append(sizes)
         return np.concatenate([*found, np.zeros(0, np.int32)])
 
     @staticmethod
@@ -305,6 +357,9 @@ class PreparedData(DataConfig):
         size: side of an image in pixels; if not 0, the folder must have been prepared with it.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
         augmentation: random changes of training images; None for the task's usual ones.
+        ranges: number of consecutive ranges into which the shards are divided. Each is read for the same rows of every
+            batch and shuffled by itself, so that of several processes each reads the shards of its own ranges. It must
+            divide the batch size, and the number of processes must divide it. 0 shuffles all examples together.
     """
 
     task: str = ""
@@ -313,6 +368,7 @@ class PreparedData(DataConfig):
     size: Count = 0
     buckets: tuple[Size, ...] = ()
     augmentation: Augmentation | None = None
+    ranges: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -334,7 +390,8 @@ class PreparedData(DataConfig):
             "tokenizer": manifest.tokenizer,
             "data": manifest.fingerprint,
         }
-        reading = Reading(metrics_of(manifest.task), self.buckets, self.augmentation)
+        threads = READ_AHEAD if is_bucket(folder) else 0
+        reading = Reading(metrics_of(manifest.task), self.buckets, self.augmentation, self.ranges, threads)
         return task_data(manifest.form, own, manifest.stored(folder), info, reading)
 
     def open(self) -> tuple[Path, Manifest]:

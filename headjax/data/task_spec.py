@@ -13,7 +13,7 @@ from typing import Any, Literal
 from headjax.core.errors import DataError
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import text_hash
-from headjax.data.files import find_files
+from headjax.data.files import find_files, local_file
 from headjax.data.forms import Form
 from headjax.data.image_rows import pixels
 from headjax.data.rows import Row, Rows, RowSource, Split
@@ -227,7 +227,7 @@ def read_tfrecord(
         raise DataError(f"{file}: TFRecords are read by TensorFlow: pip install 'headjax[data]'") from None
 
     number = 0
-    dataset = tf.data.TFRecordDataset(str(file), compression_type="GZIP" if file.suffix == ".gz" else "")
+    dataset = tf.data.TFRecordDataset(local_file(file), compression_type="GZIP" if file.suffix == ".gz" else "")
     records = dataset.as_numpy_iterator()
     while True:
         place = f"{file}: record {number}"

@@ -146,8 +146,8 @@ class ParallelText(DataConfig):
 
     Attributes:
         validation, train: paths without the language, to which `.source` and `.target` are added: `data/train` stands
-            for `data/train.en` and `data/train.de`; or tables (`.tsv`, `.csv`, `.json`, `.jsonl`). Without `train`
-            there are no training examples; without `validation` some pairs of `train` are held out.
+            for `data/train.en` and `data/train.de`; or tables (`.tsv`, `.csv`, `.json`, `.jsonl`, `.parquet`). Without
+            `train` there are no training examples; without `validation` some pairs of `train` are held out.
         validation_fraction: approximate share of the pairs that is held out, by the hash of the source.
         source, target: the languages: suffixes of the files, or columns of the tables (numbers from 0 if a table has no
             header).

@@ -1,7 +1,8 @@
-"""Rows of text files: tables (TSV, CSV, JSON), lines, documents, pairs of sentences, questions."""
+"""Rows of text files: tables (TSV, CSV, JSON, Parquet), lines, documents, pairs of sentences, questions."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
@@ -11,20 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, parse_json, read_text
+from headjax.core.files import check_characters, first_line, parse_json, read_text, reading
 from headjax.core.limits import LINE
-from headjax.core.paths import path_of
 from headjax.core.serialize import unknown_name
 from headjax.data.documents import Document, text_hash
-from headjax.data.files import count_lines, read_lines
+from headjax.data.files import count_lines, read_lines, source_of
 from headjax.data.rows import Row, Split
+
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file that are read at a time."""
 
 
 def table_rows(path: str | Path, columns: Mapping[str, str]) -> Iterator[Row]:
     """Yield the rows of a table, all values as text. Only a JSON array is read as a whole.
 
     Formats are known by suffix, each also with `.gz`: `.csv` (commas, with quotes), `.tsv` and `.txt` (tabs; a
-    quotation mark is an ordinary character), `.json` (one array of objects), `.jsonl` (one object per line).
+    quotation mark is an ordinary character), `.json` (one array of objects), `.jsonl` (one object per line); and
+    `.parquet`, which needs `pyarrow`.
 
     Args:
         path: the file.
@@ -35,7 +39,7 @@ def table_rows(path: str | Path, columns: Mapping[str, str]) -> Iterator[Row]:
         DataError: a file that cannot be read, a missing column, a row with another number of columns; the message
             starts with the file and, where known, the line.
     """
-    file = path_of(path).expanduser()
+    file = source_of(path)
     suffix = _suffix(file)
     if suffix not in READERS:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(READERS)}, also with .gz")
@@ -68,13 +72,16 @@ def hold_out(rows: Sequence[Row], field: str, fraction: float, path: str) -> dic
 
 
 def header(path: str | Path) -> tuple[str, ...]:
-    """Return the cells of a TSV or CSV file's first line, or the keys of a JSON file's first object.
+    """Return the cells of a TSV or CSV file's first line, the keys of a JSON file's first object, or Parquet's columns.
 
     Raises:
         DataError: a file that cannot be read.
     """
-    file = path_of(path).expanduser()
+    file = source_of(path)
     suffix = _suffix(file)
+    if suffix == ".parquet":
+        with _parquet_file(file) as table:
+            return tuple(table.schema_arrow.names)
     read = _objects(file, suffix == ".jsonl") if suffix in (".json", ".jsonl") else _cells(file, _delimiter(suffix))
     for _, first in read:
         return tuple(first)
@@ -83,7 +90,7 @@ def header(path: str | Path) -> tuple[str, ...]:
 
 def is_table(path: str | Path) -> bool:
     """Return whether a file's suffix is that of a table; `.txt` files count as text."""
-    return _suffix(path_of(path)) in READERS.keys() - {".txt"}
+    return _suffix(source_of(path)) in READERS.keys() - {".txt"}
 
 
 def _delimiter(suffix: str) -> str:
@@ -158,6 +165,39 @@ def _objects(file: Path, lines: bool) -> Iterator[tuple[str, Mapping[str, Any]]]
         yield f"{file}: entry {number}", _object(f"{file}: entry {number}", entry)
 
 
+@contextlib.contextmanager
+def _parquet_file(file: Path) -> Iterator[Any]:
+    """Open a Parquet file.
+
+    Raises:
+        DataError: pyarrow is not installed, or a file that cannot be read.
+    """
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise DataError(f"{file}: Parquet files are read by pyarrow: pip install 'headjax[data]'") from None
+    with reading(file), file.open("rb") as stream:
+        try:
+            yield ParquetFile(stream)
+        except ArrowException as error:
+            raise DataError(f"{file}: not a Parquet file that can be read ({first_line(error)})") from None
+
+
+def _parquet(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    with _parquet_file(file) as table:
+        names = list(table.schema_arrow.names)
+        for column in columns.values():
+            _index(file, names, column)
+        number = 0
+        for batch in table.iter_batches(PARQUET_ROWS, columns=list(dict.fromkeys(columns.values()))):
+            for entry in batch.to_pylist():
+                place = f"{file}: row {number}"
+                values = {field: _as_text(entry[column], f"{place}: {column}") for field, column in columns.items()}
+                yield Row(place, values)
+                number += 1
+
+
 def _object(place: str, entry: Any) -> Mapping[str, Any]:
     if not isinstance(entry, dict):
         raise DataError(f"{place}: expected an object, got {type(entry).__name__}")
@@ -165,7 +205,10 @@ def _object(place: str, entry: Any) -> Mapping[str, Any]:
 
 
 def _as_text(value: Any, place: str) -> str:
-    return check_characters(value, place) if isinstance(value, str) else json.dumps(value)
+    try:
+        return check_characters(value, place) if isinstance(value, str) else json.dumps(value)
+    except TypeError:
+        raise DataError(f"{place}: neither text nor a number, but {type(value).__name__}") from None
 
 
 READERS: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
@@ -174,6 +217,7 @@ READERS: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
     ".txt": lambda file, columns: _delimited(file, columns, "\t"),
     ".json": lambda file, columns: _json(file, columns, False),
     ".jsonl": lambda file, columns: _json(file, columns, True),
+    ".parquet": _parquet,
 }
 """Readers of tables by suffix."""
 
@@ -223,7 +267,7 @@ def _aligned(path: str, source: str, target: str) -> Iterator[tuple[str, str]]:
 
 def _plain_or_packed(path: str) -> Path:
     for suffix in ("", ".gz"):
-        file = path_of(f"{path}{suffix}").expanduser()
+        file = source_of(f"{path}{suffix}")
         if file.is_file():
             return file
     raise DataError(f"{path}: no such file, packed or not")
@@ -235,7 +279,7 @@ def read_questions(path: str | Path) -> list[Row]:
     Raises:
         DataError: a file of another format, or without questions; the message starts with the file.
     """
-    file = path_of(path).expanduser()
+    file = source_of(path)
     whole = parse_json(read_text(file), str(file))
     try:
         articles = whole["data"]

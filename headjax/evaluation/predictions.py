@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.paths import path_of
 from headjax.core.progress import Update
 from headjax.data.encoding import encode_sequences, padding_id
 from headjax.data.examples import sequences
-from headjax.data.files import read_lines
+from headjax.data.files import read_lines, source_of
 from headjax.data.forms.questions import QuestionForm
 from headjax.data.glue import GLUE, Glue
 from headjax.data.loading import load_rows
@@ -27,6 +26,7 @@ from headjax.evaluation.task import measure_of
 from headjax.models.beam import beam_search
 from headjax.models.encoder import EncoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
+from headjax.models.generation import check_generative, check_room, for_decoding
 from headjax.models.model import Model
 from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, texts_of
 from headjax.models.tasks import Regression, Span, TokenClassification
@@ -93,8 +93,8 @@ def _read_inputs(spec: str) -> Inputs | None:
             expected = ", ".join(COLUMNS["text"])
             raise DataError(f"{spec}: expected a column of texts ({expected}); it has {', '.join(names[:8])}")
         return _inputs([*table_rows(spec, {field: one for field, one in found.items() if one})], "given")
-    if path_of(spec).expanduser().is_file():
-        lines = (line.strip() for line in read_lines(path_of(spec).expanduser()))
+    if source_of(spec).is_file():
+        lines = (line.strip() for line in read_lines(source_of(spec)))
         return Inputs([line for line in lines if line])
     return None
 
@@ -254,11 +254,16 @@ def _translated(
     if end is None:
         raise DataError("tokenizer: it has no eos_token, which beam search needs")
     whole = prompt_batch(model, texts, max_length=request.length())
+    config, first = check_generative(model.config, 1, None), {name: array[:1] for name, array in whole.items()}
+    params = for_decoding(config, model.params)
+    check_room("beams", config, params, first, size * max(beams, 1), new_tokens(config, first))
     for number, start in enumerate(range(0, len(texts), size), start=1):
         rows = [min(row, len(texts) - 1) for row in range(start, start + size)]
         batch = {name: array[rows] for name, array in whole.items()}
         limit = new_tokens(model.config, batch)
-        best = beam_search(model, batch, beams=max(beams, 1), max_new_tokens=limit, end_token=end)
+        best = beam_search(
+            model.replace(params=params), batch, beams=max(beams, 1), max_new_tokens=limit, end_token=end
+        )
         tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
         count = min(size, len(texts) - start)
         found += [{"translation": text} for text in texts_of(model, batch, tokens, lengths, end, count)]

@@ -34,7 +34,7 @@ from headjax.heads.agreement import (
     mean_agreement,
     predictions_of,
 )
-from headjax.heads.head_id import all_heads
+from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
 from headjax.heads.ordering import Order, requested_count
 from headjax.heads.reconstruction import reconstruct
@@ -193,34 +193,21 @@ class RemovalTrials:
         bare = self._judge(self.model.params, head_gates.without(self.model.config, removed))
         _, against = paired_test(bare.evaluation.outcomes, self.measure, RESAMPLES)
         for repair in repairs:
-            start = time.process_time()
-            judged, kept, solved = bare, 0, 0
-            if repair == "rescale":
-                gates = rescale(self.model, batches[:RESCALED], removed)
-                seconds = time.process_time() - start
-                judged = self._judge(self.model.params, gates)
-            elif repair != "none":
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns
-                    solution = reconstruct(self.model, batches, removed, feed_forward=repair == "feed_forward")
-                kept, solved = sum(layer.kept for layer in solution.layers), len(solution.layers)
-                seconds = time.process_time() - start
-                judged = self._judge(solution.repaired.params, head_gates.without(self.model.config, removed))
-            else:
-                seconds = 0.0
+            repaired = _repair(self.model, removed, repair, batches)
+            judged = bare if repair == "none" else self._judge(repaired.params, repaired.gates)
             found.append(
                 RemovalTrial(
                     *removal,
                     repair=repair,
                     removed=len(removed),
-                    kept_repairs=kept,
-                    solved=solved,
+                    kept_repairs=repaired.kept,
+                    solved=repaired.solved,
                     metrics=judged.evaluation.metrics,
                     agreement=judged.agreement.value,
                     against_whole=self._tests[1](judged.evaluation.outcomes)._asdict(),
                     against_none=None if repair == "none" else against(judged.evaluation.outcomes)._asdict(),
                     order_seconds=order_seconds,
-                    repair_seconds=seconds,
+                    repair_seconds=repaired.seconds,
                 )
             )
         return found
@@ -240,6 +227,31 @@ class RemovalTrials:
 
     def _judge(self, params: Params, gates: Gates) -> _Judged:
         return _judge(self.model.config, self.measure, params, self.batches, gates, self.wanted)
+
+
+class _Repaired(NamedTuple):
+    """A model without some heads: parameters, gates, the repairs that were kept and solved, and processor time."""
+
+    params: Params
+    gates: Gates
+    kept: int
+    solved: int
+    seconds: float
+
+
+def _repair(model: Model, removed: Sequence[HeadId], repair: Repair, batches: Sequence[Batch]) -> _Repaired:
+    """Return the model with the heads gated off and the others repaired."""
+    start, gates = time.process_time(), head_gates.without(model.config, removed)
+    if repair == "none":
+        return _Repaired(model.params, gates, 0, 0, 0.0)
+    if repair == "rescale":
+        gates = rescale(model, batches[:RESCALED], removed)
+        return _Repaired(model.params, gates, 0, 0, time.process_time() - start)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns
+        solution = reconstruct(model, batches, removed, feed_forward=repair == "feed_forward")
+    kept, solved = sum(layer.kept for layer in solution.layers), len(solution.layers)
+    return _Repaired(solution.repaired.params, gates, kept, solved, time.process_time() - start)
 
 
 def prepare_removals(
@@ -268,15 +280,17 @@ def prepare_removals(
     """
     model = task.fit(model)
     batches = [device_batch(model.config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets)]
+    gates, room = head_gates.ones(model.config), KEPT_BYTES
     wanted: list[Predictions] = []
-    room = KEPT_BYTES
+    found = []
     for batch in batches:
-        found = _predictions(model.config, model.params, batch)
-        room -= found.values.nbytes
-        if room < 0 and wanted:
-            break
-        wanted.append(found)
-    own = _judge(model.config, task.measure, model.params, batches, head_gates.ones(model.config), wanted).evaluation
+        loss, outcomes, predictions = _judge_whole(model.config, task.measure, model.params, batch, gates)
+        found.append((loss, outcomes))
+        room -= predictions.values.nbytes
+        if room >= 0 or not wanted:
+            wanted.append(predictions)
+    require_finite_losses([loss for loss, _ in found], model.params)
+    own = reduce_batches(task.measure, found)
     return RemovalTrials(model, selection, task.measure, batches, wanted, own, calibrate, batch_size, buckets)
 
 
@@ -304,14 +318,15 @@ def _judge_batch(
     config: ModelConfig, measure: Measure, params: Params, batch: Any, gates: Gates, wanted: Predictions | None
 ) -> Any:
     """Return the losses, outcomes, and sums of the agreement of one batch, from one forward."""
+    loss, outcomes, predictions = _judge_whole(config, measure, params, batch, gates)
+    kind: Kind = agreement_kind(config)
+    return loss, outcomes, None if wanted is None else compare(kind, wanted, predictions)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "measure"))
+def _judge_whole(config: ModelConfig, measure: Measure, params: Params, batch: Any, gates: Gates) -> Any:
+    """Return the losses, outcomes and predictions of one batch, from one forward."""
     output = config.apply(params, batch, Options(gates=gates, compute=Compute()))
     loss = config.for_evaluation().loss(output, batch)
     outcomes = {name: outcome(output, batch) for name, outcome in measure.outcomes().items()}
-    kind: Kind = agreement_kind(config)
-    apart = None if wanted is None else compare(kind, wanted, predictions_of(config, output, batch))
-    return loss, outcomes, apart
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def _predictions(config: ModelConfig, params: Params, batch: Any) -> Predictions:
-    return predictions_of(config, config.apply(params, batch, Options(gates=head_gates.ones(config))), batch)
+    return loss, outcomes, predictions_of(config, output, batch)

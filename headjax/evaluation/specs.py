@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.paths import path_of
 from headjax.core.serialize import unknown_name
-from headjax.data.files import data_folder
+from headjax.data.files import data_folder, source_of
 from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import ImageFiles, Mnist
@@ -90,11 +89,11 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
             * `images:FOLDER`: the test images of CIFAR's own files, or `validation/CLASS/*.jpg`;
             * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET` (`newstest2014:en-de`),
               or a table with columns of those names or numbers (`mtnt/test.tsv:1-2`);
-            * a table (`.tsv`, `.csv`, `.json`, `.jsonl`) with the columns `sentence` (or `sentence1`), maybe
-              `sentence2`, and `label` (or `score`): all rows are evaluated on. Labels of a classifier are its class
-              names, or class numbers if it has no names. For models that embed sentences, pairs with a `score`, or with
-              labels with a decimal point, are similarities, divided by the largest where that is above 1. For other
-              models without an output, labels with a decimal point are a regression;
+            * a table (`.tsv`, `.csv`, `.json`, `.jsonl`, `.parquet`) with the columns `sentence` (or `sentence1`),
+              maybe `sentence2`, and `label` (or `score`): all rows are evaluated on. Labels of a classifier are its
+              class names, or class numbers if it has no names. For models that embed sentences, pairs with a `score`,
+              or with labels with a decimal point, are similarities, divided by the largest where that is above 1. For
+              other models without an output, labels with a decimal point are a regression;
             * a folder that `headjax prepare` wrote;
             * any other file, a folder or a pattern: language modelling on the text, divided as training on it
               (`LanguageConfig.path`) divides it; `all:PATH` is the whole text as a single split, and `heldout:PATH`
@@ -121,7 +120,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
         task = (_whole_text if name == "all" else _text)(Request(path, model, length))
     elif is_table(spec):
         task = _table(Request(spec, model, length))
-    elif path_of(spec).expanduser().exists() or set(spec) & set("/*.?"):
+    elif source_of(spec).exists() or set(spec) & set("/*.?"):
         task = (_whole_text if split == "all" else _text)(Request(spec, model, length))
     else:
         raise HeadjaxError(f"task: {unknown_name('task or file', spec, NAMED)}; `headjax tasks` lists them")
@@ -222,7 +221,7 @@ def _wikitext2(asked: Request) -> Task:
 
 def _squad(asked: Request) -> Task:
     validation, train = asked.path, ""
-    if not path_of(asked.path).is_file():
+    if not source_of(asked.path).is_file():
         folder = data_folder("squad", asked.path, ("squad",), lambda folder: any(folder.glob("dev-v1.1*.json")))
         validation = str(min(folder.glob("dev-v1.1*.json")))
         train = str(folder / "train-v1.1.json") if (folder / "train-v1.1.json").is_file() else ""

@@ -190,14 +190,55 @@ def _batches(
         arrays = device_batch(config, batch)
         own, streams = _whole(config, model.params, arrays, at, measures, compute)
         results = []
-        for stack in dict.fromkeys(head.stack for head in rows):
-            heads = [head for head in rows if head.stack == stack]
-            arguments = (model.params, arrays, at, streams, jnp.int32(0))
-            chunks, program = _compiled_within(budget, heads, (config, stack, measures, compute), arguments)
+        arguments = (model.params, arrays, at, streams, jnp.int32(0))
+        for chunks, program in _compiled_sweeps(config, rows, measures, compute, budget, arguments):
             for chunk in chunks:
                 gates = jnp.asarray(np.stack([rows[head] for head in chunk.padded]))
                 results.append((chunk, program(*arguments[:-1], jnp.int32(chunk.layer), gates)))
         yield own, results
+
+
+class Programs(NamedTuple):
+    """Compiled programs of a sweep over all heads (`jax.stages.Compiled`), which tell their memory.
+
+    Attributes:
+        whole: computes the model's own values, and records the stream that enters each layer.
+        sweeps: by head stack, the chunks of heads that are ablated together, and the program that all of them share.
+    """
+
+    whole: Any
+    sweeps: list[tuple[list[Chunk], Any]]
+
+
+def programs(model: Model, batch: Batch, *, budget: int = DEFAULT_BUDGET, compute: Compute = Compute()) -> Programs:
+    """Compile what `ablate` runs on a batch of these shapes.
+
+    Raises:
+        HeadjaxError: the budget is too small for a single ablation.
+    """
+    config, at = model.config.for_evaluation(), head_gates.ones(model.config)
+    arrays = device_batch(config, batch)
+    whole = _whole.lower(config, model.params, arrays, at, (), compute)
+    streams = jax.tree.map(lambda made: jax.ShapeDtypeStruct(made.shape, made.dtype), whole.out_info[1])
+    arguments = (model.params, arrays, at, streams, jnp.int32(0))
+    sweeps = _compiled_sweeps(config, all_heads(config), (), compute, budget, arguments)
+    return Programs(whole.compile(), list(sweeps))
+
+
+def _compiled_sweeps(
+    config: ModelConfig,
+    heads: Iterable[HeadId],
+    measures: Measures,
+    compute: Compute,
+    budget: int,
+    arguments: tuple[Any, ...],
+) -> Iterator[tuple[list[Chunk], Any]]:
+    """Yield for every head stack the chunks of its heads and `_suffix` compiled for them."""
+    by_stack: dict[str, list[HeadId]] = {}
+    for head in heads:
+        by_stack.setdefault(head.stack, []).append(head)
+    for stack, own in by_stack.items():
+        yield _compiled_within(budget, own, (config, stack, measures, compute), arguments)
 
 
 def _compiled_within(
@@ -224,6 +265,8 @@ def _compile_suffix(static: tuple[Any, ...], leaves: tuple[jax.ShapeDtypeStruct,
 
 def _abstract(tree: Any) -> Any:
     def shape(array: Any) -> jax.ShapeDtypeStruct:
+        if isinstance(array, jax.ShapeDtypeStruct):
+            return array
         array = jnp.asarray(array)
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding if array.committed else None)
 

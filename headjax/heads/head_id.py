@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from headjax.core.errors import HeadjaxError
 from headjax.models.config import HEAD_STACKS, ModelConfig
 
-_PATTERN = re.compile(r"([a-z]+)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)")
+_PATTERN = re.compile(r"([a-z]+)/(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,8})")
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)

@@ -13,12 +13,15 @@ from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
+from headjax.heads.forward_scores import forward_scores
+from headjax.heads.gates import Values
 from headjax.heads.groups import by_groups, group_steps, key_value_groups
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
-from headjax.heads.ordering import Order, by_ablation, by_score, by_scores, flat, in_stacks, random_order
+from headjax.heads.ordering import Order, by_ablation, by_score, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES, normalize_layers, score_heads
+from headjax.heads.statistics import STATISTICS
 from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
 
@@ -85,7 +88,8 @@ def order_heads(
 
     Args:
         model: Model with the output that the batches need.
-        batches: Examples with labels; `reconstruction` reads no labels, `random` needs no examples.
+        batches: Examples with labels; `reconstruction` and the scores of a forward pass alone (`output_norm`, ...) need
+            no labels, `random` needs no examples.
         config: Order and its options.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         progress: Called after every batch, or every step of learning.
@@ -136,11 +140,13 @@ def _fixed_order(
         chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
         labels = config.by == "reconstruction_labels"
         return reconstruction_order(model, batches, labels=labels, gates=gates, **chosen, progress=progress)
-    scores = score_heads(model, batches, gates=gates, progress=progress)
-    transform = normalize_layers if config.normalize else dict
-    if config.whole_groups:
-        return by_groups(model.config, transform(scores.score(config.by)), SCORES[config.by].low_first)
-    return by_scores(scores, config.by, transform)
+    if config.by in STATISTICS:
+        values: Values = forward_scores(model, batches, (config.by,), gates=gates, progress=progress)[config.by]
+    else:
+        values = score_heads(model, batches, gates=gates, progress=progress).score(config.by)
+    values = normalize_layers(values) if config.normalize else values
+    low_first = SCORES[config.by].low_first
+    return by_groups(model.config, values, low_first) if config.whole_groups else by_score(values, low_first)
 
 
 def _by_fisher_blocks(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Callable[[int], Order]:

@@ -287,7 +287,8 @@ def _means(config: ModelConfig, total: _Sums) -> dict[str, dict[HeadId, float]]:
     divisors = {"importance": total.examples, "importance_batch": total.examples, "fisher": 1.0}
     values = {}
     for name, arrays in total.heads.items():
-        scaled = {stack: array / divisors.get(name, total.queries[stack]) for stack, array in arrays.items()}
+        # A source of padding alone has no query, and its sums are 0.
+        scaled = {s: array / divisors.get(name, np.maximum(total.queries[s], 1.0)) for s, array in arrays.items()}
         values[name] = head_gates.to_values(config, scaled)
     if "normalized_entropy" in values:
         values["hies"] = hies(values["importance"], values["normalized_entropy"])

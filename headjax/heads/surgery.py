@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from headjax.attention.formulation import Attention
+from headjax.core.deferred import held
 from headjax.core.tensors import Params
 from headjax.heads.head_id import require_stack
 from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model
+from headjax.models.stack import Stack
 
 Change = Callable[[str, int, Attention, Params], tuple[Attention, Params]]
 """Function of (head stack, layer, formulation, parameters) that returns the new formulation and parameters."""
@@ -35,14 +37,16 @@ class AttentionLayer(NamedTuple):
 def attention_layers(model: Model) -> Iterator[AttentionLayer]:
     """Yield the attention layers in the order in which `map_attention` visits them; nothing is stacked again.
 
-    Layers that share their parameters are yielded once, as the first of them.
+    Layers that share their parameters are yielded once, as the first of them. Deferred arrays are made, those of all
+    layers of a group at once.
     """
     for name, stack in model.config.stacks().items():
-        weights = stack.unstack(model.params[name])
         for head_stack, attentions in model.config.attentions().items():
             home, slot = HEAD_STACKS[head_stack]
             if home != name:
                 continue
+            params = {group.name: {slot: held(model.params[name][group.name][slot])} for group in stack.groups}
+            weights = stack.unstack(params)
             for i, attention in enumerate(attentions):
                 if i == stack.tied_layers(i)[0]:
                     yield AttentionLayer(head_stack, i, attention, weights[i][slot])
@@ -59,9 +63,10 @@ def map_attention(
 ) -> Model:
     """Return the model with every chosen attention layer replaced by the result of `function`.
 
-    Everything else about the model (other parameters, history, tokenizer) stays as it is. Layers are grouped into runs
-    anew, so that any mixture of formulations and head counts is an ordinary model. Layers that share their parameters
-    change together: `function` is called for the first of them, and all take its result.
+    Everything else about the model (other parameters, history, tokenizer) stays as it is. Of deferred arrays those of
+    attention in the chosen head stacks are made, and the others stay deferred. Layers are grouped into runs anew, so
+    that any mixture of formulations and head counts is an ordinary model. Layers that share their parameters change
+    together: `function` is called for the first of them, and all take its result.
 
     Args:
         model: Model to change.
@@ -78,7 +83,8 @@ def map_attention(
     layers = None if layers is None else frozenset(layers)
     changed_stacks, changed_params = {}, dict(model.params)
     for name, stack in config.stacks().items():
-        new_layers, weights = list(stack.layers), stack.unstack(model.params[name])
+        slots = {slot for head_stack, (home, slot) in HEAD_STACKS.items() if stacks is None or head_stack in stacks}
+        new_layers, weights = list(stack.layers), stack.unstack(_with_held(stack, model.params[name], slots))
         for head_stack, attentions in config.attentions().items():
             home, slot = HEAD_STACKS[head_stack]
             if home != name or (stacks is not None and head_stack not in stacks):
@@ -94,3 +100,12 @@ def map_attention(
         changed_stacks[name] = dataclasses.replace(stack, layers=tuple(new_layers))
         changed_params[name] = changed_stacks[name].restack(weights, model.params[name])
     return model.replace(config=config.replace_stacks(changed_stacks), params=changed_params)
+
+
+def _with_held(stack: Stack, params: Params, slots: Collection[str]) -> Params:
+    """Return a stack's parameters with the arrays of these slots made where they are deferred."""
+
+    def hold(layers: Params) -> Params:
+        return {slot: held(own) if slot in slots else own for slot, own in layers.items()}
+
+    return params | {group.name: hold(params[group.name]) for group in stack.groups}

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core import history
+from headjax.core.deferred import held
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params, Tensor, flatten
 from headjax.models.config import ModelConfig
@@ -61,7 +62,7 @@ def map_feed_forward(model: Model, function: Callable[[FeedForwardLayer], tuple[
             tied = stack.tied_layers(i)
             if i != tied[0]:
                 continue
-            new, own = function(FeedForwardLayer((name, i), layers[i].feed_forward, weights[i][SLOT]))
+            new, own = function(FeedForwardLayer((name, i), layers[i].feed_forward, held(weights[i][SLOT])))
             for j in tied:
                 layers[j] = dataclasses.replace(layers[j], feed_forward=new)
                 weights[j] = weights[j] | {SLOT: own}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from headjax.core import tensors as declared
 from headjax.core.class_names import tell_nothing
 from headjax.core.directories import Layout, write_directory
 from headjax.core.errors import HeadjaxError
+from headjax.core.failures import in_one_line
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
@@ -25,7 +27,7 @@ from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.importing import from_huggingface
 from headjax.hub.layouts import LAYOUTS, choose
-from headjax.hub.rules import bind
+from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
 from headjax.models.compute import Compute
@@ -108,7 +110,7 @@ def to_huggingface(
     tensors byte by byte, and those fields of its config that the model does not decide itself.
 
     Args:
-        model: the model.
+        model: the model; deferred arrays (`headjax.models.model.load`) are read, written and dropped one after another.
         directory: the directory to write; an earlier export there is replaced.
         layout: `native` (the shapes the model has), `padded` (zeros in place of removed heads), `pruned_heads` (the
             convention of transformers 4), or `auto`, the first of these that can express the model. `onnx` writes
@@ -131,14 +133,15 @@ def to_huggingface(
     past = imported["config"] if imported and imported["family"] == chosen.model_type else {}
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
-    arrays = _arrays(written.model, chosen, class_name, progress)
+    params, bound = flatten(written.model.params), _bound(written.model, chosen, class_name)
+    entries = _entries(bound, params)
     fields = {**chosen.defaults, **_merge(past, written.fields)} | {
         "architectures": [class_name],
-        "dtype": _dtype(arrays),
+        "dtype": _dtype(entries),
     }
 
     def write(folder: Path) -> None:
-        write_safetensors(folder / SINGLE, arrays)
+        write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
         (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
             write_tokenizer(model.tokenizer, folder, longest(model))
@@ -146,7 +149,7 @@ def to_huggingface(
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
     size = (path_of(directory) / SINGLE).stat().st_size
     cost = padding_cost(model, written.model) if name == "padded" else None
-    return Exported(chosen.model_type, name, len(arrays), size, padding=cost)
+    return Exported(chosen.model_type, name, len(entries), size, padding=cost)
 
 
 def padding_cost(model: Model, padded: Model) -> Padding:
@@ -191,22 +194,41 @@ def _imported(model: Model) -> Mapping[str, Any] | None:
     return found[-1] if found else None
 
 
-def _arrays(model: Model, family: Family, class_name: str, progress: Progress) -> dict[str, np.ndarray]:
-    """Return the tensors of the file by name."""
-    params = flatten(model.params)
-    arrays: dict[str, np.ndarray] = {}
+def _bound(model: Model, family: Family, class_name: str) -> dict[str, BoundRule]:
+    """Return the rules of the file's tensors by name."""
     bound = bind(family.tensor_rules(model.config), model.config, family.model_type)
-    with progress("converting", len(bound), "tensors") as update:
-        for number, entry in enumerate(bound):
-            ours = [np.asarray(params[place.path]) for place in entry.ours]
-            ours = [
-                array if place.layer is None else array[place.layer]
-                for array, place in zip(ours, entry.ours, strict=True)
-            ]
-            name = entry.theirs.removeprefix(family.prefix) if family.is_base(class_name) else entry.theirs
-            arrays[name] = entry.form.store(ours, entry.tensors)
-            update(number + 1, {})
-    return arrays
+    base = family.is_base(class_name)
+    return {entry.theirs.removeprefix(family.prefix) if base else entry.theirs: entry for entry in bound}
+
+
+def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return type and shape of the file's tensors."""
+    return {
+        name: jax.ShapeDtypeStruct(
+            entry.shape, np.result_type(*(np.dtype(params[place.path].dtype) for place in entry.ours))
+        )
+        for name, entry in bound.items()
+    }
+
+
+def _tensors(
+    bound: Mapping[str, BoundRule], params: Mapping[str, Any], progress: Progress
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the file's tensors, those of one array of ours after another, so that each is read once and dropped."""
+    together: dict[tuple[str, ...], dict[str, BoundRule]] = {}
+    for name, entry in bound.items():
+        together.setdefault(tuple(place.path for place in entry.ours), {})[name] = entry
+    numbers = itertools.count(1)
+    with progress("writing", len(bound), "tensors") as update:
+        for paths in sorted(together, key=lambda paths: [getattr(params[path], "order", 0) for path in paths]):
+            arrays = [np.asarray(params[path]) for path in paths]
+            for name, entry in together[paths].items():
+                layers = [place.layer for place in entry.ours]
+                ours = [array if i is None else array[i] for array, i in zip(arrays, layers, strict=True)]
+                yield name, entry.form.store(ours, entry.tensors)
+                del ours
+                update(next(numbers), {})
+            del arrays
 
 
 def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,11 +246,11 @@ def _merge(past: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _dtype(arrays: Mapping[str, np.ndarray]) -> str:
+def _dtype(entries: Mapping[str, jax.ShapeDtypeStruct]) -> str:
     """Return the type that most bytes of the file have."""
     sizes: dict[str, int] = {}
-    for array in arrays.values():
-        sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.nbytes
+    for entry in entries.values():
+        sizes[entry.dtype.name] = sizes.get(entry.dtype.name, 0) + entry.size * entry.dtype.itemsize
     return max(sizes, key=lambda name: sizes[name])
 
 
@@ -330,6 +352,8 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
             session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
             found = session.run(list(expected), batch)
         except Exception as error:  # both libraries raise errors of any type
+            if in_one_line(error) is not None:  # a full disk and the like, which `write_directory` tells with the path
+                raise
             raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
         for ours, theirs in zip(expected.values(), found, strict=True):
             difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headjax.core.errors import CheckpointError, ConfigError
+from headjax.core.errors import CheckpointError, ConfigError, DataError
 from headjax.core.fields import INTEGER_MAX, shown
-from headjax.core.files import check_links
+from headjax.core.files import check_links, read_document
 from headjax.models.sublayers import ActivationName
 
 T = TypeVar("T")
@@ -61,7 +61,9 @@ class Fields:
         check_links(directory, ("config.json",))
         file = directory / "config.json"
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            data = json.loads(read_document(file))
+        except DataError:
+            raise
         except FileNotFoundError:
             raise CheckpointError(f"{file}: missing") from None
         except (OSError, ValueError) as error:

@@ -8,14 +8,16 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from headjax.core import history
-from headjax.core.errors import ConfigError, ParameterError
+from headjax.core.deferred import Deferred
+from headjax.core.errors import ConfigError, ParameterError, require
+from headjax.core.limits import host_memory
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensor, Tensors, all_finite, flatten, map_tensors
@@ -23,10 +25,11 @@ from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
-from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, shorten
+from headjax.hub.safetensors_files import SafetensorsFiles, aligned_empty, copy_into, shorten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.memory import check_arrays, memory_of
 from headjax.models.model import Model
 from headjax.tokenizers.files import read_tokenizer
 
@@ -40,6 +43,7 @@ def from_huggingface(
     family: Family | None = None,
     mesh: Mesh | None = None,
     dtype: str | None = None,
+    lazy: bool = False,
     progress: Progress = silent,
 ) -> Model:
     """Read a Hugging Face directory: `config.json`, safetensors (one file or shards) and tokenizer files.
@@ -55,21 +59,30 @@ def from_huggingface(
         mesh: place the parameters on this mesh by the sharding rules, each device reading its own parts; None is one
             device.
         dtype: `float32`, `bfloat16` or `float16` to convert to; None keeps each tensor's type.
+        lazy: return deferred arrays, as `headjax.models.model.load` does; not with a mesh.
         progress: shows what is read.
 
     Raises:
         CheckpointError: a file is missing, broken or not safetensors; the message starts with the file.
         ConfigError: `config.json` names no known family, or a field has a value that is not supported; the message
-            names the file and the field.
+            names the file and the field. The arrays cannot fit into memory, or `lazy` is given with a mesh.
         ParameterError: tensors are missing, left over or of another shape than the config gives.
     """
+    require(mesh is None or not lazy, "lazy", "deferred arrays lie on no mesh")
     folder = path_of(directory)
     files = SafetensorsFiles(folder)
     fields = Fields.load(folder, files.entries)
     family = _named_family(fields, FAMILIES if family is None else (family,))
     config = read_config(family, fields)
     bound = match(family, config, files)
-    params = load_params(config.tensors(), bound, files, mesh=mesh, dtype=dtype, progress=progress)
+    pieces = _by_array(bound)
+    kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
+    sizes = (tensor.size * kinds[path].itemsize for path, tensor in flatten(config.tensors()).items())
+    check_arrays(str(directory), sizes, host_memory() if lazy else memory_of(mesh), lazy=lazy)
+    if lazy:
+        params = _deferred_params(config.tensors(), pieces, files, kinds)
+    else:
+        params = _load_params(config.tensors(), pieces, files, mesh, kinds, progress)
     entry = history.entry(
         "import",
         family=family.model_type,
@@ -196,13 +209,41 @@ class _Piece(NamedTuple):
     part: int
 
 
-def load_params(
+Index = tuple[slice, ...]
+"""Place of a shard in an array."""
+
+Pieces = Mapping[str, Sequence[_Piece]]
+"""Layers of each declared tensor, by its path."""
+
+
+def _by_array(bound: Iterable[BoundRule]) -> Pieces:
+    """Return the pieces of every declared tensor."""
+    pieces: dict[str, list[_Piece]] = defaultdict(list)
+    for entry in bound:
+        for part, place in enumerate(entry.ours):
+            pieces[place.path].append(_Piece(place.layer, entry, part))
+    return pieces
+
+
+def _deferred_params(
+    tensors: Tensors, pieces: Pieces, files: SafetensorsFiles, kinds: Mapping[str, np.dtype]
+) -> Params:
+    """Return the parameters that a model declares as deferred arrays; beside one, a tensor of the file is held."""
+
+    def defer(path: str, tensor: Tensor) -> Deferred:
+        own, kind = pieces[path], kinds[path]
+        everything = (slice(None),) * len(tensor.shape)
+        return Deferred(tensor.shape, kind, lambda: _read(tensor, own, files, kind, [everything])[0])
+
+    return map_tensors(defer, tensors)
+
+
+def _load_params(
     tensors: Tensors,
-    bound: Iterable[BoundRule],
+    pieces: Pieces,
     files: SafetensorsFiles,
-    *,
     mesh: Mesh | None,
-    dtype: str | None,
+    kinds: Mapping[str, np.dtype],
     progress: Progress,
 ) -> Params:
     """Return the parameters that a model declares, read from files.
@@ -212,23 +253,19 @@ def load_params(
 
     Args:
         tensors: the declarations.
-        bound: every tensor with its name in the files.
+        pieces: every tensor with its name in the files, by the array that it belongs to.
         files: the files.
         mesh: the mesh on which they are placed; None is one device.
-        dtype: type to convert to; None keeps the type in the files, or the smallest that holds all layers of a run.
+        kinds: the type of each array, by its path.
         progress: shows what is read.
     """
-    pieces: dict[str, list[_Piece]] = defaultdict(list)
-    for entry in bound:
-        for part, place in enumerate(entry.ours):
-            pieces[place.path].append(_Piece(place.layer, entry, part))
     mesh = MeshConfig().build(jax.devices()[:1]) if mesh is None else mesh
     placed = flatten(shardings(tensors, mesh))
     with progress("reading", len(placed), "arrays") as update:
         numbers = itertools.count(1)
 
         def load(path: str, tensor: Tensor) -> jax.Array:
-            array = _load(tensor, pieces[path], files, placed[path], dtype)
+            array = _load(tensor, pieces[path], files, placed[path], kinds[path])
             update(next(numbers), {})
             return array
 
@@ -236,32 +273,50 @@ def load_params(
 
 
 def _load(
-    tensor: Tensor, pieces: list[_Piece], files: SafetensorsFiles, sharding: NamedSharding, dtype: str | None
+    tensor: Tensor, pieces: Sequence[_Piece], files: SafetensorsFiles, sharding: NamedSharding, kind: np.dtype
 ) -> jax.Array:
-    found = {files.dtype(piece.bound.theirs) for piece in pieces}
-    kind = np.dtype(jax.numpy.dtype(dtype)) if dtype else np.dtype(jax.numpy.result_type(*found))
     everything = (slice(None),) * len(tensor.shape)
     places = {
         device: everything if index is None else index
         for device, index in sharding.addressable_devices_indices_map(tensor.shape).items()
     }
     shards = {_span(index, tensor.shape): index for index in places.values()}
-    buffers: dict[Any, np.ndarray] = {}
-    for piece in pieces:
-        value = files.read(piece.bound.theirs)
-        value = piece.bound.form.load(value, piece.bound.tensors, piece.part)
-        for span, index in shards.items():
-            if piece.layer is None:
-                buffers[span] = _whole(_finite(value[index], piece, files), kind)
-                continue
-            if span not in buffers:
-                buffers[span] = aligned_empty(tuple(stop - start for start, stop in span), kind)
-            start, stop = span[0]
-            if start <= piece.layer < stop:
-                buffers[span][piece.layer - start] = _finite(value[index[1:]], piece, files)
-        del value
+    parts = _read(tensor, pieces, files, kind, list(shards.values()))
+    buffers = dict(zip(shards, parts, strict=True))
     arrays = [jax.device_put(buffers[_span(index, tensor.shape)], device) for device, index in places.items()]
     return jax.make_array_from_single_device_arrays(tensor.shape, sharding, arrays)
+
+
+def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) -> np.dtype:
+    """Return the type of an array: as asked for, or the smallest that holds all its layers."""
+    found = {files.dtype(piece.bound.theirs) for piece in pieces}
+    return np.dtype(jax.numpy.dtype(dtype)) if dtype else np.dtype(jax.numpy.result_type(*found))
+
+
+def _read(
+    tensor: Tensor, pieces: Sequence[_Piece], files: SafetensorsFiles, kind: np.dtype, shards: Sequence[Index]
+) -> list[np.ndarray]:
+    """Return shards of an array, each in a buffer of its own; every tensor of the files is read once.
+
+    Raises:
+        ParameterError: a tensor is not finite; the message names its file and the tensor.
+    """
+
+    def load(piece: _Piece) -> np.ndarray:
+        return piece.bound.form.load(files.read(piece.bound.theirs), piece.bound.tensors, piece.part)
+
+    if pieces[0].layer is None:
+        value = load(pieces[0])
+        return [_whole(_finite(value[index], pieces[0], files), kind) for index in shards]
+    spans = [_span(index, tensor.shape) for index in shards]
+    buffers = [aligned_empty(tuple(stop - start for start, stop in span), kind) for span in spans]
+    for piece in pieces:
+        value, layer = load(piece), piece.layer or 0
+        for buffer, index, (layers, *_) in zip(buffers, shards, spans, strict=True):
+            if layers[0] <= layer < layers[1]:
+                copy_into(buffer[layer - layers[0]], _finite(value[index[1:]], piece, files))
+        del value
+    return buffers
 
 
 def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.ndarray:
@@ -281,9 +336,9 @@ def _whole(value: np.ndarray, kind: np.dtype) -> np.ndarray:
     if value.flags.c_contiguous and value.dtype == kind:
         return value
     buffer = aligned_empty(value.shape, kind)
-    buffer[...] = value
+    copy_into(buffer, value)
     return buffer
 
 
-def _span(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+def _span(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))

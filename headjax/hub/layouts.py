@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from headjax.attention.formulation import Attention, NoHeads
 from headjax.attention.multi_head import Grouped, MultiHead
+from headjax.core.deferred import held
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
@@ -201,7 +202,7 @@ def _renumber(model: Model) -> Model:
             if len(kept) > 1:
                 raise InexpressibleError(f"{name}: its layers kept different heads and share one position bias")
             columns = jnp.asarray(next(iter(kept)), jnp.int32)
-            table = jnp.take(params[name]["position_bias"]["table"], columns, axis=1)
+            table = jnp.take(held(params[name]["position_bias"]["table"]), columns, axis=1)
             params[name] = params[name] | {"position_bias": {"table": table}}
             bias = dataclasses.replace(stack.position_bias, num_heads=len(columns))
             stack = dataclasses.replace(stack, position_bias=None)  # the layers change first  # noqa: PLW2901

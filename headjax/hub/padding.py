@@ -21,7 +21,7 @@ from headjax.attention.rotary import Rotary
 from headjax.attention.shared_rotary import SharedRotary
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Params, flatten
+from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.surgery import attention_layers, map_attention
 from headjax.hub.family import Family
 from headjax.hub.table import InexpressibleError
@@ -246,7 +246,7 @@ def pad_heads(model: Model, family: Family) -> Model:
             target = family.standard(shape, like)
             targets |= {(stack, layer): _turned(target, other) for layer, other in enumerate(turning)}
 
-    dtype = np.dtype(jnp.result_type(*flatten(model.params).values()))
+    dtype = np.dtype(jnp.result_type(*(array.dtype for array in flatten(model.params).values())))
 
     def fill(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         try:
@@ -307,7 +307,7 @@ def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> 
     if plain.ids:
         _check_turning(plain, target)
         _place(filled, plain, target)
-    return _nested(filled)
+    return nested(filled)
 
 
 def _place(filled: dict[str, np.ndarray], plain: PlainHeads, target: MultiHead | Grouped) -> None:
@@ -373,15 +373,3 @@ def _bias_heads(model: Model, head_stack: str) -> int:
     if stack is None or slot != "attention" or stack.position_bias is None:
         return 0
     return stack.position_bias.num_heads
-
-
-def _nested(flat: dict[str, np.ndarray]) -> Params:
-    """Return the inverse of `flatten`."""
-    nested: Params = {}
-    for path, array in flat.items():
-        *groups, name = path.split("/")
-        inner = nested
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[name] = array
-    return nested

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
 
-from headjax.core.errors import CheckpointError
-from headjax.core.files import check_links
+from headjax.core.errors import CheckpointError, DataError, ParameterError
+from headjax.core.files import check_links, read_document
 from headjax.core.paths import is_bucket
 
 SINGLE = "model.safetensors"
@@ -28,6 +29,9 @@ DTYPES: Mapping[str, np.dtype] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 """Types of tensors that can be read, by the format's names. Ignored buffers may have any type."""
+
+WRITTEN = ("F32", "BF16", "F16")
+"""The types in the order in which the safetensors library writes their tensors."""
 
 LARGEST_HEADER = 10**8
 """Bytes of a header that the safetensors library reads at most."""
@@ -116,12 +120,86 @@ class SafetensorsFiles:
         return array
 
 
-def write_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write one file that `transformers` reads."""
-    from safetensors.numpy import save_file
+class Shaped(Protocol):
+    """An array, or the announcement of one."""
 
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    save_file(whole, str(path), metadata={"format": "pt"})
+    @property
+    def dtype(self) -> np.dtype:
+        """Type."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape."""
+
+
+def write_safetensors(path: Path, entries: Mapping[str, Shaped], tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Write one file that `transformers` reads.
+
+    Each tensor is written to its place as it comes and dropped then, so that one at a time is in memory. In any order
+    the file is the same, byte by byte, which is that of the safetensors library.
+
+    Args:
+        path: the file.
+        entries: type and shape of every tensor by name.
+        tensors: each name once, with its data.
+    """
+    kinds = {DTYPES[kind]: kind for kind in WRITTEN}
+    order = sorted(entries, key=lambda name: (WRITTEN.index(kinds[np.dtype(entries[name].dtype)]), name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    places, end = {}, 0
+    for name in order:
+        dtype, shape = np.dtype(entries[name].dtype), entries[name].shape
+        places[name], end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": kinds[dtype], "shape": list(shape), "data_offsets": [places[name], end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb", buffering=0) as file:
+        _write_all(file, len(text).to_bytes(8, "little") + text)
+        for name, array in tensors:
+            file.seek(8 + len(text) + places.pop(name))
+            _write_all(file, _contiguous(array).reshape(-1).view(np.uint8).data)
+            del array
+        file.truncate(8 + len(text) + end)
+    if places:
+        raise ParameterError(f"{path}: no data of {shorten(places)}")
+
+
+def _write_all(file: io.FileIO, data: bytes | memoryview) -> None:
+    """Write bytes to a file, of which the system takes at most 2 GiB at once."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    """Return the array with its numbers in row-major order."""
+    if array.flags.c_contiguous:
+        return array
+    buffer = np.empty(array.shape, array.dtype)
+    copy_into(buffer, array)
+    return buffer
+
+
+_BLOCK = 16
+"""Rows of a matrix that are transposed at once, of 8, 16, 32 and 64 the number that took the least processor time."""
+
+
+def copy_into(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy an array into a contiguous one of its shape.
+
+    A transposed matrix, whose dimensions may each be split, goes block by block. NumPy would walk along the columns of
+    the whole matrix, and find hardly any number in the processor's cache.
+    """
+    count = source.ndim
+    for split in range(1, count):
+        turned = source.transpose(*range(split, count), *range(split))
+        if turned.flags.c_contiguous and not source.flags.c_contiguous:
+            rows = math.prod(source.shape[:split])
+            matrix, wanted = turned.reshape(-1, rows), target.reshape(rows, -1)
+            for start in range(0, len(matrix), _BLOCK):
+                wanted[:, start : start + _BLOCK] = matrix[start : start + _BLOCK].T
+            return
+    target[...] = source
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -198,8 +276,10 @@ def _of_this_size(file: Path) -> Iterator[Path]:
 def _weight_map(index: Path) -> dict[str, str]:
     """Return the file of each tensor, as an index gives it."""
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = json.loads(read_document(index))["weight_map"]
         shards = {str(name): shard for name, shard in names.items()}
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{index}: not an index of safetensors files (no weight_map)") from None
     if not shards or not all(isinstance(shard, str) for shard in shards.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,11 +29,10 @@ def initialize(spec: str) -> None:
     if spec == "auto":
         options: dict[str, Any] = {}
     else:
-        address, _, numbers = spec.partition(",")
-        count, _, index = numbers.partition(",")
-        if ":" not in address or not count.isdigit() or not index.isdigit() or int(index) >= int(count):
+        found = re.fullmatch(r"([^,]*:[^,]*),([0-9]{1,9}),([0-9]{1,9})", spec)
+        if found is None or int(found[3]) >= int(found[2]):
             raise HeadjaxError(f"--distributed: expected auto or HOST:PORT,N,I with I < N, got {spec!r}")
-        options = {"coordinator_address": address, "num_processes": int(count), "process_id": int(index)}
+        options = {"coordinator_address": found[1], "num_processes": int(found[2]), "process_id": int(found[3])}
     try:
         jax.distributed.initialize(**options)
     except (RuntimeError, ValueError) as error:
@@ -64,6 +64,15 @@ def on_first(action: Callable[[], Any]) -> None:
         failed = bool(multihost_utils.broadcast_one_to_all(np.array(failed)))
     if failed:
         raise failure or HeadjaxError("process 0 cannot go on; its log says why")
+
+
+def everyones(answer: int) -> list[int]:
+    """Return the answers of all processes in their order, integers below 2**31. All processes call it together."""
+    if jax.process_count() == 1:
+        return [answer]
+    from jax.experimental import multihost_utils
+
+    return [int(each) for each in multihost_utils.process_allgather(np.array(answer, np.int32))]
 
 
 @dataclasses.dataclass(frozen=True)

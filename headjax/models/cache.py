@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +110,30 @@ def stored(array: jax.Array) -> jax.Array:
 def append(entries: jax.Array, new: jax.Array, used: jax.Array | int) -> jax.Array:
     """Return `entries`, in a cache's order, with the keys or values of new tokens in place from index `used` on."""
     axis = 2 if _swapped(new) else 1
-    return jax.lax.dynamic_update_slice_in_dim(entries, stored(new).astype(entries.dtype), used, axis=axis)
+    added, units = stored(new).astype(entries.dtype), tuple(unit for unit in _units(entries) if unit != axis)
+    axis -= sum(unit < axis for unit in units)
+    written = jax.lax.dynamic_update_slice_in_dim(jnp.squeeze(entries, units), jnp.squeeze(added, units), used, axis)
+    return jnp.expand_dims(written, units)
+
+
+def without_units(layers: dict[str, GroupCache]) -> Any:
+    """Return the caches without axes of size 1, as a loop over tokens should carry them.
+
+    XLA drops such axes from products of matrices. Where a loop carries them, it then writes a cache twice, in both
+    shapes, and copies it four times a token.
+    """
+    return jax.tree.map(lambda array: jnp.squeeze(array, _units(array)), layers)
+
+
+def with_units(carried: Any, layers: dict[str, GroupCache]) -> dict[str, GroupCache]:
+    """Return carried caches in the shapes of `layers`."""
+    restored: dict[str, GroupCache] = jax.tree.map(lambda array, like: array.reshape(like.shape), carried, layers)
+    return restored
+
+
+def _units(array: jax.Array) -> tuple[int, ...]:
+    """Return the axes of size 1."""
+    return tuple(axis for axis, size in enumerate(array.shape) if size == 1)
 
 
 def _swapped(array: jax.Array) -> bool:

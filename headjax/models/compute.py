@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 
 from headjax.attention.attend import Call
 from headjax.attention.kernels import KERNELS
+from headjax.core.deferred import any_deferred, layer_of, stacked
 from headjax.core.errors import require
 from headjax.core.fields import Checked
 from headjax.core.serialize import unknown_name
@@ -138,12 +140,20 @@ class LayerGroup:
         return stack_tensors(self.layer.tensors(width, memory_width), self.count)
 
     def unstack(self, params: Params) -> list[Params]:
-        """Return the parameters of each layer."""
+        """Return the parameters of each layer, deferred where they are."""
+        if any_deferred(params):
+            return [jax.tree.map(functools.partial(layer_of, index=i), params) for i in range(self.count)]
         on_device = jax.tree.map(jnp.asarray, params)
         return [_layer(on_device, i) for i in range(self.count)]
 
+    def one_of(self, params: Params, number: int) -> Params:
+        """Return the parameters of one layer alone, by its number in the stack."""
+        return _layer(params, number - self.start)
+
     def restack(self, layers: Sequence[Params]) -> Params:
         """Invert `unstack`."""
+        if any_deferred(layers):
+            return jax.tree.map(lambda *arrays: stacked(arrays), *layers)
         return _stacked(list(layers))
 
     def tied(self, layer: int) -> tuple[int, ...]:
@@ -302,6 +312,9 @@ class SharedLayerGroup(LayerGroup):
 
     def unstack(self, params: Params) -> list[Params]:
         return [params] * self.count
+
+    def one_of(self, params: Params, number: int) -> Params:
+        return params
 
     def restack(self, layers: Sequence[Params]) -> Params:
         """Return the parameters of the first layer; those of the others are the same."""

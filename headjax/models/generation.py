@@ -14,11 +14,13 @@ import numpy as np
 
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Count
+from headjax.core.limits import check_memory
 from headjax.core.tensors import Params
-from headjax.models.cache import DecodingState
+from headjax.models.cache import DecodingState, with_units, without_units
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Options
 from headjax.models.inputs import device_batch
+from headjax.models.memory import memory_of
 from headjax.models.model import Model
 from headjax.models.prompts import NEW_TOKENS, end_of_text, prompt_batch, prompt_length, texts_of, tokenizer_of
 
@@ -290,6 +292,64 @@ def cache_bytes(
     return sum(array.size * array.dtype.itemsize for array in arrays)
 
 
+class Programs(NamedTuple):
+    """Compiled programs of one generation (`jax.stages.Compiled`), which tell their memory.
+
+    Attributes:
+        prompt: reads the prompts and chooses each first token.
+        continuation: adds tokens until there are as many as it is told.
+    """
+
+    prompt: Any
+    continuation: Any
+
+
+def programs(model: Model, batch: Batch, *, max_new_tokens: int = NEW_TOKENS, compute: Compute = Compute()) -> Programs:
+    """Compile what `generate` runs on a batch of these shapes, greedily and without an end token.
+
+    Raises:
+        DataError: as `generate`.
+    """
+    config = check_generative(model.config, max_new_tokens, None)
+    settings = _Settings(config, max_new_tokens, None, 0, Greedy(), compute)
+    params, key = for_decoding(config, model.params, compute), jax.random.key(0)
+    prompt = _begin.lower(settings, params, device_batch(config, batch), None, key)
+    loop = jax.tree.map(lambda made: jax.ShapeDtypeStruct(made.shape, made.dtype), prompt.out_info)
+    continuation = _continue.lower(settings, params, None, key, loop, 1)
+    return Programs(prompt.compile(), continuation.compile())
+
+
+def check_room(field: str, config: GenerativeModel, params: Params, batch: Batch, texts: int, new_tokens: int) -> int:
+    """Check that texts that are generated at a time can fit into memory; return the bytes of their caches.
+
+    Args:
+        field: the option or argument that asks for them.
+        config: the architecture.
+        params: parameters as generation reads them.
+        batch: one prompt.
+        texts: number of texts, those of all beams.
+        new_tokens: number of new tokens that each has room for.
+
+    Raises:
+        ConfigError: they take more memory than there is.
+        DataError: they are longer than the model's positions reach.
+    """
+    there, length = memory_of(), prompt_length(config, batch) + new_tokens
+    asked = f"{texts:,} x {length:,} tokens"
+    # Larger ones have no shape that JAX could tell the bytes of.
+    check_memory(field, texts * length * _TOKEN, there, asked)
+    try:
+        needed = texts * cache_bytes(config, params, batch, new_tokens)
+    except DataError as error:  # more than the model has positions
+        raise DataError(f"{field}: {error}") from None
+    check_memory(field, needed, there, f"the caches of {asked}")
+    return needed
+
+
+_TOKEN = 4
+"""Bytes of a token, an int32."""
+
+
 def start(
     config: GenerativeModel, params: Params, batch: Batch, options: Options, new_tokens: int
 ) -> tuple[jax.Array, DecodingState]:
@@ -337,6 +397,10 @@ class _Loop(NamedTuple):
     log_probability: jax.Array
     finished: jax.Array
 
+    def with_caches(self, layers: Any) -> _Loop:
+        """Return the loop with these caches of the layer groups."""
+        return self._replace(state=self.state._replace(cache=self.state.cache._replace(layers=layers)))
+
 
 @functools.partial(jax.jit, static_argnums=0)
 def _begin(settings: _Settings, params: Params, batch: Batch, gates: Gates | None, key: jax.Array) -> _Loop:
@@ -361,16 +425,21 @@ def _continue(
     """Generate until there are `until` tokens or every continuation has ended; the loop's arrays are used up."""
     options = Options(gates=gates, compute=settings.compute)
 
+    caches = loop.state.cache.layers
+
     def unfinished(loop: _Loop) -> jax.Array:
         return (loop.step < until) & ~loop.finished.all()
 
     def advance(loop: _Loop) -> _Loop:
+        loop = loop.with_caches(with_units(loop.state.cache.layers, caches))
         token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
         present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
         logits, state = settings.config.decode(params, token, present, loop.state, options)
-        return _chosen(settings, loop._replace(state=state), logits[:, 0], key)
+        loop = _chosen(settings, loop._replace(state=state), logits[:, 0], key)
+        return loop.with_caches(without_units(state.cache.layers))
 
-    return jax.lax.while_loop(unfinished, advance, loop)
+    last = jax.lax.while_loop(unfinished, advance, loop.with_caches(without_units(caches)))
+    return last.with_caches(with_units(last.state.cache.layers, caches))
 
 
 def _chosen(settings: _Settings, loop: _Loop, logits: jax.Array, key: jax.Array) -> _Loop:

@@ -129,6 +129,34 @@ def layer_output(
     return stream._replace(hidden=outputs[0]), seen[0] if seen else None
 
 
+def probed_layer(
+    config: ModelConfig,
+    params: Params,
+    batch: Batch,
+    place: Place,
+    number: jax.Array | int,
+    weights: Params,
+    stream: Stream,
+    options: Options,
+) -> tuple[Stream, dict[str, Any]]:
+    """Return the hidden states after one layer, and the results of the options' probe by slot.
+
+    Args:
+        config, params, batch, place, number, weights, stream: as of `layer_output`.
+        options: gates, probe, and how to compute.
+    """
+    found: list[tuple[jax.Array, dict[str, Any]]] = []
+
+    def compute_layer(stack: Stack, own_params: Params, x: jax.Array, call: StackCall) -> None:
+        call = stack.prepared(own_params, stream.hidden, call)._replace(probe=options.probe)
+        own = options.compute.cast(weights)
+        found.append(stack.groups[place.group].one(own, stream.hidden, call, number))
+
+    _apply(config, params, batch, {place.stack: compute_layer}, stream.memory, options._replace(probe=None))
+    hidden, reports = found[0]
+    return stream._replace(hidden=hidden), reports
+
+
 def place_of(config: ModelConfig, stack: str, layer: int) -> Place:
     """Return the stack and the group of a layer."""
     groups = config.stacks()[stack].groups

@@ -1,8 +1,8 @@
-"""Memory that training and evaluation take at the very least, compared with what there is before anything is built."""
+"""Memory that reading, training and evaluating a model take at the very least, checked before anything is built."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -36,6 +36,24 @@ def memory_of(mesh: Mesh | None = None) -> int | None:
     ours = [device for device in devices if device.process_index == jax.process_index()]
     stats = ours[0].memory_stats() if ours else None
     return None if not stats or "bytes_limit" not in stats else len(devices) * int(stats["bytes_limit"])
+
+
+def check_arrays(place: str, sizes: Iterable[int], there: int | None, *, lazy: bool = False) -> None:
+    """Check that a model's arrays can fit into memory: all of them, or the largest where they are deferred.
+
+    Args:
+        place: the directory that they are in.
+        sizes: bytes of each.
+        there: bytes of memory, see `memory_of`.
+        lazy: whether they are deferred, so that one at a time is made.
+
+    Raises:
+        ConfigError: they take more than there is.
+    """
+    if lazy:
+        check_memory(place, max(sizes, default=0), there, "its arrays, one at a time,")
+    else:
+        check_memory(place, sum(sizes), there, "its arrays")
 
 
 def check_state(field: str, model: ModelConfig, there: int | None) -> None:

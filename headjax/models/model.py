@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,21 @@ from jax.sharding import Mesh
 from headjax.core import integrity
 from headjax.core import tensors as declared
 from headjax.core.arguments import checked
-from headjax.core.directories import Layout, check_whole, read_directory, settle, write_directory
-from headjax.core.errors import CheckpointError, DataError
-from headjax.core.files import first_line
+from headjax.core.deferred import any_deferred
+from headjax.core.directories import Layout, check_whole, read_directory, settle, watch, write_directory
+from headjax.core.errors import CheckpointError, DataError, require
+from headjax.core.files import first_line, read_document
 from headjax.core.formats import check_format, stated
-from headjax.core.paths import is_bucket, path_of
+from headjax.core.paths import path_of
+from headjax.core.progress import Progress, silent
 from headjax.core.serialize import from_data, kind_of, to_data
 from headjax.core.tensors import Params
-from headjax.mesh.mesh import MeshConfig
-from headjax.mesh.rules import shardings
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction
 from headjax.models.notebook_view import model_view
+from headjax.models.stored import read_deferred, read_params, write_params
 from headjax.models.tasks.classification import remembered_names, with_class_names
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -158,19 +158,19 @@ LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "param
 """Content of a model directory."""
 
 
-def save(model: Model, path: str | Path) -> None:
+def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
     """Write a model directory; it appears under its name only once it is complete.
 
-    Among several processes, the one that calls this writes, without the others; it has the parameters whole.
+    Deferred arrays (`headjax.core.deferred`) are made, written and dropped one after another. Among several processes,
+    the one that calls this writes, without the others; it has the parameters whole.
 
     Raises:
         CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
         ParameterError: the parameters are not those the config declares, or not finite.
     """
-    import orbax.checkpoint as ocp
-
     declared.check(model.config.tensors(), model.params)
-    declared.require_finite(model.params)
+    if not any_deferred(model.params):
+        declared.require_finite(model.params)
     config = stated(FORMAT) | {"model": to_data(model.config)}
 
     def write(folder: Path) -> None:
@@ -178,44 +178,42 @@ def save(model: Model, path: str | Path) -> None:
         (folder / "history.json").write_text(json.dumps(list(model.history), indent=2) + "\n")
         if model.tokenizer is not None:
             model.tokenizer.save(folder / "tokenizer")
-        # Trained weights hardly compress, and arrays written one after another need little memory besides themselves.
-        largest = max((array.nbytes for array in jax.tree.leaves(model.params)), default=0)
-        alone = _this_process_alone()
-        params = jax.device_get(model.params) if jax.process_count() > 1 else model.params
-        handler = ocp.PyTreeCheckpointHandler(
-            use_compression=False, save_concurrent_gb=max(0.1, 1.1e-9 * largest), multiprocessing_options=alone
-        )
-        with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
-            checkpointer.save(folder.absolute() / "params", args=ocp.args.PyTreeSave(params))
+        write_params(model.params, folder / "params", progress)
         integrity.write_record(folder)
 
     write_directory(path_of(path), write, LAYOUT)
 
 
-def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
+def load(path: str | Path, *, mesh: Mesh | None = None, lazy: bool = False) -> Model:
     """Read a model directory, strictly.
 
     Args:
         path: the directory.
         mesh: place the parameters on this mesh by the sharding rules; None is one device of this process.
+        lazy: return deferred arrays (`headjax.core.deferred`), each of which is read from the directory when it is
+            asked for and not kept. `save`, `to_huggingface` and `prune` take such a model; a forward pass does not.
 
     Raises:
         CheckpointError: not a model directory, or files that cannot be read.
         DamagedError: a file is not as it was written.
-        ConfigError: a config that describes no model.
+        ConfigError: a config that describes no model, arrays that cannot fit into memory, or `lazy` with a mesh.
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
+    require(mesh is None or not lazy, "lazy", "deferred arrays lie on no mesh")
     folder = path_of(path)
-    return read_directory(folder, lambda: _load(folder, mesh))
+    return read_directory(folder, lambda: _load(folder, mesh, lazy))
 
 
-def _load(folder: Path, mesh: Mesh | None) -> Model:
+def _load(folder: Path, mesh: Mesh | None, lazy: bool) -> Model:
     config = load_model_config(folder)
+    unchanged = watch(folder)
     with integrity.checking(folder), integrity.checking(folder / "params"):  # the latter of an earlier headjax
         history = _read_json(folder / "history.json")
         config = with_class_names(config, remembered_names(history))
         tokenizer = Tokenizer.load(folder / "tokenizer") if (folder / "tokenizer").is_dir() else None
-        return Model(config, _load_params(config, folder / "params", mesh), tuple(history), tokenizer)
+        tensors, place = config.tensors(), folder / "params"
+        params = read_deferred(tensors, place, unchanged) if lazy else read_params(tensors, place, mesh)
+        return Model(config, params, tuple(history), tokenizer)
 
 
 def load_model_config(path: str | Path) -> ModelConfig:
@@ -242,45 +240,10 @@ def load_model_config(path: str | Path) -> ModelConfig:
     return from_data(ModelConfig, data["model"], str(folder / "config.json"))  # type: ignore[type-abstract]
 
 
-def _this_process_alone() -> Any:
-    """Orbax's options for a process that waits for no other."""
-    import orbax.checkpoint as ocp
-
-    if jax.process_count() == 1:
-        return ocp.options.MultiprocessingOptions()
-    this = jax.process_index()
-    return ocp.options.MultiprocessingOptions(this, {this}, barrier_sync_key_prefix=f"model{this}")
-
-
-def _load_params(config: ModelConfig, path: Path, mesh: Mesh | None) -> dict[str, Any]:
-    import orbax.checkpoint as ocp
-
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: missing")
-    tensors = config.tensors()
-    together = ocp.options.MultiprocessingOptions() if mesh is not None else _this_process_alone()
-    mesh = MeshConfig().build(jax.local_devices()[:1]) if mesh is None else mesh
-    # The parameters of a bucket were written on a disk and copied: Orbax's own marker is not among them.
-    atomicity = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=is_bucket(path))
-    with ocp.StandardCheckpointer(multiprocessing_options=together, atomicity_options=atomicity) as checkpointer:
-        try:
-            stored = checkpointer.metadata(os.fspath(path.absolute())).item_metadata.tree
-        except Exception as error:
-            raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-        declared.check(tensors, stored)
-        targets = jax.tree.map(
-            lambda entry, place: jax.ShapeDtypeStruct(entry.shape, entry.dtype, sharding=place),
-            stored,
-            shardings(tensors, mesh),
-        )
-        try:
-            return checkpointer.restore(os.fspath(path.absolute()), targets)
-        except Exception as error:
-            raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-
-
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_document(path))
+    except DataError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None

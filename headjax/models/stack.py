@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -69,7 +70,8 @@ class Stack(Checked):
 
     def tied_layers(self, layer: int) -> tuple[int, ...]:
         """Return the layers that share their parameters with this one, itself included, and only change together."""
-        return next(group.tied(layer) for group in self.groups if group.start <= layer < group.stop)
+        group = self.groups[bisect.bisect_right(self.groups, layer, key=lambda group: group.start) - 1]
+        return group.tied(layer)
 
     def attentions(self, slot: str) -> tuple[Attention, ...]:
         """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""

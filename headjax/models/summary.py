@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -74,11 +75,7 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
         length: tokens of one example; of each side in encoder-decoders. Vision models have their own.
         compute: its `dtype` is that of the cache.
     """
-    layers = [
-        _summarize_layer(config, head_stack, i, length, compute)
-        for head_stack, attentions in config.attentions().items()
-        for i in range(len(attentions))
-    ]
+    layers = [layer for stack in config.attentions() for layer in _summarize_stack(config, stack, length, compute)]
     return ModelSummary(
         parameters=declared.count(config.tensors()),
         heads=sum(len(layer.heads) for layer in layers),
@@ -89,23 +86,33 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
     )
 
 
-def _summarize_layer(config: ModelConfig, head_stack: str, layer: int, length: int, compute: Compute) -> LayerSummary:
+def _summarize_stack(config: ModelConfig, head_stack: str, length: int, compute: Compute) -> list[LayerSummary]:
+    """Count every layer of a head stack; layers that differ in no more than their heads' numbers are counted once."""
     stack_name, slot = HEAD_STACKS[head_stack]
     stack, width = config.stacks()[stack_name], config.width
-    attention = stack.attentions(slot)[layer]
     query, key = config.attention_lengths(head_stack, length)
-    cached = 0 if head_stack == "encoder" else attention.cache_size(width, width)
-    return LayerSummary(
-        stack=head_stack,
-        layer=layer,
-        kind=kind_of(attention),
-        heads=attention.ids,
-        sizes=_sizes(to_data(attention)),
-        parameters=declared.count(attention.tensors(width, width)),
-        flops=attention.flops(width, width, query, key),
-        cache_bytes_per_token=cached * compute.type.itemsize,
-        tied_layers=stack.tied_layers(layer),
-    )
+
+    @functools.cache
+    def counted(attention: Attention) -> dict[str, Any]:
+        cached = 0 if head_stack == "encoder" else attention.cache_size(width, width)
+        return {
+            "kind": kind_of(attention),
+            "sizes": _sizes(to_data(attention)),
+            "parameters": declared.count(attention.tensors(width, width)),
+            "flops": attention.flops(width, width, query, key),
+            "cache_bytes_per_token": cached * compute.type.itemsize,
+        }
+
+    return [
+        LayerSummary(
+            stack=head_stack,
+            layer=layer,
+            heads=attention.ids,
+            tied_layers=stack.tied_layers(layer),
+            **counted(attention.structure()),
+        )
+        for layer, attention in enumerate(stack.attentions(slot))
+    ]
 
 
 def _sizes(data: Mapping[str, Any]) -> dict[str, int]:

@@ -13,16 +13,18 @@ import jax
 from jax.sharding import Mesh
 
 from headjax.attention.kernels import target
-from headjax.core.errors import ConfigError, within
+from headjax.core.errors import ConfigError, require, within
 from headjax.core.fields import Checked, Size
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import from_data
+from headjax.core.tensors import count, flatten
 from headjax.initialization import Initialization, architecture
 from headjax.mesh.mesh import MeshConfig, batch_parts, check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
 from headjax.models.config import ModelConfig
+from headjax.models.memory import STATE
 from headjax.models.recipe import Recipe
 from headjax.models.summary import check_kernels
 from headjax.plan.collectives import Collective, between_slices, collectives
@@ -34,6 +36,13 @@ from headjax.training.step import train_step
 
 RESOLUTION = 8
 """The largest batch is searched to one part in this many."""
+
+BEYOND = 1000
+"""Times a slice's memory from which on a model is refused. One that needs less is planned, to say by how much it is too
+large; at larger sizes the compiler hangs or ends its process."""
+
+COUNTED = 2**31
+"""Dimensions and tokens that JAX no longer counts, in int32."""
 
 TYPICAL_ATTEMPTS = 4
 """Compilations that finding the largest batch usually takes."""
@@ -152,16 +161,40 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 
     Raises:
         ConfigError: a mesh that does not fill the slice, a batch or a tensor that does not divide over it, a kernel
-            that the model cannot use, an initialisation for other models.
+            that the model cannot use, an initialisation for other models, sizes that no compiler counts.
         HeadjaxError: the TPU compiler is not installed.
     """
     with within("config"):
         mesh = config.mesh.build(where.devices())
         check_batch_size(config.batch_size, mesh, config.accumulate)
     model = architecture(config.model, config.initialization)
+    _check_sizes(config, model, where)
     shardings(model.tensors(), mesh, sharding=config.sharding)
     check_kernels(model, config.compute, training=True)
     return model, mesh
+
+
+def _check_sizes(config: PlanConfig, model: ModelConfig, where: Slice) -> None:
+    """Check that a batch and a model are within what can be compiled.
+
+    Raises:
+        ConfigError: a dimension or the batch's tokens are not counted in int32, or the state alone takes `BEYOND` times
+            the memory of the slice.
+    """
+    examples = f"{config.batch_size:,} examples of {config.length:,} tokens"
+    require(config.batch_size * config.length < COUNTED, "config.batch_size", f"{examples} are 2**31 tokens or more")
+    tensors = model.tensors()
+    for name, tensor in flatten(tensors).items():
+        shape = " x ".join(f"{size:,}" for size in tensor.shape)
+        small = all(size < COUNTED for size in tensor.shape)
+        require(small, "config.model", f"{name}, {shape}, has a dimension of 2**31 or more")
+    parameters, there = count(tensors), where.num_devices * where.chip.hbm_bytes
+    require(
+        STATE * parameters <= BEYOND * there,
+        "config.model",
+        f"{parameters:,} parameters in training take at least {STATE * parameters / 1e9:,.3g} GB, "
+        f"of which {where.name} has {there / 1e9:,.3g}",
+    )
 
 
 def plan(config: PlanConfig, where: Slice) -> Plan:

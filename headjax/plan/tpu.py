@@ -69,6 +69,9 @@ ALIASES = {"v5litepod": "v5e"}
 SINGLE_CHIP = frozenset({"v5e", "v6e"})
 """Generations with slices of one chip."""
 
+MOST_SLICES = 64
+"""Number of largest slices that a range of sizes may reach."""
+
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -118,6 +121,26 @@ class Slice(NamedTuple):
         if self.chip.dimensions == 3:
             return (all(size % 4 == 0 for size in self.shape),) * 3
         return tuple(size**2 == self.chip.max_chips for size in self.shape)
+
+    def between(self, low: int, high: int) -> list[Slice]:
+        """The slices of the same generation whose numbers in Cloud names lie in a range, as many of each as here.
+
+        Beyond the largest slice come 2, 4, ... up to `MOST_SLICES` of it, whose numbers together lie in the range.
+
+        Raises:
+            ConfigError: there is none, or the range reaches further.
+        """
+        *_, largest = sizes = _sizes(self.chip)
+        if high > MOST_SLICES * largest:
+            raise ConfigError(f"scale: {high:,} is more than {MOST_SLICES} slices {self.chip.name}-{largest}")
+        found = [self.resized(size) for size in sizes if low <= size <= high]
+        if self.slices == 1:
+            numbers = (2**power for power in range(1, MOST_SLICES.bit_length()))
+            joined = [number for number in numbers if low <= number * largest <= high]
+            found += [find_slice(f"{self.chip.name}-{largest}x{number}") for number in joined]
+        if not found:
+            raise ConfigError(f"scale: there is no {self.chip.name} from {low} to {high}; known: {_known(self.chip)}")
+        return found
 
     def devices(self) -> list[jax.Device]:
         """Devices that programs can be compiled for, not run on.
@@ -170,7 +193,7 @@ def find_slice(name: str) -> Slice:
     Raises:
         ConfigError: there is no such slice; the message lists the known ones.
     """
-    match = re.fullmatch(r"(v\d\w*?)(?:-(\d+)(?:x([1-9]\d*))?|:(\d+(?:x\d+)*))", name)
+    match = re.fullmatch(r"(v\d\w*?)(?:-(\d{1,9})(?:x([1-9]\d{0,8}))?|:(\d{1,9}(?:x\d{1,9})*))", name, re.ASCII)
     chip = None if match is None else CHIPS.get(ALIASES.get(match[1], match[1]))
     if match is None or chip is None:
         raise ConfigError(f"topology: unknown TPU slice {name!r}; known: {_known(*CHIPS.values())}")

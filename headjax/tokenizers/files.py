@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, check_links, parse_json
+from headjax.core.files import check_characters, check_links, parse_json, read_document
 from headjax.core.paths import path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
@@ -144,6 +144,6 @@ def _object(file: Path) -> dict[str, Any]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_document(file)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from headjax.core.errors import DataError, require
 from headjax.core.limits import check_memory, host_memory
@@ -35,6 +35,10 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
     require(vocab_size >= 257, "vocab_size", f"must be at least 257 (bytes and end of text), got {vocab_size}")
     check_memory("vocab_size", _TOKEN * vocab_size, host_memory(), f"{vocab_size:,} tokens")
+    if isinstance(texts, Sequence):
+        most = 257 + sum(len(text.encode()) for text in texts)  # each merge joins two tokens of the text
+        if vocab_size > most:
+            raise _too_few(f"at most {most}", vocab_size)
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -46,11 +50,15 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     )
     backend.train_from_iterator(texts, trainer)
     if backend.get_vocab_size() < vocab_size:
-        raise DataError(
-            f"vocab_size: the text yields only {backend.get_vocab_size()} tokens, not {vocab_size}; "
-            "lower vocab_size, give more text or take the bytes tokenizer"
-        )
+        raise _too_few(f"only {backend.get_vocab_size()}", vocab_size)
     return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
+
+
+def _too_few(number: str, vocab_size: int) -> DataError:
+    return DataError(
+        f"vocab_size: the text yields {number} tokens, not {vocab_size}; "
+        "lower vocab_size, give more text or take the bytes tokenizer"
+    )
 
 
 def byte_tokenizer() -> Tokenizer:

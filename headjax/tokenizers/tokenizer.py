@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, parse_json, write_file
+from headjax.core.files import check_characters, parse_json, read_document, write_file
 from headjax.core.paths import path_of
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Tokenizer:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_document(file)
     except FileNotFoundError:
         raise DataError(f"{file}: missing") from None
     except (OSError, UnicodeDecodeError) as error:

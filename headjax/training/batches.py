@@ -28,7 +28,10 @@ class Feed:
     def __init__(self, config: TrainConfig, model: ModelConfig, data: TaskData, mesh: Mesh) -> None:
         self._model, self._mesh = model, mesh
         self._data = data.info.get("data")
-        self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=process_share(mesh))
+        share = process_share(mesh)
+        self._iterator = train_iterator(
+            data.train, config.batch_size, config.seed, share=share, ranges=data.ranges, threads=data.threads
+        )
 
     def __iter__(self) -> Feed:
         return self

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +20,14 @@ import jax
 
 from headjax.core import integrity
 from headjax.core.directories import check_target, settle
-from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
-from headjax.core.files import first_line, parse_json, write_file
+from headjax.core.errors import CheckpointError, DamagedError, DataError, HeadjaxError
+from headjax.core.failures import writing
+from headjax.core.files import first_line, parse_json, read_document, write_file
 from headjax.core.formats import FIELDS, check_format, stated
 from headjax.core.lock import FolderLock
 from headjax.core.paths import is_bucket, path_of
 from headjax.core.serialize import from_data, to_data
-from headjax.mesh.distributed import is_first, on_first, wait_for_all
+from headjax.mesh.distributed import everyones, is_first, on_first, wait_for_all
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.model import LAYOUT, Model, load
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig, train_config
@@ -47,7 +49,7 @@ Cutting compiles a program for each shape and device, which the first checkpoint
 whole, by one device.
 """
 
-SEEN_WITHIN = 30.0
+SEEN_WITHIN = 5.0
 """Seconds after which a file written by one process must be there for the others."""
 
 
@@ -65,14 +67,15 @@ class Checkpoints:
         self.path = workdir / "checkpoints"
         arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SHARED_FROM)
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
-        self._manager = ocp.CheckpointManager(
-            os.fspath(self.path.absolute()),
-            options=ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep)),
-            item_handlers={
-                "state": ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
-                "position": ocp.JsonCheckpointHandler(),
-            },
-        )
+        with writing(self.path):
+            self._manager = ocp.CheckpointManager(
+                os.fspath(self.path.absolute()),
+                options=ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep)),
+                item_handlers={
+                    "state": ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
+                    "position": ocp.JsonCheckpointHandler(),
+                },
+            )
         self._unrecorded: int | None = None
         self._recorder = ThreadPoolExecutor(1)
         self._recording: Future[None] | None = None
@@ -112,7 +115,8 @@ class Checkpoints:
         self._finish()
         args = self._ocp.args
         composite = args.Composite(state=args.PyTreeSave(state), position=args.JsonSave(stated(FORMAT) | position))
-        self._manager.save(step, args=composite, force=True)
+        with writing(self.path / str(step)):
+            self._manager.save(step, args=composite, force=True)
         self._unrecorded = step
 
     def record_complete(self) -> None:
@@ -140,12 +144,12 @@ class Checkpoints:
             CheckpointError: intact files that do not fit the target, or a format that this headjax does not read.
         """
         path = self.path / str(step)
-        self._check(path)
         args = self._ocp.args
-        position = self._restore_items(path, position=args.JsonRestore())["position"]
-        check_format(position, FORMAT, path)
-        places = self._ocp.checkpoint_utils.construct_restore_args(target)
-        state = self._restore_items(path, state=args.PyTreeRestore(target, restore_args=places))["state"]
+        with self._compared(path):
+            position = self._restore_items(path, position=args.JsonRestore())["position"]
+            check_format(position, FORMAT, path)
+            places = self._ocp.checkpoint_utils.construct_restore_args(target)
+            state = self._restore_items(path, state=args.PyTreeRestore(target, restore_args=places))["state"]
         return state, {name: entry for name, entry in position.items() if name not in FIELDS}
 
     def _restore_items(self, path: Path, **items: Any) -> Any:
@@ -184,14 +188,23 @@ class Checkpoints:
             raise damaged[0][1]
         return None
 
-    def _check(self, path: Path) -> None:
-        """Compare a checkpoint with its record; the first process reads the files, and all learn of damage."""
+    @contextlib.contextmanager
+    def _compared(self, path: Path) -> Iterator[None]:
+        """Compare a checkpoint with its record beside the body, which reads it.
+
+        Of several processes, the first compares before any reads: they go on together, or learn of damage together.
+        """
+        if jax.process_count() == 1:
+            with integrity.checking(path):
+                yield
+            return
         try:
             on_first(lambda: integrity.check(path))
         except HeadjaxError as error:
             if is_first():
                 raise
             raise DamagedError(str(error)) from None
+        yield
 
     def _set_aside(self, step: int) -> Path:
         """Move a checkpoint out of the way and return its new path. All processes call this together."""
@@ -207,7 +220,8 @@ class Checkpoints:
 
     def _finish(self) -> None:
         """Wait for the checkpoint that is being written, and for its record."""
-        self._manager.wait_until_finished()
+        with writing(self.path):
+            self._manager.wait_until_finished()
         self.record_complete()
         if self._recording is not None:
             recording, self._recording = self._recording, None
@@ -235,8 +249,10 @@ class BestModel:
         settle(self._path)
         if (self._path / "history.json").is_file():
             try:
-                made = json.loads((self._path / "history.json").read_text())[-1]
+                made = json.loads(read_document(self._path / "history.json"))[-1]
                 self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
+            except DataError:
+                raise
             except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
                 raise CheckpointError(f"{self._path / 'history.json'}: damaged, not the history of a run") from None
 
@@ -267,6 +283,7 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
     Raises:
         CheckpointError: the workdir holds another config, and the message names the first field that differs; or its
             models' folders hold files that headjax did not write.
+        DataError: its record of the config is larger than `headjax.core.limits.DOCUMENT`.
     """
     for name in ("best", "model"):
         check_target(workdir / name, LAYOUT)
@@ -274,7 +291,9 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
     if not path.exists():
         return config.steps
     try:
-        held = json.loads(path.read_text())
+        held = json.loads(read_document(path))
+    except DataError:
+        raise
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
     if not isinstance(held, dict):
@@ -310,16 +329,31 @@ def claim_workdir(workdir: Path, config: TrainConfig) -> None:
     """Write the config into the workdir, whose run it is from now on. All processes call it together.
 
     Raises:
-        HeadjaxError: it cannot be written, or this process does not see what the first one wrote.
+        HeadjaxError: it cannot be written, or a process does not see what the first one wrote.
     """
-    path = workdir / CONFIG
     content = (json.dumps(to_data(config), indent=2) + "\n").encode()
-    on_first(lambda: write_file(path, content))
+    on_first(lambda: write_file(workdir / CONFIG, content))
+    if jax.process_count() == 1:
+        return
+    # A name that is new: another host may hold a config of its own, or remember that there was no such file.
+    mark = workdir / f".seen-{everyones(secrets.randbits(31))[0]}"
+    on_first(lambda: write_file(mark, b""))
+    seen = everyones(_appears(mark))
+    on_first(lambda: mark.unlink(missing_ok=True))
+    if not all(seen):
+        blind = ", ".join(str(process) for process, sees in enumerate(seen) if not sees)
+        said = f"{workdir}: not the same folder for process {blind} as for process 0"
+        raise HeadjaxError(f"{said}; all hosts must share it")
+
+
+def _appears(path: Path) -> bool:
+    """Return whether a file is there in time."""
     end = time.monotonic() + SEEN_WITHIN
-    while not path.exists():  # a bucket mounted as a folder may remember for a while that there was no such file
+    while not path.exists():
         if time.monotonic() > end:
-            raise HeadjaxError(f"{workdir}: not the folder that process 0 writes to; all hosts need the same folder")
-        time.sleep(1.0)
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _whole(held: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from headjax.core import configuration
 from headjax.core.errors import require, within
-from headjax.core.fields import Checked, Count, Positive, Size
+from headjax.core.fields import Checked, Count, Positive, Size, Steps
 from headjax.core.serialize import from_data
 from headjax.data.task import DataConfig
 from headjax.initialization import Initialization, architecture
@@ -77,7 +77,7 @@ class TrainConfig(Checked):
     model: Recipe
     data: DataConfig
     batch_size: Size
-    steps: Size
+    steps: Steps
     optimizer: Optimizer
     compute: Compute = Compute()
     mesh: MeshConfig = MeshConfig()

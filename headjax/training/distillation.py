@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, require
-from headjax.core.fields import Checked, Count, NotNegative, Positive, Ramp, Size
+from headjax.core.fields import Checked, Count, NotNegative, Positive, Ramp, Steps
 from headjax.core.losses import Losses
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
@@ -70,7 +70,7 @@ class Distillation(Checked):
         seed: of dropout.
     """
 
-    steps: Size
+    steps: Steps
     optimizer: Optimizer = AdamW(schedule=LinearDecay(peak=5e-5))
     task: NotNegative | Ramp = 1.0
     logits: NotNegative | Ramp = 1.0

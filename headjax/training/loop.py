@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from headjax.core import history
 from headjax.core.errors import ConfigError, DataError, within
 from headjax.core.lock import FolderLock
-from headjax.core.paths import path_of
+from headjax.core.paths import check_folder, path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
@@ -162,6 +162,7 @@ def train(
         HeadjaxError: another run holds the workdir, it cannot be written, or not all processes see it.
     """
     workdir = path_of(workdir)
+    check_folder(workdir)
     if profiled is not None:
         profiled.check(config.steps)
     run, start = _prepare(config, workdir, data)
@@ -180,14 +181,17 @@ def _train(
         state = _first_state(run, start, feed, checkpoints, workdir)
         past = (*start.history, *read_initialization(workdir))
         best = _best_model(run, workdir)
+        first = int(state.step)
+        # The run before may have ended between a checkpoint and the evaluation of the same step.
+        owed = 0 < first < config.steps and _evaluates(config, first)
         with (
-            MetricWriter(workdir, int(state.step), config.tensorboard) as metrics,
+            MetricWriter(workdir, first, config.tensorboard, evaluates_first=owed or first == config.steps) as metrics,
             Profiler(profiled, workdir / "tensorboard") as profiler,
             StopRequest() as stop,
         ):
             step = profiler.around(_step(run, metrics))
             with (progress if is_first() else silent)("training", config.steps, "step") as bar:
-                recorder = Recorder(metrics, bar, int(state.step))
+                recorder = Recorder(metrics, bar, first)
 
                 def evaluate(number: int, params: Params) -> Mapping[str, float]:
                     found = run.evaluate(params)
@@ -196,8 +200,10 @@ def _train(
                     recorder.evaluated(number, found)
                     return found
 
-                keeper = Keeper(run, feed, checkpoints, recorder, evaluate, stop, lock, first=int(state.step) + 1)
-                remaining = range(int(state.step) + 1, config.steps + 1)
+                if owed:
+                    evaluate(first, state.params)
+                keeper = Keeper(run, feed, checkpoints, recorder, evaluate, stop, lock, first=first + 1)
+                remaining = range(first + 1, config.steps + 1)
                 state = run_steps(step, state, recorder.timed(feed), remaining, keeper)
                 diverged = keeper.diverged
             final: Mapping[str, float] = {}
@@ -320,10 +326,15 @@ class Keeper:
         if saves:
             with recorder.saving(state):
                 self._checkpoints.save(number, state, self._feed.position)
-        # The end of a run has an evaluation of its own.
-        if not ends and config.evaluate_every > 0 and number % config.evaluate_every == 0:
+        # The end of a run has an evaluation of its own; one that is stopped here evaluates when it goes on.
+        if not ends and _evaluates(config, number):
             self._evaluate(number, state.params)
         return ends
+
+
+def _evaluates(config: TrainConfig, step: int) -> bool:
+    """Return whether parameters are evaluated after a step that is not the last."""
+    return config.evaluate_every > 0 and step % config.evaluate_every == 0
 
 
 def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str | None:

@@ -167,7 +167,7 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
     """Return the task of a table of labelled texts or pairs."""
     if not is_table(files.train):
         raise DataError(
-            f"{files.train}: an encoder is fine-tuned on a table (.tsv, .csv, .json, .jsonl) or SQuAD's JSON"
+            f"{files.train}: an encoder is fine-tuned on a table (.tsv, .csv, .json, .jsonl, .parquet) or SQuAD's JSON"
         )
     columns = _columns(files)
     labels = read_labels(files.train, columns["label"])

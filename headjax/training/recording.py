@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -15,11 +16,13 @@ from typing import Any, NamedTuple
 import jax
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.failures import writing
 from headjax.core.files import write_file
 from headjax.core.mirror import Mirror
 from headjax.core.progress import Update
 from headjax.mesh.distributed import is_first
 from headjax.models.config import Batch
+from headjax.training.event_files import EventFile
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
 
@@ -98,24 +101,33 @@ class MetricWriter:
     file is kept open for long: a bucket that is mounted as a folder shows others a file once it is closed. A bucket
     itself gets the records with every checkpoint, at the end, and every half minute (see `Mirror`). Metrics are the
     same in all processes, and only the first one writes them.
+
+    Args:
+        workdir: the run's folder.
+        first_step: step that the run goes on from.
+        tensorboard: whether to write TensorBoard files.
+        evaluates_first: whether the run evaluates the parameters of that step anew; their record is dropped, too.
+
+    Raises:
+        HeadjaxError: a file cannot be written.
     """
 
-    def __init__(self, workdir: Path, first_step: int, tensorboard: bool) -> None:
+    def __init__(self, workdir: Path, first_step: int, tensorboard: bool, *, evaluates_first: bool = False) -> None:
         self._mirror = Mirror(workdir)
         self.path = self._mirror.folder / METRICS
         self._tensorboard = tensorboard and is_first()
-        self._board: Any = None
+        self._board: EventFile | None = None
         if is_first():
-            kept = [record for record in read_metrics(workdir / METRICS) if record["step"] <= first_step]
+            records = (record for record in read_metrics(workdir / METRICS) if record["step"] <= first_step)
+            kept = [record for record in records if not (evaluates_first and _is_evaluation(record, first_step))]
             write_file(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
-            self._open(purge_step=first_step + 1)
+            with writing(self.path):
+                self._open(purge_step=first_step + 1)
             self._mirror.publish()
 
-    def _open(self, **options: Any) -> None:
+    def _open(self, suffix: str = "", purge_step: int | None = None) -> None:
         if self._tensorboard and self._board is None:
-            from tensorboardX import SummaryWriter
-
-            self._board = SummaryWriter(str(self._mirror.folder / TENSORBOARD), **options)
+            self._board = EventFile(self._mirror.folder / TENSORBOARD, suffix, purge_step)
 
     def __enter__(self) -> MetricWriter:
         return self
@@ -123,30 +135,45 @@ class MetricWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.settle()
-        self._mirror.close()
+        try:
+            self.settle()
+        finally:
+            self._mirror.close()
 
     def settle(self) -> None:
-        """Close the TensorBoard file; later records go into another."""
+        """Close the TensorBoard file; later records go into another.
+
+        Raises:
+            HeadjaxError: a file cannot be written.
+        """
         if self._board is not None:
-            self._board.close()
-            self._board = None
+            board, self._board = self._board, None
+            with writing(self._mirror.folder / TENSORBOARD):
+                board.close()
         self._mirror.publish()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one record; names such as `train/loss` group the curves in TensorBoard."""
+        """Write one record; names such as `train/loss` group the curves in TensorBoard.
+
+        Raises:
+            HeadjaxError: a file cannot be written.
+        """
         if not is_first():
             return
-        with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
-        self._open(filename_suffix=f".{step}")
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
-        if self._mirror.is_due:
+        with writing(self.path):
+            with self.path.open("a") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
+            self._open(suffix=f".{step}")
             if self._board is not None:
-                self._board.flush()
+                self._board.write(step, values)
+                if self._mirror.is_due:
+                    self._board.flush()
+        if self._mirror.is_due:
             self._mirror.publish()
+
+
+def _is_evaluation(record: Mapping[str, Any], step: int) -> bool:
+    return record["step"] == step and any(name.startswith("validation/") for name in record)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -236,10 +263,10 @@ class ProfiledSteps:
         Raises:
             HeadjaxError: it is not `FIRST:LAST` with 1 <= FIRST <= LAST.
         """
-        first, _, last = text.partition(":")
-        if not first.isdecimal() or not last.isdecimal() or not 1 <= int(first) <= int(last):
+        found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise HeadjaxError(f"--profile-steps: expected FIRST:LAST such as 10:15, got {text!r}")
-        return cls(int(first), int(last))
+        return cls(int(found[1]), int(found[2]))
 
     def check(self, steps: int) -> None:
         """Raise `HeadjaxError` when a run of `steps` steps ends before the last one to trace."""

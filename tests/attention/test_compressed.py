@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Compressed, Mask, MultiHead, NoHeads
+from headjax.attention import Call, Compressed, Grouped, Mask, MultiHead, NoHeads
+from headjax.attention.rotary import RotaryHalves
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import flatten
 from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
@@ -24,6 +25,48 @@ def test_it_is_the_formulation_inside_with_products_of_weights():
     plain = params["inner"] | joined
     expected = inner.attend(plain, x, inner.key_values(plain, x, call.positions), call).context
     assert_close(actual, expected, sums=4 * SUMS)
+
+
+INNER = {
+    "grouped": Grouped(num_heads=6, kv_heads=2, head_dim=4, value_dim=3, projection_bias=True),
+    "unequal groups": FORMULATIONS["ragged_grouped"],
+    "own keys": MultiHead(num_heads=4, head_dim=4, value_dim=6, rotary=RotaryHalves(base=100.0)),
+    "a map across heads": FORMULATIONS["talking"],
+    "shared keys": FORMULATIONS["collaborative"],
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_one_query_attends_to_the_latent_as_to_rebuilt_values(name):
+    """Where the latent is small, one query reads it; padding, gates, biases and unequal groups included."""
+    compressed = Compressed(inner=INNER[name], rank=3)
+    params, x = random_params(compressed), jnp.asarray(random_inputs())
+    gates = jnp.linspace(0.5, 1.5, compressed.num_heads)
+    call = Call(
+        mask=Mask(keys=jnp.arange(6)[None] < jnp.asarray([[6], [4]])), positions=jnp.full((2, 1), 5), gates=gates
+    )
+    stored = compressed.key_values(params, x, None)
+    actual = compressed.attend(params, x[:, 5:], stored, call).context
+    rebuilt = compressed.inner.key_values(params["inner"], stored["latent"], stored["position"])
+    expected = compressed.inner.attend(params["inner"], x[:, 5:], rebuilt, call).context
+    assert_close(actual, expected, sums=4 * SUMS)
+
+
+def test_decoding_rebuilds_no_values():
+    compressed = Compressed(inner=INNER["grouped"], rank=5)
+    params = random_params(compressed)
+
+    def products(queries):
+        x = jnp.zeros((1, queries, WIDTH))
+        stored = {"latent": jnp.zeros((1, 100, 5)), "position": jnp.zeros((1, 100), jnp.int32)}
+        program = jax.jit(lambda x: compressed.attend(params, x, stored, Call()).context).lower(x).compile()
+        return program.cost_analysis()["flops"]
+
+    values = 2 * 100 * 5 * 2 * 3
+    assert compressed._saved(1, 100) == values + 2 * 100 * 6 * 3 - 2 * 6 * 5 * 3 - 2 * 100 * 6 * 5
+    assert (compressed.rebuilt_size(1, 100), compressed.rebuilt_size(100, 100)) == (2 * 4, 2 * (4 + 3))
+    assert products(1) < compressed.inner.flops(WIDTH, 5, 1, 100)
+    assert compressed._saved(100, 100) < 0
 
 
 def test_the_cache_holds_the_latent_and_whole_positions_in_any_type():
@@ -52,7 +95,9 @@ def test_heads_are_those_of_the_formulation_inside():
 def test_the_latent_counts_in_the_operations():
     inner = MultiHead(num_heads=4, head_dim=4)
     compressed = Compressed(inner=inner, rank=6)
-    assert compressed.flops(16, 16, 5, 9) == 2 * 9 * 16 * 6 + inner.flops(16, 6, 5, 9)
+    assert compressed.flops(16, 16, 9, 9) == 2 * 9 * 16 * 6 + inner.flops(16, 6, 9, 9)
+    rebuilding, mapping = 9 * 6 * 4 * 4 + 9 * 4 * 4, 4 * 6 * 4 + 9 * 4 * 6
+    assert compressed.flops(16, 16, 1, 9) == 2 * 9 * 16 * 6 + inner.flops(16, 6, 1, 9) - 2 * (rebuilding - mapping)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMULATIONS if not hasattr(FORMULATIONS[name], "inner")])

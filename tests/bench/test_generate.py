@@ -11,7 +11,19 @@ from headjax.core.tensors import count
 from headjax.models.compute import Compute
 from headjax.models.generation import cache_bytes
 
-TINY = Shape(width=16, layers=1, heads=4, kv_heads=2, head_dim=4, hidden=24, vocabulary=50, prompt=6, new=5, repeats=2)
+TINY = Shape(
+    width=16,
+    layers=1,
+    heads=4,
+    kv_heads=2,
+    head_dim=4,
+    hidden=24,
+    vocabulary=50,
+    prompt=6,
+    new=5,
+    repeats=2,
+    contexts=(8,),
+)
 
 
 def test_the_measured_model_has_30_to_60_million_parameters():
@@ -25,7 +37,12 @@ def test_variants_hold_half_of_the_cache():
     costs = {name: Cost.of(model.config, TINY, Compute()) for name, model in models.items()}
     whole = costs.pop("whole")
     assert whole.cache == 4 * (2 + 2) * 4
-    assert [cost.cache for cost in costs.values()][:2] == [whole.cache / 2] * 2
+    assert [cost.cache / whole.cache for cost in costs.values()] == [
+        0.5,
+        0.5,
+        9 / 16,
+        0.75,
+    ]  # a latent keeps the position
     tokens = {"input_ids": [[1, 2]]}
     assert cache_bytes(models["whole"].config, models["whole"].params, tokens, 3) == 5 * whole.cache
     assert whole.moved(2, TINY) == whole.weights + 2 * 11 * whole.cache
@@ -40,5 +57,9 @@ def test_a_tiny_run_gives_the_peers_tokens():
     assert found.ours["whole"]["1"]["same_tokens_as_peer"] == 1.0
     assert found.ours["whole"]["8"]["decode_speed_up"] == 1.0
     assert found.ours["pruned by half"]["1"]["decode_speed_up_predicted"] > 1.0
-    assert len(found.tables) == 2
+    after = found.ours["latent, half the cache"]["contexts"]["8"]
+    assert after["cache_bytes_per_token"] * 16 == 9 * found.ours["whole"]["contexts"]["8"]["cache_bytes_per_token"]
+    assert after["flops_per_step"] > found.ours["whole"]["contexts"]["8"]["flops_per_step"]
+    assert after["decode_tokens_per_second"] > 0
+    assert len(found.tables) == 3
     assert found.ratio > 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headjax.cli import main
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,36 @@ from headjax.cli import main
         ),
         (("report", "model", "--task", "text.txt", "--orders", "importanc"), "orders: unknown order 'importanc'; did"),
         (("report", "model", "--task", "text.txt", "--run", "nowhere"), "nowhere: holds no training run"),
+        (
+            ("generate", "model", "--prompt", "a", "--max-new-tokens", "1000000000000"),
+            "--max-new-tokens: 1 x 1,000,000",
+        ),
+        (
+            ("generate", "model", "--prompt", "a", "--max-new-tokens", "1000"),
+            "--max-new-tokens: input_ids: 1001 tokens",
+        ),
+        (("generate", "model", "--prompt", "a", "--cache", "1000000000000"), "--cache: 1 x 1,000,000,000,000 tokens"),
+        (
+            ("generate", "model", "--prompt", "a", "--max-new-tokens", "3", "--beams", "1000000000000"),
+            "--beams: 1,000,000,000,000 x 4 tokens take at least",
+        ),
+        (("report", "model", "--task", "text.txt", "--out", "."), ".: a folder, where a file is to be written"),
+        (("score", "model", "--task", "text.txt", "--json", "model"), "model: a folder, where a file is to be written"),
+        (
+            ("prune", "model", "bad", "--remove", "1", "--by", "random", "--json", "bad"),
+            "--json: bad is the out of the",
+        ),
+        (("prune", "model", "text.txt/bad", "--remove", "1", "--by", "random"), "text.txt exists and is no folder"),
+        (("train", "--config", str(QUICKSTART), "--workdir", "text.txt"), "text.txt exists and is no folder"),
+        (("quickstart", "--workdir", "text.txt"), "text.txt exists and is no folder"),
+        (("sweep", "model", "text.txt", "--to", "gated", "--task", "text.txt"), "text.txt exists and is no folder"),
+        (("tokenizer", "text.txt", "--out", "text.txt"), "text.txt exists and is no folder"),
+        (("prepare", "mnli", "text.txt", "--source", "labels.tsv"), "text.txt exists and is no folder"),
+        (
+            ("prepare", "mnli", "bad", "--source", "labels.tsv", "--processes", "9999"),
+            "--processes: must be at most 1,024",
+        ),
+        (("prune", "model", "bad", "--remove", "1", "--steps", "1000000000"), "--steps: must be at most 10,000"),
         (("convert", "model", "bad", "--to", "gated", "--layers", "x"), "--layers: expected numbers"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 
 from headjax.bench.result import BenchResult
 from headjax.cli import main
+from headjax.report.cost_curves import CostPoints, cost_curves
 from headjax.report.tables import Column, Table
 
 
@@ -28,3 +29,34 @@ def test_the_command_prints_and_stores_it(monkeypatch, capsys, tmp_path):
 def test_an_unknown_benchmark_is_one_line(capsys):
     assert main(["bench", "deepth"]) == 2
     assert capsys.readouterr().err.startswith("headjax: error: NAME: unknown benchmark 'deepth'; did you mean 'depth'?")
+
+
+def test_scaling_takes_a_size_and_draws_a_plot(monkeypatch, capsys, tmp_path):
+    sizes = []
+
+    def run(progress, size="full"):
+        sizes.append(size)
+        plot = cost_curves({"step": {"depth": CostPoints((1, 2), (1.0, 2.0), (1, 2), (1, 2), False)}})
+        return BenchResult({}, {}, 1.0, (), plot=plot)
+
+    monkeypatch.setattr("headjax.bench.scaling.run", run)
+    assert main(["bench", "scaling"]) == 0
+    assert main(["bench", "scaling", "--size", "short", "--plot", str(tmp_path / "curves.png")]) == 0
+    assert main(["bench", "scaling", "--plot", str(tmp_path / "curves.svg")]) == 0
+    assert sizes == ["full", "short", "full"]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
+    capsys.readouterr()
+    assert main(["bench", "scaling", "--plot", str(tmp_path / "curves.txt")]) == 2
+    assert "--plot: expected a name that ends in .png or .svg" in capsys.readouterr().err
+    assert main(["bench", "scaling", "--size", "huge"]) == 2
+    assert "--size" in capsys.readouterr().err
+    assert len(sizes) == 3
+
+
+def test_other_benchmarks_have_neither_size_nor_plot(monkeypatch, capsys):
+    monkeypatch.setattr("headjax.bench.depth.run", None)
+    assert main(["bench", "depth", "--size", "short"]) == 2
+    assert capsys.readouterr().err == "headjax: error: --size: is for scaling, not for depth\n"
+    assert main(["bench", "depth", "--plot", "x.png"]) == 2
+    assert capsys.readouterr().err == "headjax: error: --plot: is for scaling, not for depth\n"

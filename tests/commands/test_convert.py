@@ -8,10 +8,12 @@ import pytest
 
 from headjax.attention import MultiHead
 from headjax.cli import main
+from headjax.conversion import convert as convert_model
 from headjax.models.model import load
 from tests import tiny
 from tests.closeness import close_to, tolerance
 from tests.commands.language_folder import write_language_folder
+from tests.hub.directories import assert_equal
 
 
 def test_convert_at_full_rank_keeps_the_metrics(run, folder):
@@ -21,6 +23,17 @@ def test_convert_at_full_rank_keeps_the_metrics(run, folder):
     assert all(error["relative_error"] < tolerance(tiny.SUMS) for error in data["error_per_layer"])
     assert data["metrics"]["loss"] == close_to(data["metrics_before"]["loss"], sums=tiny.SUMS)
     assert load(folder / "shared").num_parameters == data["parameters"]
+
+
+def test_without_a_task_the_model_goes_from_file_to_file(folder, capsys):
+    """With the same arrays, bit by bit, as from memory."""
+    words = [str(folder / "model"), str(folder / "streamed"), "--to", "collaborative:shared_dim=8"]
+    assert main(["convert", *words]) == 0
+    capsys.readouterr()
+    expected = convert_model(load(folder / "model"), "collaborative:shared_dim=8").model
+    found = load(folder / "streamed")
+    assert found.config == expected.config
+    assert_equal(found.params, expected.params)
 
 
 def test_convert_some_layers_with_calibration(run, folder):

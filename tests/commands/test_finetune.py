@@ -11,6 +11,7 @@ import pytest
 from headjax.cli import main
 from headjax.commands import finetune
 from headjax.core.errors import INTERRUPTED
+from headjax.core.paths import path_of
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
 from headjax.models.model import load
@@ -186,6 +187,9 @@ def test_bad_requests_are_one_line(folder, tmp_path, capsys):
     assert "an encoder is fine-tuned on a table" in said("encoder", "text.txt")
     assert "all labels are 'good'" in said("encoder", "good.tsv")
     assert "no such file" in said("encoder", "missing.tsv")
+    assert said("encoder", "films.tsv", "--epochs", "1e30").startswith("--epochs: 1e+30 times ")
+    assert said("encoder", "films.tsv", "--epochs", "1e12").endswith(" are 2**31 steps of 8 or more")
+    assert said("encoder", "films.tsv", "--steps", "9999999999") == "--steps: must be below 2**31, got 9999999999"
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
     assert "a Hugging Face directory; import it first" in said(str(tmp_path / "hf"), "films.tsv")
@@ -205,3 +209,10 @@ def test_a_learning_curve_has_the_mean_loss_between_evaluations():
         {"step": 4, "epoch": 2.0, "loss": 2.5},
     ]
     assert finetune.best_point(curve, "loss", higher_is_better=False) == {"step": 4, "metric": "loss", "value": 2.5}
+
+
+def test_a_model_in_a_bucket_and_nothing_beside_it(folder, bucket, capsys):
+    assert main(words(folder, "encoder", f"{bucket}/mine", "films.tsv", "--steps", "2")) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == f"{bucket}/mine"
+    assert {path.parent.name for path in path_of(bucket).rglob("history.json")} == {"mine"}
+    assert not [path for path in path_of(bucket).rglob("*") if ".finetune" in str(path)]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headjax.cli import main
-from headjax.heads import named_orders
+from headjax.heads import named_orders, pruning
 from headjax.models.encoder_decoder import Translation
 from headjax.models.model import load
 from headjax.models.sublayers import Dense
@@ -15,6 +15,7 @@ from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import close_to, tolerance
 from tests.commands.language_folder import write_language_folder
+from tests.hub.directories import assert_equal
 
 pytestmark = pytest.mark.whole
 
@@ -71,6 +72,19 @@ def test_a_speed_up_is_predicted_and_measured(run):
     assert data["removed"] == []
     assert data["predicted_speed_up"] == pytest.approx(1.0)
     assert data["speed_up"] > 0
+
+
+def test_without_metrics_the_model_goes_from_file_to_file(run, folder):
+    """By a score that needs no labels, with the same arrays, bit by bit, as from memory."""
+    data = run("prune", "--remove", "1", "--by", "output_norm", "--no-metrics", out="unmeasured")
+    assert (data["metrics"], data["metrics_before"], data["evaluation"]) == ({}, {}, None)
+    assert data["selection"]["examples"] > 0
+    expected = pruning.prune(load(folder / "model"), data["removed"])
+    found = load(folder / "unmeasured")
+    assert found.config == expected.config
+    assert_equal(found.params, expected.params)
+    scores = run("score")["scores"]["output_norm"]
+    assert data["removed"] == [min(scores, key=scores.get)]
 
 
 def test_kept_heads_are_rescaled(run, folder):

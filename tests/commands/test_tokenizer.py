@@ -50,4 +50,4 @@ def test_folders_without_a_tokenizer(folder, tmp_path, capsys):
 def test_a_file_is_no_folder_to_write_to(folder, capsys):
     text = str(folder / "text.txt")
     assert main(["tokenizer", text, "--out", text, "--vocab-size", "300"]) == 2
-    assert "text.txt/tokenizer.json: cannot be written" in capsys.readouterr().err
+    assert "text.txt exists and is no folder" in capsys.readouterr().err

@@ -1,11 +1,13 @@
 """`headjax verify`: damage is named, and a folder that cannot be compared is not called intact."""
 
 import json
+import shutil
 
 import pytest
 
 from headjax.cli import main
 from headjax.core import integrity
+from headjax.core.files import hidden
 from tests.test_cli import error_of
 
 NAMES = (
@@ -54,6 +56,28 @@ def test_every_damaged_file_is_named(folder, capsys):
     assert "differ from their checksum" in found["damaged"][1]["problem"]
     assert main(["verify", str(folder / "model")]) == 2
     assert f"1 of 3 files damaged: {folder / 'model' / 'history.json'}" in capsys.readouterr().out
+
+
+def test_what_a_killed_writer_left_behind_is_no_damage(folder, capsys):
+    """An old directory that is being deleted has lost files on purpose, and no command reads it."""
+    old = hidden(folder / "model", "old")
+    shutil.copytree(folder / "model", old)
+    (old / "history.json").unlink()
+    code, found = verify(capsys, folder)
+    assert (code, found["files"], found["damaged"]) == (0, 4, [])
+
+
+def test_a_checkpoint_that_its_run_deletes_meanwhile_is_no_damage(folder, capsys, monkeypatch):
+    sizes = integrity._sizes
+
+    def late(place, entries):
+        if place.parent.name == "checkpoints":
+            shutil.rmtree(place)
+        return sizes(place, entries)
+
+    monkeypatch.setattr(integrity, "_sizes", late)
+    code, found = verify(capsys, folder)
+    assert (code, found["damaged"]) == (0, [])
 
 
 def test_a_folder_without_records_is_not_called_intact(tmp_path, capsys):

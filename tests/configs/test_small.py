@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headjax.attention.collaborative import Collaborative, Concatenate
+from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
@@ -51,6 +53,26 @@ def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypa
     assert (attention.num_heads, attention.kv_heads) == (8, 4)
     assert (attention.query_norm is None) == (attention.key_norm is None) == (shape == "llama")
     assert count(model.tensors()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("arguments", "formulation", "weights"),
+    [
+        ("", MultiHead, 4 * 128 * 128),
+        ("heads=16,head_dim=32", MultiHead, 4 * 128 * 512),
+        ("head_dim=8,value_dim=32", MultiHead, 2 * 128 * (32 + 128)),
+        ("kv_heads=2", Grouped, 3 * 128 * 128),
+        ("shared_dim=32", Collaborative, 2 * 128 * (32 + 128) + 4 * 32),
+    ],
+)
+def test_shapes_of_heads(arguments, formulation, weights):
+    config = train_config(load_config_file(f"{SMALL / 'head_shapes.py'}:{arguments}"))
+    attention = config.model.build().decoder.layers[0].attention
+    assert type(attention) is formulation
+    tensors = attention.tensors(128, 128)
+    assert count({name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}) == weights
+    if arguments.startswith("shared_dim"):  # starts as four heads of size 8
+        assert (attention.head_dim, attention.value_dim, attention.mixing_init) == (8, 32, Concatenate())
 
 
 def test_the_code_model_is_the_one_that_headjax_carries():

@@ -84,7 +84,7 @@ def test_rotary_families_keep_their_function_or_say_why_not() -> None:
         convert(source, "tucker:rank=4")
     normalised = model_of(CONFIGS["qwen3"])
     with pytest.raises(ConfigError, match=r"decoder/0: query_norm: normalised queries or keys"):
-        convert(normalised, "grouped:kv_heads=1")
+        convert(normalised, "tucker:rank=4")
 
 
 @pytest.mark.parametrize("target", ["collaborative:shared_dim={size}", "grouped:kv_heads={heads}"])

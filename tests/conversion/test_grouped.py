@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from headjax.attention import RotaryHalves
+from headjax.attention import Call, Grouped, Mask, RotaryHalves
 from headjax.conversion import ToGrouped, convert
+from headjax.conversion.model import convert_layer
+from headjax.core.errors import ConfigError
+from headjax.core.norms import RMSNorm
 from tests import tiny
+from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, attentions, hidden
 
 
@@ -48,3 +56,54 @@ def test_heads_that_differ_by_a_rotation_share_without_loss() -> None:
             assert attentions(converted)[0].ids == (0, 2, 1, 3)
             assert max(errors[0].relative_error, errors[0].value_error) < 1e-3
             np.testing.assert_allclose(hidden(converted, PADDED), expected, atol=1e-3)
+
+
+QWEN3 = Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), query_norm=RMSNorm(), key_norm=RMSNorm())
+
+
+def output(attention, params) -> np.ndarray:
+    inputs = jnp.asarray(random_inputs())
+    call = Call(mask=Mask(causal=True))
+    attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), call)
+    return attention.combine(params, attended.context)
+
+
+@pytest.mark.parametrize("pooling", ["fitted", "mean"])
+def test_normalised_keys_are_pooled_before_their_norm(pooling: str) -> None:
+    """Keys that differ by a factor are one key after the norm."""
+    params = random_params(QWEN3)
+    alike = params | {
+        "key": params["key"].at[:, 1].set(3.0 * params["key"][:, 0]),
+        "value": params["value"].at[:, 1].set(params["value"][:, 0]),
+    }
+    found, weights = convert_layer(QWEN3, alike, ToGrouped(kv_heads=1, pooling=pooling), width=WIDTH)
+    assert isinstance(found, Grouped)
+    assert (found.kv_heads, found.key_norm, found.query_norm) == (1, QWEN3.key_norm, QWEN3.query_norm)
+    assert_close(output(found, weights), output(QWEN3, alike), sums=4 * tiny.SUMS)
+    whole = convert_layer(QWEN3, params, ToGrouped(kv_heads=4, pooling=pooling), width=WIDTH)
+    assert_close(output(*whole), output(QWEN3, params), sums=4 * tiny.SUMS)
+    pooled = convert_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling), width=WIDTH)
+    assert float(jnp.abs(output(*pooled) - output(QWEN3, params)).max()) > 1e-2
+
+
+def test_fitted_pooling_of_normalised_keys_counts_heads_alike() -> None:
+    """A key ten times as long as the other decides the mean, and half of the fitted one."""
+    params = random_params(QWEN3)
+    first, long = params["key"][:, 0], 10.0 * params["key"][:, 1]
+    params |= {"key": jnp.stack([first, long], axis=1)}
+
+    def pooled(pooling: str) -> jax.Array:
+        key = convert_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling), width=WIDTH)[1]["key"][:, 0]
+        return key / jnp.linalg.norm(key)
+
+    for pooling, mean in (("fitted", direction(first) + direction(long)), ("mean", first + long)):
+        assert_close(pooled(pooling), direction(mean), sums=tiny.SUMS)
+
+
+def test_normalised_keys_are_not_aligned() -> None:
+    with pytest.raises(ConfigError, match=r"^pooling: aligned turns keys, which normalised ones do not allow"):
+        convert_layer(QWEN3, random_params(QWEN3), ToGrouped(kv_heads=1, pooling="aligned"), width=WIDTH)
+
+
+def direction(matrix: jax.Array) -> jax.Array:
+    return matrix / jnp.linalg.norm(matrix)

@@ -35,6 +35,15 @@ def test_gates_stay_around_what_is_converted_inside_them(model, outputs) -> None
     assert gate > 0.01
 
 
+@pytest.mark.parametrize(
+    ("sizes", "field"), [({"head_dim": 10**12}, "head_dim"), ({"head_dim": 4, "value_dim": 10**12}, "value_dim")]
+)
+def test_heads_beyond_memory_are_refused_by_the_name_of_the_field(model, sizes, field):
+    """Before anything is computed, which would end in an error of the memory at large."""
+    with pytest.raises(ConfigError, match=rf"0: {field}: \d heads of 1,000,000,000,000 dimensions take at least"):
+        convert(model, ToFixed(**sizes))
+
+
 TURNING = MultiHead(num_heads=3, head_dim=6, rotary=RotaryHalves(base=100.0), value_dim=4)
 
 

@@ -1,6 +1,7 @@
 """Paths of a bucket do what pathlib's do, and objects are written by generation."""
 
 import pickle
+import time
 
 import pytest
 
@@ -82,6 +83,18 @@ def test_a_bucket_that_is_not_there(bucket):
     ):
         with pytest.raises(FileNotFoundError):
             call()
+
+
+def test_a_service_that_cannot_be_reached_is_named_at_once(home, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    begun = time.monotonic()
+    for call in (home.exists, lambda: home.write_bytes(b""), lambda: home.write_if(b"", 0), lambda: [*home.iterdir()]):
+        with pytest.raises(OSError, match=r"127.0.0.1 cannot be reached \(Connection refused\)"):
+            call()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://nowhere.invalid:80")
+    with pytest.raises(OSError, match=r"nowhere.invalid (cannot be reached \(.+\)|does not answer within 5 s)"):
+        home.exists()
+    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(

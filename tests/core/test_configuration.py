@@ -6,6 +6,7 @@ import pytest
 
 from headjax.core.configuration import load_config_file, parse_arguments
 from headjax.core.errors import ConfigError
+from headjax.core.paths import path_of
 from headjax.core.serialize import from_data, kind
 
 FILE = """
@@ -29,6 +30,15 @@ def test_arguments_keep_the_types_of_their_defaults(file):
     config = load_config_file(f"{file}:width=16,rate=1,name=a=b,smoke")
     assert config.to_dict() == {"model": {"width": 16, "name": "a=b"}, "rate": 1.0, "smoke": True}
     assert load_config_file(f"{file}:smoke=false").smoke is False
+
+
+def test_a_config_in_a_bucket(bucket):
+    path = path_of(bucket) / "config.py"
+    path.write_text(FILE)
+    assert load_config_file(f"{path}:width=16,name=gs://a/b").model.to_dict() == {"width": 16, "name": "gs://a/b"}
+    assert load_config_file(str(path), ["--config.rate=2"]).rate == 2.0
+    with pytest.raises(ConfigError, match=rf"^{bucket}/other.py: no such config file$"):
+        load_config_file(f"{bucket}/other.py:width=1")
 
 
 def test_overrides_set_fields_named_or_left_at_their_default(file):
@@ -63,6 +73,11 @@ def test_unusable_arguments(file, argument, message):
         ("--config.model.width.deep=3", r"config\.model\.width: unknown group 'width'; known: "),
         ("--config.rate", r"--config\.rate: expected --config\.FIELD=VALUE"),
         ("--config.model=3", r"config\.model: expected ConfigDict, got '3'"),
+        ("--config.model={'a.b': 1}", r"config\.model: the name of a field has no dots, got 'a\.b'"),
+        ("--config.model={'a': {1: 2}}", r"config\.model: the names of fields must be text"),
+        ("--config.rate={[]: 1}", r"config\.rate: expected float, got '\{\[\]: 1\}'"),
+        ("--config.rate=" + "-" * 10_000 + "1", r"config\.rate: expected float, got '---"),
+        ("--config.model.width=1if 2 else", r"config\.model\.width: expected int, got '1if 2 else'"),
     ],
 )
 def test_unusable_overrides(file, override, message):

@@ -16,6 +16,7 @@ from headjax.core.directories import (
     Layout,
     check_target,
     check_whole,
+    delete_directory,
     read_directory,
     replace_directory,
     settle,
@@ -157,6 +158,21 @@ def test_the_two_renames_are_undone_or_finished(path, tmp_path, monkeypatch):
     settle(path)
     assert version_of(path) == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_directory_is_deleted_whole(path, tmp_path, monkeypatch):
+    """One whose process is killed while it deletes is gone, and the next access deletes the rest."""
+    with monkeypatch.context() as killed:
+        killed.setattr(files, "_NONCE", "00000000")
+        killed.setattr(directories, "remove_tree", lambda path: (path / "config.json").unlink())
+        delete_directory(path)
+    assert not path.exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    settle(path)
+    assert list(tmp_path.iterdir()) == []
+    save(path, 1)
+    delete_directory(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_living_writer_has_begun_is_left_alone(path, tmp_path):

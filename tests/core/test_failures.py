@@ -1,15 +1,22 @@
 """Failures of the machine are one line; other errors are none of its business."""
 
 import errno
+import logging
 import os
+import sys
+import types
+from pathlib import Path
 
 import pytest
 
-from headjax.core.failures import NO_MEMORY, TOO_DEEP, in_one_line
+from headjax.core.errors import HeadjaxError
+from headjax.core.failures import NO_MEMORY, TOO_DEEP, in_one_line, told_once, writing
+from headjax.core.files import hidden
 
 JaxRuntimeError = type("JaxRuntimeError", (RuntimeError,), {})
 
 WRITING = 'UNAVAILABLE: Error writing local file "out/params/x": Failed to write [OS error 28: ENOSPC No space left]'
+FULL = f"out/params/x: {os.strerror(28).lower()}"
 
 
 @pytest.mark.parametrize(
@@ -21,10 +28,15 @@ WRITING = 'UNAVAILABLE: Error writing local file "out/params/x": Failed to write
         ),
         (PermissionError(errno.EACCES, "Permission denied", b"out"), "out: permission denied"),
         (OSError(errno.EIO, "Input/output error"), "input/output error"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", str(hidden(Path("out/model"), "new") / "config.json")),
+            "out/model/config.json: no space left on device",
+        ),
         (MemoryError(), NO_MEMORY),
         (RecursionError("maximum recursion depth exceeded"), TOO_DEEP),
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes."), NO_MEMORY),
-        (ValueError(WRITING), f"out/params/x: {os.strerror(28).lower()}"),
+        (ValueError(WRITING), FULL),
+        (ValueError(WRITING.replace("[OS error 28: ENOSPC No space left]", "[os_error_code='28']")), FULL),
         (RuntimeError("I/O error: No space left on device (os error 28)"), os.strerror(28).lower()),
         (ExceptionGroup("tasks", [KeyError("x"), MemoryError()]), NO_MEMORY),
     ],
@@ -39,6 +51,21 @@ def test_the_reason_may_lie_below():
     assert in_one_line(above) == "out: read-only file system"
 
 
+def test_a_failed_writing_names_a_file():
+    """Also where the system's error does not: that of an open file which is written to."""
+    for error, line in (
+        (OSError(errno.ENOSPC, "No space left on device"), "out: no space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device", "out/x"), "out/x: no space left on device"),
+        (RuntimeError("I/O error (os error 28)"), "out: no space left on device"),
+    ):
+        with pytest.raises(HeadjaxError, match=f"^{line}$"), writing(Path("out")):
+            raise error
+    for error in (HeadjaxError("x: wrong"), MemoryError(), OSError("no number"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught, writing(Path("out")):
+            raise error
+        assert caught.value is error
+
+
 @pytest.mark.parametrize(
     "error", [ValueError("shape (3, 4)"), KeyError("x"), JaxRuntimeError("INTERNAL: x"), OSError("no number")]
 )
@@ -50,3 +77,16 @@ def test_a_chain_that_bites_its_tail_ends():
     one, other = ValueError("one"), ValueError("other")
     one.__context__, other.__context__ = other, one
     assert in_one_line(one) is None
+
+
+def test_libraries_do_not_tell_it_again(monkeypatch, capfd):
+    """As asyncio does of tasks that failed beside another, and TensorStore's threads of those that nobody awaits."""
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with told_once(), told_once():
+        logging.getLogger("asyncio").error("Task exception was never retrieved")
+        for text in ("Event loop is closed", "something else"):
+            sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(text)))
+    assert [str(each.exc_value) for each in told] == ["something else"]
+    assert capfd.readouterr().err == ""
+    assert logging.getLogger("asyncio").level == logging.NOTSET

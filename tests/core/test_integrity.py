@@ -129,7 +129,7 @@ def test_a_folder_of_a_bucket_has_the_record_of_one_on_disk(folder, bucket, monk
         (copy / name).write_bytes(content)
     integrity.write_record(copy)
     assert (copy / integrity.RECORD).read_bytes() == (folder / integrity.RECORD).read_bytes()
-    monkeypatch.setattr(integrity, "AT_ONCE", 100)  # so that a file counts as large
+    monkeypatch.setattr(integrity, "SMALL", 100)  # so that a file counts as large
     integrity.check(copy)
     (copy / "params/d/data").write_bytes(bytes(255) + b"1")
     for look in (lambda: integrity.check(copy), lambda: integrity.check(copy, ["params/d/data"])):

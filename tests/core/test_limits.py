@@ -10,8 +10,16 @@ import pytest
 from headjax.core import limits
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.files import read_bytes
+from headjax.core.integrity import read_record
+from headjax.core.lock import FolderLock
 from headjax.data.files import read_lines
+from headjax.data.prepared import read_manifest
 from headjax.data.text_rows import table_rows
+from headjax.hub.fields import Fields
+from headjax.hub.safetensors_files import SafetensorsFiles
+from headjax.models.model import load_model_config
+from headjax.tokenizers.files import read_tokenizer
+from headjax.training.checkpoints import BestModel, check_workdir
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,32 @@ def test_a_large_file_and_a_device_without_end(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADJAX_MAX_UNPACKED", "3M")
     with pytest.raises(DataError, match=r"^/dev/zero: more than 3,145,728 bytes"):
         read_bytes(Path("/dev/zero"))
+
+
+def test_a_large_description_of_a_model(tmp_path, monkeypatch):
+    """The files that are parsed as a whole, each read by its own reader."""
+    monkeypatch.setenv("HEADJAX_MAX_DOCUMENT", "1000")
+    readers = {
+        "tokenizer.json": read_tokenizer,
+        "special_tokens_map.json": read_tokenizer,
+        "config.json": Fields.load,
+        "model.safetensors.index.json": SafetensorsFiles,
+        "manifest.json": read_manifest,
+        "lock.json": lambda folder: FolderLock(folder).acquire(),
+        "checksums.json": read_record,
+        "sizes.json": read_record,
+        "best/history.json": BestModel,
+        "train_config.json": lambda folder: check_workdir(folder, None),
+    }
+    (tmp_path / "best").mkdir()
+    for name, read in readers.items():
+        (tmp_path / name).write_bytes(bytes(1001))
+        with pytest.raises(DataError, match=rf"{name}: more than 1,000 bytes; HEADJAX_MAX_DOCUMENT sets"):
+            read(tmp_path)
+        (tmp_path / name).unlink()
+    (tmp_path / "config.json").write_bytes(bytes(1001))
+    with pytest.raises(DataError, match=r"config.json: more than 1,000 bytes"):
+        load_model_config(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

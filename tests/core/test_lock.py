@@ -1,5 +1,6 @@
 """One process at a time holds a folder; a lock left by one that was killed is taken over."""
 
+import errno
 import json
 import os
 import socket
@@ -36,6 +37,29 @@ def test_a_lock_names_its_holder_and_is_gone_afterwards(tmp_path):
         with pytest.raises(HeadjaxError, match=rf"run: in use by process {os.getpid()} of .* end that run or choose"):
             FolderLock(tmp_path / "run").acquire()
     assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_lock_is_there_with_its_holder_or_not_at_all(tmp_path, monkeypatch):
+    """An empty one, as of a full disk, would be watched for a minute."""
+
+    def full(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderLock, "_content", full)
+        with pytest.raises(HeadjaxError, match=r"lock\.json: cannot be written \(No space left on device\)"):
+            FolderLock(tmp_path).acquire()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_hard_links_has_locks(tmp_path, monkeypatch):
+    def refused(source, target):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)
+    with quick(tmp_path), pytest.raises(HeadjaxError, match="in use by process"):
+        FolderLock(tmp_path).acquire()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_heartbeat_goes_on(tmp_path):

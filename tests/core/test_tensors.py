@@ -29,6 +29,7 @@ from headjax.core.tensors import (
     flatten,
     initialize,
     map_tensors,
+    nested,
     stack_tensors,
     take_heads,
 )
@@ -52,6 +53,7 @@ trees = st.recursive(st.integers(), lambda inner: st.dictionaries(names, inner, 
 @given(st.dictionaries(names, trees, max_size=3))
 def test_flattened_paths_lead_to_their_leaves(tree):
     flat = flatten(tree)
+    assert flatten(nested(flat)) == flat
     for path, leaf in flat.items():
         found = tree
         for name in path.split("/"):

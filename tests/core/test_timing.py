@@ -21,3 +21,20 @@ def test_a_turn_is_a_call_that_settles_and_one_that_counts(monkeypatch):
     assert "".join(called) == "ab" + "aabb" * 2
     assert (timings["a"].median, timings["b"].median) == (2.0, 15.0)
     assert (timings["a"].low, timings["b"].high) == (1.5, 17.5)
+
+
+def test_preparations_come_before_every_call_and_are_not_timed(monkeypatch):
+    clock, called = [0.0], []
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+
+    def advance(name, seconds):
+        def once():
+            called.append(name)
+            clock[0] += seconds
+
+        return once
+
+    calls = {"a": advance("a", 2.0), "b": advance("b", 3.0)}
+    seconds = timing.seconds_in_turns(calls, repeats=2, settle=0, before={"a": advance("p", 100.0)})
+    assert "".join(called) == "pab" + "pab" * 2
+    assert seconds == {"a": [2.0, 2.0], "b": [3.0, 3.0]}

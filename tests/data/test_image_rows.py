@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import zlib
 
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.image_rows import CIFAR, find_cifar, read_cifar
+from headjax.data.image_rows import CIFAR, find_cifar, pixels, read_cifar
 
 
 def write_cifar(folder, name, *, binary, count=6):
@@ -79,3 +81,32 @@ def test_broken_python_files(tmp_path, capsys, data, message):
     with pytest.raises(DataError, match=rf"train: not a file of CIFAR's Python version \({message}"):
         read_cifar(tmp_path, "cifar100")
     assert capsys.readouterr().out == ""
+
+
+def png(width, height):
+    """A PNG file that declares this size and holds no pixel."""
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"")),
+        (b"IEND", b""),
+    ]
+    sums = (struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts)
+    chunks = (struct.pack(">I", len(data)) + kind + data + crc for (kind, data), crc in zip(parts, sums, strict=True))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            png(60_000, 60_000),
+            r"too large for an image \(Image size \(3600000000 pixels\) exceeds limit of \d+ pixels\)",
+        ),
+        (png(2, 2), r"not an image \("),
+        (png(0, 5), r"not an image \("),
+        (b"", r"not an image \("),
+    ],
+)
+def test_pixels_that_an_image_declares_and_does_not_hold(data, message):
+    with pytest.raises(DataError, match=rf"^a\.png: {message}"):
+        pixels(data, "a.png")

@@ -4,22 +4,30 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from headjax.core import files
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.paths import path_of
 from headjax.data import PreparedData
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.prepared import read_manifest
+from headjax.data.prepared import MANIFEST, READ_AHEAD, UNFINISHED, read_manifest
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE, rows
+from tests.data.vocabulary import write_vocabulary
 
 
 def contents(folder):
@@ -114,6 +122,124 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(
     assert contents(out) == contents(prepared_films)
 
 
+def test_a_process_that_is_killed_at_its_first_files_is_followed_by_the_same_call(
+    prepared_films, film_rows, wordpiece, tmp_path, monkeypatch
+):
+    """It leaves a manifest that has no name yet, a vocabulary without its last file, or a shard without a name."""
+    out = tmp_path / "films"
+    out.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_NONCE", "00000000")
+        left = [files.hidden(out / name, "new") for name in (UNFINISHED, "train-00002.array_record")]
+    for file in left:
+        file.write_bytes(b"half of")
+    with pytest.raises(DataError, match="not empty, and not prepared"):  # that of a shard alone says nothing
+        prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    left[1].unlink()
+    left[0].write_bytes(b"half of")
+    prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    assert contents(out) == contents(prepared_films)
+
+    (out / MANIFEST).rename(out / UNFINISHED)
+    left[1].write_bytes(b"half of")
+    for name in ("train-00002.array_record", "tokenizer/special_tokens_map.json"):
+        (out / name).unlink()
+    prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    assert contents(out) == contents(prepared_films)
+    assert PreparedData(path=str(out)).load().tokenizer == wordpiece
+
+
+def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films, film_rows, wordpiece, tmp_path):
+    """A reader gets the old rows or the new ones, or is told to wait."""
+    out = tmp_path / "films"
+    shutil.copytree(prepared_films, out)
+    seen = []
+    write = preparing.write_shard
+
+    def watched(path, *rest):
+        seen.append((out / MANIFEST).exists())
+        with pytest.raises(DataError, match="not prepared to the end"):
+            PreparedData(path=str(out)).load()
+        write(path, *rest)
+
+    changed = [*film_rows["train"].rows()]
+    changed[0] = Row("elsewhere", {"text": "the dull dull film", "label": "good"})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(preparing, "write_shard", watched)
+        done = prepare("films", FORM, film_rows | {"train": RowSource.of(changed)}, wordpiece, out, shard_bytes=SIZE)
+    assert done.written == len(seen) >= 1
+    assert not any(seen)
+    assert PreparedData(path=str(out)).load().train[0]["labels"] == 1
+
+
+def test_shards_of_other_processes_are_gone_on_from(film_rows, wordpiece, tmp_path, monkeypatch):
+    """One that failed while another process had written a later shard leaves a folder that the same call takes."""
+    out = tmp_path / "films"
+    encode = preparing.encode_shard
+
+    def fails(form, tokenizer, work):
+        encode(form, tokenizer, work._replace(path=work.path.with_name("train-00001.array_record")))
+        raise DataError("a bad row")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preparing, "encode_shard", fails)
+        with pytest.raises(DataError, match="a bad row"):
+            prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written > 3
+
+
+ENDLESS = """
+import sys, time
+from headjax.data.prepare import prepare
+from headjax.data.rows import RowSource
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests.data.films import FORM, SIZE, rows
+from tests.data.vocabulary import write_vocabulary
+
+def reading():
+    yield from rows(40)
+    print("reading", flush=True)
+    while True:
+        time.sleep(0.1)
+
+try:
+    prepare("films", FORM, {"train": RowSource(reading)}, wordpiece_tokenizer(sys.argv[1]), sys.argv[2],
+            shard_bytes=SIZE, processes=2)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def children(process):
+    return [int(number) for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the children of a process in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_one_that_started_them(number, prepared_films, film_rows, wordpiece, tmp_path):
+    """Ctrl-C, which reaches all of them, says nothing; a process that is killed takes the others along."""
+    out, vocabulary = tmp_path / "films", write_vocabulary(tmp_path)
+    command = [sys.executable, "-c", ENDLESS, str(vocabulary), str(out)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as first:
+        assert first.stdout.readline() == b"reading\n"
+        started = children(first)
+        assert len(started) >= 2
+        os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(number)
+        _, said = first.communicate(timeout=60)  # which ends with the last of the processes
+    assert first.returncode == (130 if number == signal.SIGINT else -number)
+    assert number != signal.SIGINT or said == b""
+    end = time.monotonic() + 30
+    while any(files.process_lives(worker) for worker in started):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    assert contents(out) == contents(prepared_films)
+
+
 def test_shards_are_written_while_rows_are_still_read(wordpiece, film_rows, tmp_path):
     shard, seen = tmp_path / "films" / "train-00000.array_record", []
 
@@ -188,6 +314,7 @@ def test_a_bucket_gets_the_shards_that_a_folder_gets(prepared_films, film_rows, 
     here, there = (PreparedData(path=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):
         np.testing.assert_array_equal(there.train[index]["input_ids"], here.train[index]["input_ids"])
+    assert (here.threads, there.threads) == (0, READ_AHEAD)
     batches = [next(train_iterator(data.train, 10, 0, threads=2))["input_ids"] for data in (here, there)]
     np.testing.assert_array_equal(*batches)
     (path_of(out) / "train-00000.array_record").unlink()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,32 @@ def test_json_and_gzip(tmp_path):
     assert read(tmp_path / "b.jsonl.gz", ["text"])[1].place.endswith("b.jsonl.gz: line 3")
 
 
+def test_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table({"id": [3, 4], "text": ["a\tb", "ü"], "label": [1, 0.5]}), path)
+    assert header(path) == ("id", "text", "label")
+    assert cells_of(path, ["text", "label", "id"]) == [("a\tb", "1.0", "3"), ("ü", "0.5", "4")]
+    assert read(path, ["text"])[1].place == f"{path}: row 1"
+    with pytest.raises(DataError, match=r"a.parquet: unknown column 'txt'; did you mean 'text'\?$"):
+        read(path, ["txt"])
+    parquet.write_table(table({"text": [b"bytes"]}), path)
+    with pytest.raises(DataError, match=r"a.parquet: row 0: text: neither text nor a number, but bytes$"):
+        read(path, ["text"])
+    parquet.write_table(table({"text": ["a"]})[:0], path)
+    with pytest.raises(DataError, match=r"a.parquet: no rows$"):
+        read(path, ["text"])
+
+
+def test_parquet_without_its_library(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        DataError, match=r"a.parquet: Parquet files are read by pyarrow: pip install 'headjax\[data\]'$"
+    ):
+        header(tmp_path / "a.parquet")
+
+
 cells = st.text(st.characters(blacklist_characters="\0\r\n\t\ufeff", blacklist_categories=["Cs"]), min_size=1)
 
 
@@ -83,7 +110,8 @@ def test_any_tsv_cell_survives(tmp_path_factory, rows):
         ("a.tsv.gz", b"text", "not a whole gzip file"),
         # Without a fixed time in it, processes that collect a second apart would collect different tests.
         ("a.tsv.gz", gzip.compress(b"text\tlabel\n" * 50, mtime=0)[:-12], "not a whole gzip file"),
-        ("a.xlsx", b"text", "a table's name ends in one of .csv, .tsv, .txt, .json, .jsonl, also with .gz"),
+        ("a.xlsx", b"text", "a table's name ends in one of .csv, .tsv, .txt, .json, .jsonl, .parquet, also with .gz"),
+        ("a.parquet", b"PAR1", "not a Parquet file that can be read ("),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path, name, content, message):

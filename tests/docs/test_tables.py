@@ -5,7 +5,19 @@ import re
 
 import pytest
 
-from docs.tables import PAGES, RAW, TABLES, conversions_table, keep, page, removals_table
+from docs.tables import (
+    PAGES,
+    RAW,
+    TABLES,
+    conversions_table,
+    grid_table,
+    keep,
+    page,
+    removals_table,
+    scaling_table,
+    sharing_table,
+)
+from headjax.bench.operations import Shape
 
 
 def test_the_pages_show_the_raw_results():
@@ -86,3 +98,60 @@ def test_conversions_stand_by_the_cache_that_they_save(tmp_path, monkeypatch):
     assert "| `latent:error=weights` | plain | 12.00 |  |" in made
     assert "| `latent` | calibrated | 10.50 | 11.25 |" in made
     assert "| `grouped:pooling=mean` | plain | 40.00 |  |" in made
+
+
+def test_an_encoders_conversions_stand_one_by_one(tmp_path, monkeypatch):
+    def trial(to, parameters, value, test):
+        numbers = {"parameters": parameters, "logit_error": 0.25, "cosine": 0.5, "metrics": {"accuracy": value}}
+        return {"to": to, "variant": "plain", "cache": 2, "against_original": test} | numbers
+
+    test = {"difference": -0.02, "p_value": 0.031, "low": 0.0, "high": 0.0}
+    trials = [trial("original", 1234, 0.9, None), trial("collaborative:shared_dim=8", 1000, 0.88, test)]
+    monkeypatch.setattr("docs.tables.RAW", tmp_path)
+    sweep = tmp_path / "sweep.json"
+    sweep.write_text(json.dumps({"headline": "accuracy", "examples": 7, "test": "a test", "trials": trials}))
+    assert keep("mine", [str(sweep)]).name == "sharing_mine.json"
+    made = sharing_table(json.loads((tmp_path / "sharing_mine.json").read_text()))
+    assert "Accuracy on 7 examples; differences from the original by a test." in made
+    assert "| original | | 1,234 | 0 | 1 | 0.9000 | | |" in made
+    assert "| `collaborative:shared_dim=8` | plain | 1,000 | 0.250 | 0.500 | 0.8800 | -0.0200 | 0.031 |" in made
+
+
+def test_a_grids_table_has_intervals_and_counts_diverged_runs(tmp_path, monkeypatch):
+    def result(heads, seed, loss):
+        rest = {"parameters": 1234, "steps": 5, "seconds": 2.0, "tokens_per_second": 9.0}
+        outcome = {"diverged": "nan", "metrics": {}} if loss is None else {"diverged": None, "metrics": {"loss": loss}}
+        return {"settings": {"heads": heads}, "seed": seed} | outcome | rest
+
+    def grid(*results):
+        return {"metric": "loss", "summaries": [], "results": results}
+
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    files[0].write_text(json.dumps(grid(result("1", 0, 1.0), result("1", 1, 2.0))))
+    files[1].write_text(json.dumps(grid(result("2", 0, None), result("2", 1, 3.0))))
+    monkeypatch.setattr("docs.tables.RAW", tmp_path)
+    keep("shapes", [str(file) for file in files])
+    made = grid_table(json.loads((tmp_path / "grid_shapes.json").read_text())).splitlines()
+    assert made[0] == "| heads | parameters | runs | loss | 95 % interval | seconds |"
+    assert made[2] == "| 1 | 1,234 | 2 | 1.5000 | -4.8531 to 7.8531 | 2 |"
+    assert made[3] == "| 2 | 1,234 | 1, 1 diverged | 3.0000 |  | 2 |"
+
+
+def test_cost_curves_have_a_row_each_the_machine_and_a_picture(tmp_path, monkeypatch):
+    def curve(power):
+        seconds = [[float(x**power)] * 3 for x in (1, 2, 4)]
+        return {"values": [1, 2, 4], "seconds": seconds, "flops": [1.0, 2.0, 4.0], "memory": [1000, 2000, 4000]}
+
+    ours = {"base": Shape()._asdict(), "turns": 3, "curves": {"train step": {"batch": curve(1), "length": curve(2)}}}
+    where = {"processor_model": "a processor", "instruction_sets": ["AVX2"], "usable_cores": 2}
+    where |= {"load_before": 0.5, "load_after": 2.25, "versions": {"jax": "1.2"}}
+    monkeypatch.setattr("docs.tables.RAW", tmp_path / "measurements")
+    (tmp_path / "measurements").mkdir()
+    (tmp_path / "scaling.json").write_text(json.dumps({"ours": ours, "peer": {}, "ratio": 1.0, "machine": where}))
+    file = keep("mine", [str(tmp_path / "scaling.json")])
+    assert json.loads(file.read_text()) == {"ours": ours, "machine": where}
+    assert (tmp_path / "scaling_mine.png").read_bytes().startswith(b"\x89PNG")
+    made = scaling_table(json.loads(file.read_text()))
+    assert "| train step | batch 1 to 4 | 1.00 s | 4.00 s | 1.00 | 1.00, 1.00 | 1.00 | as counted |" in made
+    assert "| train step | length 1 to 4 | 1.00 s | 16.0 s | 2.00 | 2.00, 2.00 | 1.00 | faster than counted |" in made
+    assert "a processor (AVX2), 2 cores, load 0.5 before and 2.2 after; jax 1.2." in made

@@ -7,6 +7,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.tensors import count
 from headjax.heads import ablation as ablations
 from headjax.heads import gates
 from headjax.heads.ablation import Ablation, ablate, best_heads
@@ -179,3 +180,15 @@ def test_other_ablations_are_errors():
         best_heads(ablation(CHOSEN, mode="each"))
     with pytest.raises(HeadjaxError, match="ablates other heads"):
         best_heads(ablation(CHOSEN), evaluate_on=ablation(CHOSEN)._replace(heads=HEADS[:3]))
+
+
+def test_the_programs_are_those_that_a_sweep_runs(model, batches):
+    found = ablations.programs(model, batches[0])
+    heads = [head for chunks, _ in found.sweeps for chunk in chunks for head in chunk.heads]
+    assert tuple(heads) == all_heads(model.config)
+    weights = 4 * count(model.config.tensors())
+    for program in (found.whole, *(program for _, program in found.sweeps)):
+        assert program.memory_analysis().argument_size_in_bytes > weights / 2  # a sweep reads no embeddings
+    before = ablations._compile_suffix.cache_info().misses
+    ablate(model, batches[:1])
+    assert ablations._compile_suffix.cache_info().misses == before

@@ -22,7 +22,17 @@ def test_names_read_back_as_they_print(stack, layer, head):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "encoder/1", "encoder/1/2/3", "Encoder/1/2", "encoder/1/2 ", "encoder/1/+2", "encoder/\u0661/2"]
+    "text",
+    [
+        "",
+        "encoder/1",
+        "encoder/1/2/3",
+        "Encoder/1/2",
+        "encoder/1/2 ",
+        "encoder/1/+2",
+        "encoder/\u0661/2",
+        "encoder/1/" + "9" * 5000,
+    ],
 )
 def test_anything_else_is_an_error(text):
     with pytest.raises(HeadjaxError, match="expected stack/layer/head"):

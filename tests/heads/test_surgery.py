@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from headjax.core.deferred import Deferred, deferred, held
 from headjax.core.errors import HeadjaxError
 from headjax.heads.surgery import attention_layers, map_attention
 from tests import tiny
@@ -58,3 +59,30 @@ def test_the_layers_are_read_as_they_are_visited(model):
         assert entry.attention == model.config.decoder.layers[entry.layer].attention
     queries = model.params["decoder"]["layers_0_1"]["attention"]["query"]
     np.testing.assert_array_equal(layers[1].params["query"], queries[1])
+
+
+def test_of_deferred_arrays_attention_alone_is_made(model):
+    """The others stay deferred, also where layers are grouped anew, and have the same numbers in the end."""
+
+    def fewer(stack, layer, attention, params):
+        return attention.keep_heads(params, [0, 2] if layer else [1, 2, 3], tiny.WIDTH, tiny.WIDTH)
+
+    made = []
+
+    def later(path, array):
+        def make():
+            made.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+            return np.asarray(array)
+
+        return Deferred(array.shape, array.dtype, make)
+
+    lazy = model.replace(params=jax.tree_util.tree_map_with_path(later, model.params))
+    changed, expected = map_attention(lazy, fewer), map_attention(model, fewer)
+    assert made
+    assert all("/attention/" in path for path in made)
+    assert isinstance(changed.params["decoder"]["layers_0_0"]["feed_forward"]["up"], Deferred)
+    assert changed.config == expected.config
+    jax.tree.map(np.testing.assert_array_equal, held(changed.params), expected.params)
+    layers = attention_layers(model.replace(params=jax.tree.map(deferred, model.params)))
+    for one, other in zip(layers, attention_layers(model), strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one.params, other.params)

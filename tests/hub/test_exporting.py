@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.util
 import json
+import sys
+import types
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -18,6 +22,7 @@ from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.exporting import LENGTH, example_batch, longest, max_difference, padding_cost, to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from tests import tiny
+from tests.alive import Alive
 from tests.closeness import assert_close, close_to, tolerance
 from tests.hub.directories import (
     BERT,
@@ -61,6 +66,29 @@ def test_bfloat16_is_written_as_such(bert, tmp_path):
     smaller = prune(half, RAGGED)
     to_huggingface(smaller, tmp_path / "three", "padded")
     assert from_huggingface(tmp_path / "three").params["embeddings"]["token"].dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("name", "removed", "layout"),
+    [
+        ("llama", (), "native"),
+        ("gpt2", (), "native"),
+        ("t5", (), "native"),
+        ("llama", ("decoder/0/0",), "padded"),
+        ("bert", ("encoder/1/0",), "pruned_heads"),
+    ],
+)
+def test_deferred_arrays_are_written_as_held_ones_are(name, removed, layout, tmp_path):
+    """Byte by byte; in its own shapes a model has one array in memory at a time, or those of one tensor of the file."""
+    model, alive = prune(model_of(CONFIGS[name]), removed), Alive()
+    held = to_huggingface(model, tmp_path / "held", layout, family=name)
+    assert to_huggingface(alive.model(model), tmp_path / "deferred", layout, family=name) == held
+    assert {file.name for file in (tmp_path / "held").iterdir()} == {"config.json", "model.safetensors"}
+    for file in (tmp_path / "held").iterdir():
+        assert file.read_bytes() == (tmp_path / "deferred" / file.name).read_bytes()
+    if layout == "native":
+        fused = 3 if name == "gpt2" else 1
+        assert 0 < alive.most <= fused * max(array.nbytes for array in jax.tree.leaves(model.params))
 
 
 def test_zeros_in_place_of_removed_heads_have_a_cost(tmp_path):
@@ -157,6 +185,32 @@ def check_onnx(model, folder):
     expected = model(batch)
     assert_close(hidden, expected.hidden, sums=tiny.SUMS)
     assert_close(logits, expected.logits, sums=tiny.SUMS)
+
+
+def test_a_full_disk_is_told_with_the_path_of_the_export(tmp_path, monkeypatch):
+    """Another failure of the converter is told as one of the layout. The libraries need not be there."""
+    found = {}
+    converter = types.SimpleNamespace(to_onnx=lambda *arguments, **options: found["fail"]())
+    monkeypatch.setitem(sys.modules, "jax2onnx", converter)
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+
+    def full():
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("cannot write the model") from error
+
+    def unable():
+        raise RuntimeError("no such operation")
+
+    for fail, line in (
+        (full, f"{tmp_path}/out: no space left on device"),
+        (unable, "layout onnx: no such operation"),
+    ):
+        found["fail"] = fail
+        with pytest.raises(HeadjaxError, match=f"^{line}$"):
+            to_onnx(model_of(BERT), tmp_path / "out", length=6)
+        assert not list(tmp_path.iterdir())
 
 
 @needs_onnx

@@ -1,5 +1,6 @@
 """Real processes train together, are killed and terminated, and go on as others; what each reads of a batch."""
 
+import json
 import os
 import re
 import signal
@@ -13,10 +14,11 @@ import jax
 import pytest
 
 from headjax.core.errors import INTERRUPTED, HeadjaxError
-from headjax.core.serialize import from_data
+from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import flatten
 from headjax.mesh.distributed import BatchShare, Vote, initialize, process_share
 from headjax.mesh.mesh import MeshConfig
+from headjax.models.model import load
 from headjax.models.recipe import Recipe
 from headjax.training.config import load_config, train_config
 from headjax.training.loop import train
@@ -57,12 +59,16 @@ def config(tmp_path_factory):
 
 
 def start(config, workdir, logs, *arguments, devices):
-    """As many training processes as logs, which meet; their output goes to files, since a full pipe would stop them."""
+    """As many training processes as logs, which meet; their output goes to files, since a full pipe would stop them.
+
+    `workdir` may be a list of folders, one for each process.
+    """
     options = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "headjax.cli", "train", "--config", str(config), "--workdir", str(workdir)]
+    command = [sys.executable, "-m", "headjax.cli", "train", "--config", str(config), "--workdir"]
+    folders = workdir if isinstance(workdir, list) else [workdir] * len(logs)
     place, started = f"127.0.0.1:{free_port()},{len(logs)}", []
     for index, log in enumerate(logs):
-        who = ["--distributed", f"{place},{index}"]
+        who = [str(folders[index]), "--distributed", f"{place},{index}"]
         with log.open("wb") as stream:
             started.append(
                 subprocess.Popen(
@@ -143,6 +149,51 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     assert recorded == list(range(1, STEPS + 1))
 
 
+@pytest.mark.processes
+@pytest.mark.whole
+def test_a_run_goes_on_with_more_processes(config, tmp_path):
+    """One process of four devices is killed, then two of two; four of one end with what a run alone ends with."""
+    workdir = tmp_path / "run"
+
+    def trained():
+        return max((record["step"] for record in read_metrics(workdir / "metrics.jsonl")), default=0)
+
+    for count, mesh in ((1, "fsdp=4"), (2, "fsdp=2"), (4, "data=4")):
+        logs, before = [tmp_path / f"{count}-{index}.log" for index in range(count)], trained()
+        running = start(config, workdir, logs, f"--config.mesh.{mesh}", devices=4 // count)
+        try:
+            if count < 4:
+                wait_until(lambda end=before + 2 * EVERY: trained() > end, running, logs, 300)
+            else:
+                codes = [process.wait(timeout=300) for process in running]
+                assert codes == [0] * 4, "\n".join(log.read_text()[-2000:] for log in logs)
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+    assert 4 * EVERY < before < STEPS
+    whole = train(train_config(load_config(str(config))), tmp_path / "whole")
+    ours, theirs = flatten(load(workdir / "model").params), flatten(whole.model.params)
+    assert_trees_close(ours, theirs, sums=STEPS * 2 * tiny.SUMS, floor=1.0)
+
+
+@pytest.mark.processes
+@pytest.mark.whole
+def test_hosts_that_do_not_share_the_workdir_end_in_a_line(config, tmp_path):
+    """The second one even holds a run of the same config."""
+    folders, logs = [tmp_path / "here", tmp_path / "there"], [tmp_path / f"{index}.log" for index in range(2)]
+    folders[1].mkdir()
+    (folders[1] / "train_config.json").write_text(json.dumps(to_data(train_config(load_config(str(config))))))
+    two = start(config, folders, logs, devices=1)
+    for process, folder, log in zip(two, folders, logs, strict=True):
+        assert process.wait(timeout=120) == 2, log.read_text()[-2000:]
+        last = log.read_text().splitlines()[-1]
+        expected = f"{folder}: not the same folder for process 1 as for process 0; all hosts must share it"
+        assert last == f"headjax: error: {expected}"
+    assert not list(tmp_path.glob("*/.seen-*"))
+    assert not list(tmp_path.glob("*/lock.json"))
+
+
 def test_a_lone_process_reads_every_row():
     assert process_share(MeshConfig(data=2, fsdp=2, model=2).build()) == BatchShare(0, 1)
 
@@ -195,7 +246,9 @@ def test_a_lone_vote_is_its_own_answer():
     assert [vote(wish) for wish in (False, True, False)] == [False, True, False]
 
 
-@pytest.mark.parametrize("spec", ["", "host", "host,2,0", "host:1,2,2", "host:1,two,0"])
+@pytest.mark.parametrize(
+    "spec", ["", "host", "host,2,0", "host:1,2,2", "host:1,two,0", "host:1,\u00b2,0", "host:1," + "9" * 5000 + ",0"]
+)
 def test_an_unreadable_spec_is_an_error(spec):
     with pytest.raises(HeadjaxError, match=r"^--distributed: expected auto or HOST:PORT,N,I with I < N, got "):
         initialize(spec)

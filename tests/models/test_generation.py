@@ -7,9 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.attention import Grouped
+from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.generation import Greedy, Sample, _continue, begin, cache_bytes, generate
+from headjax.models.generation import (
+    Greedy,
+    Sample,
+    _continue,
+    begin,
+    cache_bytes,
+    check_room,
+    for_decoding,
+    generate,
+    programs,
+)
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
@@ -90,16 +102,19 @@ def test_a_generation_advances_in_steps_to_the_same_tokens(decoder):
         generate(decoder, PROMPTS, max_new_tokens=5, cache=9)
 
 
-def test_no_token_copies_the_cache_or_the_weights(decoder):
-    """The loop's only large arrays are written in place."""
-    run = begin(decoder, {"input_ids": np.ones((2, 3), np.int32)}, max_new_tokens=9)
+@pytest.mark.parametrize(("batch", "kv_heads"), [(2, 4), (1, 4), (1, 1)])
+def test_no_token_copies_the_cache_or_the_weights(batch, kv_heads):
+    """The loop's only large arrays are written in place, one prompt or one key head among them."""
+    attention = Grouped(num_heads=4, kv_heads=kv_heads, head_dim=4)
+    model = tiny.model(tiny.decoder_config(*[tiny.layer(attention)] * 2))
+    run = begin(model, {"input_ids": np.ones((batch, 3), np.int32)}, max_new_tokens=9)
     arguments = (run._settings, run._params, run._gates, run._key, run._loop, 9)
     compiled = _continue.lower(*arguments).compile().as_text()
     cache = run._loop.state.cache.layers["layers_0_1"][0].attention["key"]
-    shape = ",".join(map(str, cache.shape))
-    written = re.findall(rf"f32\[{shape}\]\S* (copy|transpose)\(", compiled)
-    assert not written
-    assert re.search(rf"f32\[{shape}\]\S* dynamic-update-slice\(", compiled)
+    carried = ",".join(str(size) for size in cache.shape if size > 1)
+    assert re.search(rf"f32\[{carried}\]\S* dynamic-update-slice\(", compiled)
+    for shape in (carried, ",".join(map(str, cache.shape))):
+        assert not re.findall(rf"f32\[{shape}\]\S* (copy|transpose)\(", compiled)
 
 
 def test_a_scanned_stack_generates_the_same(decoder, monkeypatch):
@@ -199,3 +214,32 @@ def test_what_cannot_generate_says_so(decoder):
         generate(decoder, PROMPTS, max_new_tokens=0)
     with pytest.raises(DataError, match="input_ids: 13 tokens"):
         generate(decoder, PROMPTS, max_new_tokens=8)
+
+
+def test_texts_that_cannot_fit_into_memory(decoder, monkeypatch):
+    params = for_decoding(decoder.config, decoder.params)
+    row = {name: array[:1] for name, array in PROMPTS.items()}
+
+    def room(field, texts, new_tokens):
+        return check_room(field, decoder.config, params, row, texts, new_tokens)
+
+    monkeypatch.setenv("HEADJAX_MEMORY", "1M")
+    assert room("--cache", 2, 7) == 2 * cache_bytes(decoder.config, params, row, 7)
+    with pytest.raises(ConfigError, match=r"^--cache: 2 x 1,000,000,000,005 tokens take at least 8e\+03 GB of memory"):
+        room("--cache", 2, 10**12)
+    with pytest.raises(ConfigError, match=r"^--beams: the caches of 10,000 x 12 tokens take at least"):
+        room("--beams", 10_000, 7)
+    with pytest.raises(DataError, match=r"^--cache: input_ids: 1005 tokens, but the model has 12 learned positions$"):
+        room("--cache", 1, 1000)
+
+
+def test_compiled_programs_tell_the_memory_of_weights_and_cache(decoder):
+    short, long = (programs(decoder, PROMPTS, max_new_tokens=tokens) for tokens in (2, 6))
+    weights = 4 * tensors.count(decoder.config.tensors())
+    cache = cache_bytes(decoder.config, decoder.params, PROMPTS, 6)
+    assert long.prompt.memory_analysis().argument_size_in_bytes >= weights
+    assert long.continuation.memory_analysis().argument_size_in_bytes >= weights + cache
+    held = [made.continuation.memory_analysis().argument_size_in_bytes for made in (short, long)]
+    assert held[1] > held[0]
+    with pytest.raises(DataError, match=r"^max_new_tokens: "):
+        programs(decoder, PROMPTS, max_new_tokens=0)

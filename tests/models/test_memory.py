@@ -9,7 +9,8 @@ import pytest
 from headjax.core.errors import ConfigError
 from headjax.core.limits import host_memory
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.memory import check_batch, check_state, memory_of
+from headjax.models.memory import check_arrays, check_batch, check_state, memory_of
+from headjax.models.model import load
 from tests import tiny
 
 EXAMPLE = {"input_ids": np.zeros(10, np.int32), "labels": np.zeros(10, np.int32)}
@@ -26,6 +27,31 @@ def test_the_state_of_a_model():
     check_state("config.model", config, None)
     with pytest.raises(ConfigError, match=rf"^config.model: {parameters:,} parameters in training take at least"):
         check_state("config.model", config, 12 * parameters - 1)
+
+
+def test_the_arrays_of_a_model():
+    """All of them, or the largest where they are made one at a time."""
+    check_arrays("model", [3, 5], 8)
+    check_arrays("model", [3, 5], 5, lazy=True)
+    check_arrays("model", [], 1, lazy=True)
+    with pytest.raises(ConfigError, match=r"^model: its arrays take at least 8e-09 GB of memory"):
+        check_arrays("model", [3, 5], 7)
+    with pytest.raises(ConfigError, match=r"^model: its arrays, one at a time, take at least 5e-09 GB of memory"):
+        check_arrays("model", [3, 5], 4, lazy=True)
+
+
+def test_a_directory_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    """And is moved all the same where its largest array fits."""
+    model = tiny.model(tiny.decoder_config())
+    model.save(tmp_path / "model")
+    sizes = [array.nbytes for array in jax.tree.leaves(model.params)]
+    monkeypatch.setenv("HEADJAX_MEMORY", str(sum(sizes) - 1))
+    with pytest.raises(ConfigError, match=r"model: its arrays take at least"):
+        load(tmp_path / "model")
+    assert load(tmp_path / "model", lazy=True).config == model.config
+    monkeypatch.setenv("HEADJAX_MEMORY", str(max(sizes) - 1))
+    with pytest.raises(ConfigError, match=r"model: its arrays, one at a time, take at least"):
+        load(tmp_path / "model", lazy=True)
 
 
 def test_a_batch():

@@ -159,3 +159,16 @@ def test_stacks(name):
     recipe, shapes = STACKS[name]
     config = recipe.build()
     assert config.flops(LENGTH) == pytest.approx(counted_by_xla(config, shapes), rel=0.02)
+
+
+def test_layers_that_are_alike_are_counted_once(monkeypatch):
+    """In however many groups they lie, and whatever heads each of them has lost."""
+    counted = []
+    cache_size = MultiHead.cache_size
+    monkeypatch.setattr(MultiHead, "cache_size", lambda self, *sizes: counted.append(self) or cache_size(self, *sizes))
+    kinds = [tiny.multi_head(3, head_dim=4 + i % 2, head_ids=(i, i + 1, i + 2)) for i in range(40)]
+    summary = summarize(tiny.decoder_config(*map(tiny.layer, kinds)), 8)
+    assert len(counted) == 2
+    assert [layer.heads for layer in summary.layers] == [kind.ids for kind in kinds]
+    assert [layer.tied_layers for layer in summary.layers] == [(i,) for i in range(40)]
+    assert [layer.sizes for layer in summary.layers[:3]] == [{"head_dim": 4}, {"head_dim": 5}, {"head_dim": 4}]

@@ -59,6 +59,28 @@ def test_what_does_not_fit_is_refused_before_anything_compiles(eight_devices, mo
         plan(plan_config(data(compute=kernel, model=dropping)), eight_devices)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 10**12}, r"config\.model: [a-z_/]+, 1,000,000,000,000 x 32, has a dimension of 2\*\*31 or"),
+        (
+            {"vocab_size": 10**9, "width": 10**6},
+            r"config\.model: [0-9,]+ parameters in training take at least 2.4e\+07 GB, of which v5e-8 has 135",
+        ),
+        ({"batch_size": 2**27}, r"config\.batch_size: 134,217,728 examples of 16 tokens are 2\*\*31 tokens or more$"),
+    ],
+)
+def test_sizes_that_no_compiler_counts_are_refused(changes, message, eight_devices, monkeypatch):
+    """A model or a batch too large for the slice is planned, so that the plan says by how much; not one beyond that."""
+    monkeypatch.setattr("headjax.plan.plan._compile", lambda *arguments: "planned")
+    model = data()["model"] | {name: value for name, value in changes.items() if name in data()["model"]}
+    rest = {name: value for name, value in changes.items() if name not in model}
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        plan(plan_config(data(model=model, **rest)), eight_devices)
+    large = data()["model"] | {"vocab_size": 10**8}
+    assert plan(plan_config(data(model=large, batch_size=2**26)), eight_devices) == "planned"
+
+
 def test_the_length_comes_from_the_data_the_recipe_or_the_caller():
     assert plan_config(data()).length == 16
     assert plan_config(data(data={"kind": "task"})).length == 16
@@ -102,12 +124,12 @@ def test_the_compilers_complaint_says_how_much_is_wanted():
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """Plans for v5e-8, and v5e-4 beside it."""
+    """Plans for v5e-8, and v5e-4 and v5e-64 beside it, whose devices the batch does not divide over."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
     folder = tmp_path_factory.mktemp("plan")
     (folder / "config.py").write_text(CONFIG)
-    arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--scale", "4", "--json", "-"]
+    arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--scale", "4,64", "--json", "-"]
     command = [sys.executable, "-m", "headjax.cli", "plan", *arguments]
     environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -125,8 +147,13 @@ def test_a_plan_for_a_tpu(planned):
     assert planned["collectives"].keys() == {"all-reduce"}
     # One gradient and three scalars: summed loss, targets and their part in the loss.
     assert gradient < planned["collectives"]["all-reduce"]["bytes"] <= gradient + 3 * 4
-    (smaller,) = planned["scale"]
+    smaller, larger = planned["scale"]
     assert smaller["flops_per_device"] == 2 * planned["flops_per_device"]
+    # Every copy of the model sends its whole gradient, and holds more examples where there are fewer copies.
+    assert smaller["collectives"] == planned["collectives"]
+    assert smaller["peak_bytes_per_device"] > planned["peak_bytes_per_device"]
+    assert larger.keys() == {"topology", "devices", "error"}
+    assert larger["error"].startswith("config.batch_size: 32 does not divide over 64 devices")
     assert 0 < planned["estimate"]["mfu"] < 1
 
 

@@ -45,6 +45,19 @@ def test_a_compiler_string_is_a_slice_too():
     assert find_slice("v5e-16x2").resized(256) == find_slice("v5e-256x2")
 
 
+def test_a_range_has_every_size_and_several_of_the_largest():
+    names = [each.name for each in find_slice("v5e-16").between(8, 512)]
+    assert names == ["v5e-8", "v5e-16", "v5e-32", "v5e-64", "v5e-128", "v5e-256", "v5e-256x2"]
+    assert [each.name for each in find_slice("v3-8").between(32, 128)] == ["v3-32", "v3-64", "v3-128"]
+    assert [each.name for each in find_slice("v5e-16x2").between(64, 999)] == ["v5e-64x2", "v5e-128x2", "v5e-256x2"]
+    with pytest.raises(ConfigError, match=r"^scale: there is no v3 from 9 to 15; known: v3-8, v3-16, "):
+        find_slice("v3-8").between(9, 15)
+    with pytest.raises(ConfigError, match=r"^scale: there is no v3 from 512 to 8; known: "):
+        find_slice("v3-8").between(512, 8)
+    with pytest.raises(ConfigError, match=r"^scale: 1,000,000 is more than 64 slices v5e-256$"):
+        find_slice("v5e-8").between(8, 1_000_000)
+
+
 @pytest.mark.parametrize(
     "name, wraps",
     [
@@ -60,7 +73,7 @@ def test_the_ends_of_a_dimension_are_neighbours_in_large_slices(name, wraps):
     assert find_slice(name).wraps == wraps
 
 
-@pytest.mark.parametrize("name", ["", "v9-8", "v3", "v3_32", "tpu", "v5e-8x0", "v5e-8x"])
+@pytest.mark.parametrize("name", ["", "v9-8", "v3", "v3_32", "tpu", "v5e-8x0", "v5e-8x", "v3-" + "9" * 5000])
 def test_an_unknown_generation_lists_the_known(name):
     with pytest.raises(
         ConfigError, match=r"^topology: unknown TPU slice '.*'; known: v2-8 to v2-512, v3-8 to v3-2048, "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headjax.core.errors import DataError
 from headjax.tokenizers.learned import byte_tokenizer, train_bpe
 from tests.tokenizers.test_tokenizer import TEXTS
 
@@ -22,3 +25,11 @@ def test_bpe_learns_merges_the_same_each_time():
     assert len(first.encode(["the cat sat"])[0]) < len("the cat sat")
     others = {train_bpe(TEXTS, 281).fingerprint, train_bpe(["another text, " * 4], 260).fingerprint}
     assert len({first.fingerprint, byte_tokenizer().fingerprint, *others}) == 4
+
+
+def test_a_text_of_n_bytes_has_at_most_n_tokens_beside_the_bytes():
+    """Found before anything is learned: the library reserves room for all tokens that are asked for."""
+    with pytest.raises(DataError, match=r"^vocab_size: the text yields at most 262 tokens, not 263; lower vocab_size"):
+        train_bpe(["aé", "bc"], 263)
+    with pytest.raises(DataError, match=r"^vocab_size: the text yields only \d+ tokens, not 262"):
+        train_bpe(["aé", "bc"], 262)

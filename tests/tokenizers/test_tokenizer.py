@@ -99,8 +99,8 @@ def test_a_vocabulary_beyond_memory_is_refused(monkeypatch):
 def test_impossible_requests():
     with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 257"):
         train_bpe(TEXTS, 256)
-    with pytest.raises(DataError, match=r"^vocab_size: the text yields only 260 tokens, not 4096"):
-        train_bpe(["abcd"], 4096)
+    with pytest.raises(DataError, match=r"^vocab_size: the text yields only 260 tokens, not 261"):
+        train_bpe(["abcd"], 261)
     with pytest.raises(DataError, match=r"^texts: expected a list of texts"):
         byte_tokenizer().encode("text")
     with pytest.raises(DataError, match=r"^texts\[1\]: character 1 is half of a pair \(U\+DC80\)"):

@@ -210,6 +210,10 @@ def test_the_best_weights_are_kept(data, tmp_path):
         for record in read_metrics(tmp_path / "whole" / "metrics.jsonl")
         if "validation/loss" in record
     }
+    evaluated = [
+        record["step"] for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if "validation/loss" in record
+    ]
+    assert evaluated == list(losses) == list(range(1, STEPS + 1))  # that of the step of the interrupt, too
     best = min(losses, key=losses.get)
     assert best < stopped.steps < STEPS == whole.steps
     assert whole.kept_step == continued.kept_step == best
@@ -403,13 +407,13 @@ def test_a_bucket_that_is_not_there_and_a_folder_that_cannot_be_are_named(data, 
     monkeypatch.setattr("headjax.training.loop.train_step", None)  # nothing is compiled before
     with (
         one_device(),
-        pytest.raises(HeadjaxError, match=r"^gs://none-such/run/lock\.json: cannot be written \(no such"),
+        pytest.raises(HeadjaxError, match=r"^gs://none-such/run: cannot be written \(no such"),
     ):
         train(config(), "gs://none-such/run", data=data)
     with pytest.raises(HeadjaxError, match=r"^s3://b/run: not a path that headjax reads or writes"):
         train(config(), "s3://b/run", data=data)
     (tmp_path / "file").touch()
-    with one_device(), pytest.raises(HeadjaxError, match=r"file/run/lock\.json: cannot be written \(Not a dir"):
+    with one_device(), pytest.raises(HeadjaxError, match=r"file/run: .*/file exists and is no folder$"):
         train(config(), tmp_path / "file" / "run", data=data)
 
 

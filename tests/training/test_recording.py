@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import jax
 import pytest
@@ -24,6 +25,22 @@ def test_a_continued_run_drops_the_records_after_its_step(tmp_path):
         writer.write(3, {"loss": 0.5})
     assert read_metrics(writer.path) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 0.5}]
     assert read_metrics(tmp_path / "other") == []
+
+
+def test_an_evaluation_that_is_made_anew_is_recorded_once(tmp_path):
+    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+        writer.write(1, {"validation/loss": 1.0})
+        writer.write(2, {"train/loss": 1.0})
+        writer.write(2, {"validation/loss": 1.0})
+    with MetricWriter(tmp_path, 2, tensorboard=False, evaluates_first=True):
+        assert read_metrics(writer.path) == [{"step": 1, "validation/loss": 1.0}, {"step": 2, "train/loss": 1.0}]
+
+
+def test_what_cannot_be_written_is_named(tmp_path):
+    with MetricWriter(tmp_path, 0, tensorboard=False) as writer:
+        writer.path = Path("/dev/full")
+        with pytest.raises(HeadjaxError, match=r"^/dev/full: no space left on device$"):
+            writer.write(1, {"loss": 1.0})
 
 
 def test_a_damaged_record_takes_no_others_along(tmp_path):
@@ -76,7 +93,7 @@ def test_waits_are_told_apart():
     assert clock.read(8).input_wait_seconds == 0.0
 
 
-@pytest.mark.parametrize("text", ["", "3", "3:2", "0:2", "a:b"])
+@pytest.mark.parametrize("text", ["", "3", "3:2", "0:2", "a:b", "1:" + "9" * 5000, "\u0661:\u0662"])
 def test_steps_to_trace_are_a_range(text):
     with pytest.raises(HeadjaxError, match=r"^--profile-steps: expected FIRST:LAST such as 10:15, got "):
         ProfiledSteps.parse(text)

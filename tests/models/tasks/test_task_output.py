@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -26,6 +27,15 @@ LABELS = {
 }
 
 
+NOTHING = {
+    "classification": {"labels": np.array([-100, -100])},
+    "regression": {"labels": np.array([np.nan, np.nan])},
+    "token_classification": {"labels": np.full((2, 10), -100)},
+    "span": {"start_positions": np.array([-1, 10]), "end_positions": np.array([10, -1])},
+    "pretraining": {"labels": np.full((2, 10), -100), "next_sentence_label": np.array([-100, -100])},
+}
+
+
 SHAPES = {
     "classification": (2, 3),
     "regression": (2, 1),
@@ -43,9 +53,18 @@ def test_every_task_goes_through_the_model(name):
     assert output.logits.shape == SHAPES[name]
     assert output.logits.dtype == np.float32
     assert np.isfinite(model.config.loss(output, labels).mean())
+    silent, slopes = jax.value_and_grad(lambda logits: _loss(model.config, output, logits, NOTHING[name]))(
+        output.logits
+    )
+    assert float(silent) == 0.0
+    assert not np.asarray(slopes).any()
     with pytest.raises(DataError, match=r"labels|start_positions"):
         model.config.loss(output, PADDED)
     assert model.config.flops(10) > config(num_layers=1).flops(10)
+
+
+def _loss(config, output, logits, labels):
+    return config.loss(output._replace(logits=logits), labels).mean()
 
 
 def test_without_a_task_there_is_no_loss():

@@ -1,0 +1,281 @@
+"""Operations whose cost `headjax bench scaling` measures: a call, the operations it is counted to take, its memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention import Attention, MultiHead
+from headjax.bench import depth, generate
+from headjax.conversion import convert
+from headjax.conversion.collaborative import ToCollaborative
+from headjax.conversion.decomposition import Search, Solver, fit_start
+from headjax.conversion.products import Products
+from headjax.core.tensors import Constant, Tensor, Zeros, map_tensors
+from headjax.heads import ablation
+from headjax.heads import gates as head_gates
+from headjax.heads.prefix import Chunk
+from headjax.heads.scores import batch_sums, own_arrays, score_heads
+from headjax.mesh.distributed import put_batch
+from headjax.models import generation
+from headjax.models.compute import Compute
+from headjax.models.decoder import DecoderModel, LanguageModel
+from headjax.models.embeddings import NoPositions
+from headjax.models.inputs import device_batch
+from headjax.models.model import Model
+from headjax.models.sublayers import Dense
+from headjax.training.state import abstract_state
+from headjax.training.step import train_step
+
+NEW = 16
+"""Tokens that a prompt is continued by; a decode step is one of them."""
+SWEEPS = 20
+"""Rounds of alternating least squares of a conversion, always as many, so that its work is the same in every run."""
+
+
+class Shape(NamedTuple):
+    """The measured model and its batch; the last four are the factors.
+
+    Attributes:
+        width: size of the residual stream, which stays while heads are added.
+        hidden: inner feed-forward size.
+        head_dim: size of each head, which stays too.
+        vocabulary: number of tokens.
+        length: tokens of an example, of a prompt in generation.
+        depth: number of layers.
+        heads: heads of each layer.
+        batch: number of examples.
+    """
+
+    width: int = 128
+    hidden: int = 512
+    head_dim: int = 32
+    vocabulary: int = 256
+    length: int = 128
+    depth: int = 6
+    heads: int = 4
+    batch: int = 1
+
+
+class Operation(NamedTuple):
+    """An operation on a model and a batch of one shape.
+
+    Attributes:
+        call: does it once.
+        flops: operations of its matrix products, by headjax's own counts.
+        memory: bytes of its largest compiled program, arguments and temporaries.
+        before: what a call needs to have done, which is not timed.
+        steps: number of equal steps of a call, each of which takes `flops`.
+    """
+
+    call: Callable[[], Any]
+    flops: float
+    memory: int
+    before: Callable[[], Any] | None = None
+    steps: int = 1
+
+
+def language_model(shape: Shape) -> DecoderModel:
+    """Return the config of a decoder, none of whose parameters depends on the length."""
+    return LanguageModel(
+        vocab_size=shape.vocabulary,
+        max_length=shape.length + NEW,
+        width=shape.width,
+        num_layers=shape.depth,
+        attention=MultiHead(num_heads=shape.heads, head_dim=shape.head_dim),
+        feed_forward=Dense(shape.hidden),
+        positions=NoPositions(),
+    ).build()
+
+
+def drawn(config: DecoderModel) -> Model:
+    """Return the model with random weights, drawn by NumPy, because nothing has to be compiled for that."""
+    generator = np.random.default_rng(0)
+
+    def draw(path: str, tensor: Tensor) -> jax.Array:
+        if isinstance(tensor.init, Zeros | Constant):
+            return jnp.full(tensor.shape, getattr(tensor.init, "value", 0.0), jnp.float32)
+        return jnp.asarray(0.02 * generator.standard_normal(tensor.shape), jnp.float32)
+
+    return Model(config, map_tensors(draw, config.tensors()))
+
+
+def tokens(shape: Shape) -> dict[str, np.ndarray]:
+    """Return a batch of random tokens."""
+    generator = np.random.default_rng(0)
+    return {"input_ids": generator.integers(1, shape.vocabulary, (shape.batch, shape.length), dtype=np.int32)}
+
+
+def held_bytes(compiled: Any) -> int:
+    """Return the bytes of a compiled program's arguments and temporaries."""
+    memory = compiled.memory_analysis()
+    return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes)
+
+
+def training(shape: Shape) -> Operation:
+    """One step of AdamW."""
+    config, mesh = language_model(shape), depth.one_device()
+    optimizer = depth.optimizer(config)
+    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
+    batch = put_batch(tokens(shape), mesh)
+    state = abstract_state(config, optimizer, mesh)
+    compiled = step.lower(state, batch).compile()
+    start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state)._replace(params=drawn(config).params)
+    held = {"state": jax.device_put(start, jax.tree.map(lambda leaf: leaf.sharding, state))}
+
+    def call() -> Any:
+        held["state"], metrics = compiled(held["state"], batch, step.seed)
+        return held["state"], metrics
+
+    return Operation(call, training_flops(config, shape), held_bytes(compiled))
+
+
+def training_flops(config: DecoderModel, shape: Shape) -> float:
+    """Count a forward pass, and a backward pass of twice its operations; updates count nothing."""
+    return 3.0 * shape.batch * config.flops(shape.length)
+
+
+def scoring(shape: Shape) -> Operation:
+    """Importance of all heads."""
+    config, batch, compute = language_model(shape), tokens(shape), Compute()
+    model = drawn(config)
+    params, arrays = own_arrays(config, model.params, compute), device_batch(config, batch)
+    program = batch_sums.lower(config.for_evaluation(), params, arrays, head_gates.ones(config), (), compute)
+    return Operation(
+        lambda: score_heads(model, [batch], statistics=(), compute=compute).values,
+        scoring_flops(config, shape),
+        held_bytes(program.compile()),
+    )
+
+
+def scoring_flops(config: DecoderModel, shape: Shape) -> float:
+    """Count a forward pass, and a backward pass in activations alone.
+
+    There a product with weights takes one product; queries with keys and probabilities with values take two each.
+    """
+    pairs = sum(pair_flops(layer.attention, config.width, shape.length) for layer in config.decoder.layers)
+    return float(shape.batch * (2 * config.flops(shape.length) + pairs))
+
+
+def pair_flops(attention: Attention, width: int, length: int) -> int:
+    """Return the part of an attention's count that grows with queries times keys."""
+    count = functools.partial(attention.flops, width, width)
+    return count(length, length) - count(length, 0) - count(0, length)
+
+
+def sweeping(shape: Shape) -> Operation:
+    """Every head ablated alone."""
+    config, batch = language_model(shape), tokens(shape)
+    model = drawn(config)
+    compiled = ablation.programs(model, batch)
+    chunks = [chunk for some, _ in compiled.sweeps for chunk in some]
+    sizes = [held_bytes(program) for program in (compiled.whole, *(program for _, program in compiled.sweeps))]
+    return Operation(lambda: ablation.ablate(model, [batch]).ablated, sweeping_flops(config, shape, chunks), max(sizes))
+
+
+def sweeping_flops(config: DecoderModel, shape: Shape, chunks: Sequence[Chunk]) -> float:
+    """Count a forward pass, then for every head the layers from its own on and the logits.
+
+    Attention of a head's own layer is computed once for the heads that are ablated together.
+    """
+    length, layers = shape.length, config.decoder.layers
+    whole = [layer.flops(config.width, length) for layer in layers]
+    attention = [layer.attention.flops(config.width, config.width, length, length) for layer in layers]
+    logits = config.flops(length) - config.decoder.flops(config.width, length)
+    total = config.flops(length)
+    for layer, _, size in chunks:
+        total += attention[layer] + size * (sum(whole[layer:]) - attention[layer] + logits)
+    return float(shape.batch * total)
+
+
+def conversion(shape: Shape) -> Operation:
+    """Multi-head to collaborative attention at half of the size, without calibration: it reads weights alone."""
+    model, rank = drawn(language_model(shape)), shape.heads * shape.head_dim // 2
+    solver = Solver(sweeps=SWEEPS, tolerance=0.0)
+    target = ToCollaborative(shared_dim=rank, search=Search(solver=solver))
+    factor: Any = jax.ShapeDtypeStruct((shape.depth, shape.width, shape.heads, shape.head_dim), np.float32)
+    program = fit_start.lower(Products(factor, factor), rank, target.search.starts[0], solver, jax.random.key(0))
+    return Operation(
+        lambda: convert(model, target).model.params, conversion_flops(shape), held_bytes(program.compile())
+    )
+
+
+def conversion_flops(shape: Shape) -> float:
+    """Count `SWEEPS` rounds of alternating least squares in every layer; start and errors count nothing."""
+    size = shape.heads * shape.head_dim
+    one = least_squares_flops(min(shape.width, size), shape.heads, shape.head_dim, size // 2)
+    return shape.depth * SWEEPS * one
+
+
+def least_squares_flops(rows: int, heads: int, dim: int, rank: int) -> float:
+    """Count one round of `headjax.conversion.decomposition.sweep`.
+
+    Five products with the heads' own factors; Gram matrices and corrections of P and S, `[rows, rank]`, and of M,
+    `[heads, rank]`; and three Cholesky factors of rank^3 / 3 with their inverses of rank^3.
+    """
+    products = 5 * 2 * rows * heads * dim * rank
+    corrections = (3 * rows + 2 * heads) * 2 * rank**2 + (2 * rows + heads) * 6 * rank**2
+    return products + corrections + 4.0 * rank**3
+
+
+def prefill(shape: Shape) -> Operation:
+    """Read the prompts and choose the first token of each continuation."""
+    model, batch, compiled = _generation(shape)
+    return Operation(
+        lambda: generation.begin(model, batch, max_new_tokens=NEW + 1).block_until_ready(),
+        float(shape.batch * generation_cost(language_model(shape), shape).prompt),
+        held_bytes(compiled.prompt),
+    )
+
+
+def decoding(shape: Shape) -> Operation:
+    """One token more of every continuation, after prompts of the length; the mean of `NEW` steps."""
+    model, batch, compiled = _generation(shape)
+    held: dict[str, generation.Generation] = {}
+
+    def before() -> None:
+        held["begun"] = generation.begin(model, batch, max_new_tokens=NEW + 1).block_until_ready()
+
+    def advance() -> generation.Generated:
+        return held["begun"].advance()
+
+    return Operation(
+        advance,
+        float(shape.batch * generation_cost(language_model(shape), shape).step),
+        held_bytes(compiled.continuation),
+        before,
+        NEW,
+    )
+
+
+def generation_cost(config: DecoderModel, shape: Shape) -> generate.Cost:
+    """Count the operations of one prompt and of one step with the cache full."""
+    asked = generate.Shape(prompt=shape.length, new=NEW + 1, vocabulary=shape.vocabulary)
+    return generate.Cost.of(config, asked, Compute())
+
+
+def _generation(shape: Shape) -> tuple[Model, dict[str, np.ndarray], generation.Programs]:
+    """Return a model in the form that generation reads, the prompts, and the compiled programs."""
+    config, batch = language_model(shape), tokens(shape)
+    model = drawn(config)
+    model = model.replace(params=generation.for_decoding(config, model.params))
+    return model, batch, generation.programs(model, batch, max_new_tokens=NEW + 1)
+
+
+OPERATIONS: Mapping[str, Callable[[Shape], Operation]] = {
+    "train step": training,
+    "importance": scoring,
+    "ablation": sweeping,
+    "conversion": conversion,
+    "prefill": prefill,
+    "decode step": decoding,
+}
+"""Operations by name."""
+
+READS_WEIGHTS_ALONE = ("conversion",)
+"""Operations that neither length nor batch changes."""

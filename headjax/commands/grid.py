@@ -1,0 +1,158 @@
+"""`headjax grid`, also `headjax sweep --config`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headjax.commands.examples import TASK, BatchOptions, ConfigOptions
+from headjax.commands.options import Result, argument, option
+from headjax.core.errors import INTERRUPTED, HeadjaxError
+from headjax.core.fields import Count, Size
+from headjax.core.files import write_file
+from headjax.core.paths import path_of
+from headjax.core.progress import Progress
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.models.model import Model
+    from headjax.training.grid import CellResult, Summary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(ConfigOptions, BatchOptions):
+    """Options of `headjax grid`."""
+
+    out: str = argument("OUT", "folder of the runs, one workdir each; those that have ended are kept", also=("--out",))
+    over: tuple[str, ...] = option(
+        (),
+        "values of a config argument or field, such as num_heads=1/2/4 or config.steps=100/200; together as "
+        "num_heads,head_dim=1,64/2,32; given again: every combination",
+        "SETTING=VALUES",
+        words="repeated",
+    )
+    seeds: Size = option(1, "runs of every combination, with config.seed 0 to N - 1")
+    cell: str | None = option(None, "run this one alone, counted from 1, such as 3/40", "K/N")
+    collect: bool = option(False, "run nothing, collect the cells that have ended")
+    metric: str = option("loss", "metric of the table and of the plot", "NAME")
+    task: str = option("", f"evaluate every trained model on it besides: {TASK}", "TASK")
+    limit: Count = option(0, "with --task: use the first N examples; 0 is all")
+    beams: Count = option(0, "with --task: BLEU of translations with N hypotheses; 0: no BLEU")
+
+
+def run(options: Options, progress: Progress) -> Result:
+    """Trains a config over a grid of settings and seeds, goes on where it stopped, and collects the cells."""
+    from headjax.training.grid import Axis, Grid, pick, summarize
+
+    axes = [Axis.parse(text) for text in options.over]
+    grid = Grid.of(options.config, options.overrides, axes, options.seeds, path_of(options.out))
+    total = len(grid.cells)
+    if options.collect and options.cell is not None:
+        raise HeadjaxError("--cell: --collect runs no cell")
+    wanted: Sequence[int] = () if options.collect else range(total)
+    if options.cell is not None:
+        wanted = (pick(options.cell, total),)
+    interrupted = None
+    for number in wanted:
+        if grid.result(number) is None and not grid.run(number, lambda model: _measured(model, options), progress):
+            interrupted = number
+            break
+    found = [grid.result(number) for number in range(total)]
+    ended = [result for result in found if result is not None]
+    summaries = summarize(ended, options.metric)
+    file = _plot(summaries, options.metric)
+    plot = None if file is None else write_file(path_of(options.out) / "grid.png", file)
+    data = {
+        "cells": total,
+        "ended": len(ended),
+        "missing": [f"{number + 1}/{total}" for number, result in enumerate(found) if result is None],
+        "metric": options.metric,
+        "results": [result._asdict() for result in ended],
+        "summaries": [summary._asdict() for summary in summaries],
+        "plot": None if plot is None else str(plot),
+    }
+    message = f"{len(ended)} of {total} cells have ended"
+    if interrupted is not None:
+        message = f"interrupted in cell {interrupted + 1}/{total}; the same command goes on from there"
+    tables = [_table(summaries, options, ended)] if ended else []
+    return Result(data, tables, message, 0 if interrupted is None else INTERRUPTED)
+
+
+def _measured(model: Model, options: Options) -> Mapping[str, float]:
+    """Return a trained model's metrics on the task that the options name; none without one."""
+    if not options.task:
+        return {}
+    from headjax.data.forms.language import Translations
+    from headjax.evaluation.specs import load_task
+    from headjax.evaluation.task import measure_task
+    from headjax.evaluation.translation import translate
+
+    task = load_task(options.task, model, 0, split="all")
+    metrics = dict(measure_task(model, task, limit=options.limit, batch_size=options.batch_size).metrics)
+    pairs = task.data.validation
+    if options.beams and isinstance(pairs, Translations):
+        some = pairs.first(options.limit)
+        metrics["bleu"] = translate(model, some, batch_size=options.batch_size, beams=options.beams).bleu.score
+    return metrics
+
+
+def _table(summaries: Sequence[Summary], options: Options, ended: Sequence[CellResult]) -> Table:
+    names = list(summaries[0].settings)
+    columns = (
+        *(Column(name) for name in names),
+        Column("Parameters", numbers.count),
+        Column("Runs", numbers.count),
+        Column("Diverged", numbers.count),
+        Column(options.metric, numbers.significant),
+        Column("95 % from", numbers.significant),
+        Column("to", numbers.significant),
+        Column("Seconds", numbers.significant),
+    )
+    rows = [
+        (
+            *summary.settings.values(),
+            summary.parameters,
+            summary.runs,
+            summary.diverged,
+            summary.mean,
+            summary.low,
+            summary.high,
+            summary.seconds,
+        )
+        for summary in summaries
+    ]
+    note = (
+        f"{options.metric} at the end of training: mean over the runs that did not diverge, and its 95 % confidence "
+        f"interval by Student's t. Seconds: a run's mean. {len(ended)} runs of {options.config}."
+    )
+    return Table(columns, rows, notes=(note,))
+
+
+def _plot(summaries: Sequence[Summary], metric: str) -> bytes | None:
+    """Draw the metric against the first setting of numbers, one curve for each of the others; None without one."""
+    from headjax.report.curves import line_plot
+
+    names = list(summaries[0].settings) if summaries else []
+    across = next((name for name in names if all(_number(each.settings[name]) is not None for each in summaries)), None)
+    if across is None or not any(summary.values for summary in summaries):
+        return None
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for summary in summaries:
+        others = [f"{name} {value}" for name, value in summary.settings.items() if name != across]
+        curve = curves.setdefault(", ".join(others) or metric, [])
+        curve += [(float(summary.settings[across]), value) for value in summary.values]
+    drawn = {name: points for name, points in curves.items() if points}
+    title = f"{metric.capitalize()} by {across}: mean and range of the seeds"
+    label = "loss (nats per target)" if metric == "loss" else metric
+    return line_plot(drawn, title=title, x_label=across, y_label=label).png()
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

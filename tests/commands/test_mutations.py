@@ -1,0 +1,413 @@
+"""Mutated requests of every command and overrides of every config: each is answered, or refused in a few lines.
+
+Requests run in this process on tiny models, up to where the first batch would be computed. `make test` has some of
+them, `make attack` 25,000, seeded.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import importlib
+import io
+import json
+import re
+import shutil
+import signal
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from headjax.cli import COMMANDS, main
+from headjax.commands.options import name_of
+from headjax.core.errors import HeadjaxError
+from headjax.core.serialize import from_data, kinds_of, to_data
+from headjax.models.embeddings import NoPositions
+from headjax.models.encoder import Bert
+from headjax.models.encoder_decoder import Translation
+from headjax.models.model import Model
+from headjax.models.recipe import Recipe
+from headjax.models.sublayers import Dense
+from headjax.models.tasks import Classification
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.training.config import load_config, train_config
+from tests import tiny
+from tests.commands.language_folder import write_language_folder
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = sorted(path for path in CONFIGS.rglob("*.py"))
+PATIENCE = 120.0
+"""Seconds after which a request counts as hanging; the slowest takes a hundredth of it on two cores."""
+
+CONFIG = """
+from ml_collections import ConfigDict
+from headjax.core.configuration import parse_arguments
+
+def get_config(arg=""):
+    knobs = parse_arguments(arg, width=16, rate=0.001, attention="multi_head", smoke=False)
+    return ConfigDict({
+        "model": {
+            "kind": "language_model", "vocab_size": 300, "max_length": 16, "width": knobs.width, "num_layers": 2,
+            "attention": {"kind": knobs.attention, "num_heads": 2, "head_dim": 8},
+            "feed_forward": {"kind": "dense", "hidden": 16},
+        },
+        "data": {"kind": "language", "path": "short.txt", "length": 16, "tokenizer": "bytes"},
+        "batch_size": 8, "steps": 2,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "constant_rate", "peak": knobs.rate}},
+        "tensorboard": False,
+    })
+"""
+
+
+class Enough(HeadjaxError):
+    """A request has been read and checked, and would now compute."""
+
+    exit_code = 0
+
+
+class Hangs(BaseException):
+    """A request takes too long."""
+
+
+def enough(*_: Any, **__: Any) -> Any:
+    raise Enough("enough")
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    """A folder with small inputs of every kind."""
+    folder = tmp_path_factory.mktemp("mutations") / "pristine"
+    folder.mkdir()
+    write_language_folder(folder, max_length=32)
+    short = "\n\n".join(f"Paragraph {i} is short." for i in range(60))
+    tokenizer = byte_tokenizer()
+    sizes = {"vocab_size": 257, "width": 16, "num_layers": 1, "attention": tiny.multi_head(), "feed_forward": Dense(16)}
+    classifier = Bert(max_length=32, task=Classification(classes=2), **sizes).build()
+    translator = Translation(positions=NoPositions(), start_token=256, **sizes).build()
+    for name, config in {"classifier": classifier, "translator": translator}.items():
+        Model(config, tiny.model(config).params, tokenizer=tokenizer).save(folder / name)
+    rows = "".join(f"this is {'good' if i % 2 else 'bad'} {i}\t{i % 2}\n" for i in range(40))
+    (folder / "labels.tsv").write_text(f"sentence\tlabel\n{rows}")
+    (folder / "pairs.tsv").write_text("source\ttarget\n" + "".join(f"a {i}\tb {i}\n" for i in range(40)))
+    (folder / "short.txt").write_text(short)
+    (folder / "empty.txt").write_text("")
+    (folder / "binary.txt").write_bytes(bytes(range(256)))
+    (folder / "deep.json").write_text("[" * 100_000)
+    (folder / "config.py").write_text(CONFIG)
+    (folder / "models").mkdir()
+    (folder / "models" / "minilm").symlink_to("../classifier")  # which a shipped config starts from
+    (folder / "link").symlink_to("model")
+    (folder / "dangling").symlink_to("nothing")
+    with contextlib.chdir(folder):
+        assert main(["export", "model", "hf"]) == 0
+        (folder / "held").mkdir()
+        (folder / "held" / "train_config.json").write_text(json.dumps(to_data(train_config(load_config("config.py")))))
+    return folder
+
+
+@pytest.fixture
+def sandbox(pristine, tmp_path, monkeypatch):
+    """A copy of the folder to work in; what would compute, start processes or look into the network ends instead."""
+    folder = shutil.copytree(pristine, tmp_path / "sandbox", symlinks=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("HEADJAX_DATA", raising=False)
+    inputs = importlib.import_module("headjax.models.inputs")
+    checked = inputs.check_ranges
+    monkeypatch.setattr(inputs, "check_ranges", lambda *given: (checked(*given), enough()))
+    prepare = importlib.import_module("headjax.commands.prepare")
+    rows = prepare._rows
+    monkeypatch.setattr(prepare, "_rows", lambda spec, paths: rows(spec, paths) if paths else enough())
+    for place in (
+        "headjax.training.loop._train",
+        "headjax.plan.elsewhere.Elsewhere.__init__",
+        "headjax.plan.tpu.Slice.devices",
+        "headjax.commands.bench.run",
+        "jax.distributed.initialize",
+    ):
+        monkeypatch.setattr(place, enough)
+    return folder
+
+
+REQUESTS = [
+    line.split()
+    for line in """
+    quickstart --workdir out --path short.txt --steps 2
+    prepare lm1b out --source short.txt --length 8 --vocab-size 260
+    prepare mnli out --source labels.tsv --tokenizer classifier
+    train --config config.py --workdir out
+    train --config config.py:width=8,smoke --workdir out --profile-steps 1:2 --config.steps=3
+    finetune classifier out --train labels.tsv --columns sentence,label --epochs 1
+    finetune model out --train short.txt --steps 2 --validation text.txt
+    finetune translator out --train pairs.tsv --length 12
+    evaluate model --task short.txt --limit 8 --batch-size 4
+    evaluate classifier --task labels.tsv --buckets 16,32
+    generate model --prompt ab --max-new-tokens 3 --top-k 2 --seed 1
+    generate model --file short.txt --temperature 0.5 --top-p 0.9 --cache 32 --batch-size 2
+    generate translator --prompt a --beams 2 --max-new-tokens 3
+    predict classifier --text good --out out.tsv
+    predict classifier --task labels.tsv --limit 3 --length 16
+    predict translator --text abc --beams 2 --out out.jsonl
+    compare model link --task short.txt --repeats 2
+    tasks
+    inspect model --length 16
+    inspect --config config.py --length 16
+    score model --task short.txt --selected 4
+    ablate model --task short.txt --mode each --select train
+    prune model out --remove decoder/0/0
+    prune model out --remove 1 --by random --seed 3 --minimum 1
+    prune model out --remove 50% --task short.txt --steps 2 --reconstruct --calibrate 4
+    prune model out --max-drop 5% --task short.txt
+    prune model out --parameters 99% --by random
+    convert model out --to grouped:kv_heads=1
+    convert model out --to collaborative:shared_dim=8 --layers 0
+    convert model out --to latent:rank=4 --task short.txt --calibrate 4
+    sharing model --budget 8
+    sweep model out --to collaborative:shared_dim=8/4 --task short.txt
+    sweep model out --remove 25%,50% --by random --repair none --task short.txt
+    grid out --config config.py --over width=8/16 --seeds 2 --cell 1/4
+    report model --task short.txt --out out.html --percentages 50,100 --orders importance
+    import hf out --dtype float32
+    export model out --layout padded
+    tokenizer short.txt --out out --kind bpe --vocab-size 260
+    verify model
+    plan --config config.py --topology v5e-8 --length 16
+    bench depth
+    """.strip().splitlines()
+]
+assert {words[0] for words in REQUESTS} == set(COMMANDS)
+
+NUMBERS = (
+    *("0", "-1", "1", "2", "3", "7", "64", "10000", "1000000000", "9" * 19, "9" * 25, "9" * 5000),
+    *("0.5", "-0.5", "1e9", "1e308", "1e999", "nan", "-inf", "1_000", " 3", "0x10", "\u00b2", "\u0663", "--1"),
+)
+TEXTS = (
+    *("", " ", "-", "--", "=", ":", ",", "x", "True", "None", "[]", "{}", "()", "[1, 2]", "[[", "{'kind': 'dense'}"),
+    *("{1: 2}", "{'a.b': 1}", "{[]: 1}", "'x'", "1if 2 else", "\\d", "a=b", "a:b", "encoder/0/0", "decoder/0/0"),
+    *("decoder/9/9", "decoder/1/1", "40%", "-40%", "1000%", "0.9:0.5", "1:2:3", "random", "importance", "none"),
+    *("reconstruct", "best", "train", "all", "auto", "model", "classifier", "translator", "hf", "held", "link", "out"),
+    *("dangling", "short.txt", "labels.tsv", "pairs.tsv", "empty.txt", "binary.txt", "deep.json", "config.py", "."),
+    *("nowhere", "model/config.json", "out/deep/er", "text.txt/x", "*.txt", "translation:pairs.tsv:a-b", "all:model"),
+    *("\n", "\x1b[0m", "[bold]", "%s", "{0}", "\ud800", "\u00e9" * 3, "x" * 300, "x" * 5000, "v5e-8x2", "v3:2x2"),
+    *("mnli", "wikitext2:stride=0", "grouped:kv_heads=3", "latent:rank=0", "tucker:rank=2", "deep", "fixed:head_dim=3"),
+)
+JUNK = st.text(st.characters(exclude_characters="\0/~"), max_size=6).filter(lambda text: ".." not in text)
+VALUES = st.one_of(st.sampled_from(NUMBERS), st.sampled_from(TEXTS), JUNK, st.integers().map(str), st.floats().map(str))
+
+
+SMALL = st.one_of(st.integers(-1, 40), st.sampled_from((64, 1000, 10_000, 10**6, 10**9, 2**31, 2**63 - 1))).map(str)
+FLOATS = st.one_of(st.floats(0.0, 1.0), st.floats(-1e9, 1e9), st.sampled_from((1e-30, 1e30))).map(str)
+OFTEN = st.integers(0, 3).map(bool)
+
+
+@st.composite
+def like(draw: Any, word: str) -> str:
+    """A word to stand in another one's place; mostly of the same kind, so that it is refused or taken late."""
+    if draw(OFTEN) and re.fullmatch(r"-?[0-9.e-]+", word):
+        return draw(SMALL if word.isdigit() else FLOATS)
+    if draw(OFTEN) and word in ("True", "False", "None"):
+        return draw(st.sampled_from(("True", "False", "None", "1", "[]", "{}")))
+    return draw(VALUES)
+
+
+@functools.cache
+def options_of(command: str) -> tuple[str, ...]:
+    """The names of a command's options."""
+    options = importlib.import_module(f"headjax.commands.{command}").Options
+    fields = [field for field in dataclasses.fields(options) if "option" in field.metadata]
+    return tuple(name for name in map(name_of, fields) if name.startswith("--"))
+
+
+@functools.cache
+def fields_of(file: str) -> dict[str, str]:
+    """Paths of the fields and groups of a config file, with their values as text."""
+
+    def fields(data: Any, path: str = "") -> dict[str, str]:
+        found = {}
+        for key, entry in data.items() if isinstance(data, dict) else ():
+            found |= {f"{path}{key}": str(entry), **fields(entry, f"{path}{key}.")}
+        return found
+
+    return fields(to_data(train_config(load_config(file))))
+
+
+@st.composite
+def mutated(draw: Any, bases: list[list[str]]) -> list[str]:
+    """A request with one to three of its words changed, dropped, repeated, exchanged or added; mostly values."""
+    words = [*draw(st.sampled_from(bases)), "--json", "result.json"]
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(1, max(len(words) - 1, 1)))
+        change = draw(st.sampled_from(("value", "part", "option") * 4 + ("drop", "again", "exchange", "junk")))
+        if change == "option" or len(words) < 2:
+            words += [draw(st.sampled_from(options_of(words[0])) | st.just("--no-such")), draw(like("1") | VALUES)]
+        elif change == "value" and (not words[at].startswith("--") or not draw(OFTEN)):
+            words[at] = draw(like(words[at]))
+        elif change in ("value", "part"):
+            number = re.search(r"[0-9.]+(?!.*[0-9])|\w+$", words[at])
+            if number is not None:
+                words[at] = words[at][: number.start()] + draw(like(number[0])) + words[at][number.end() :]
+        elif change == "drop":
+            del words[at]
+        elif change == "again":
+            words.insert(at, words[at])
+        elif change == "exchange":
+            other = draw(st.integers(1, len(words) - 1))
+            words[at], words[other] = words[other], words[at]
+        else:
+            words.insert(at, draw(VALUES))
+    return words
+
+
+@st.composite
+def overridden(draw: Any, files: list[str]) -> list[str]:
+    """A config with one to three of its fields overridden, to inspect, to train or to plan."""
+    file = draw(st.sampled_from(files))
+    kinds = st.sampled_from(kinds_of(object))
+    overrides = []
+    for _ in range(draw(st.integers(1, 3))):
+        path, held = draw(st.sampled_from(list(fields_of(file).items())))
+        if draw(st.integers(0, 9)) == 0:
+            path = f"{path}.{draw(st.sampled_from(('kind', 'x', '', 'num_layers', 'path')))}"
+        value = draw(kinds if path.endswith("kind") and draw(OFTEN) else like(held))
+        overrides.append(f"--config.{path}={value}")
+    command = draw(
+        st.sampled_from(
+            (
+                ["inspect", "--config", file, "--json", "result.json"],
+                ["train", "--config", file, "--workdir", "held"],
+                ["plan", "--config", file, "--topology", "v5e-8"],
+            )
+        )
+    )
+    return [*command, *overrides]
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file below a folder."""
+    found = {path.relative_to(folder).as_posix(): path.lstat() for path in folder.rglob("*")}
+    return {name: (entry.st_size, entry.st_mtime_ns) for name, entry in found.items()}
+
+
+def refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} in the JSON")
+
+
+def wrong_with(words: list[str], folder: Path) -> str:
+    """Run a request; return what is wrong with the way in which it ends, or nothing."""
+    out, err = io.StringIO(), io.StringIO()
+    before = state_of(folder)
+
+    def too_long(*_: Any) -> None:
+        raise Hangs
+
+    handler = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            warnings.simplefilter("default")
+            code = main(words)
+    except SystemExit as stopped:  # --help
+        return "" if stopped.code == 0 else f"exits with {stopped.code}"
+    except Hangs:
+        return f"hangs: {''.join(traceback.format_exc().splitlines()[-6:])}"
+    except Exception:
+        return f"traceback: {traceback.format_exc()}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+    said = err.getvalue()
+    if code not in (0, 2):
+        return f"exits with {code}"
+    if "Traceback" in said or said.count("\n") > 5:
+        return f"says too much: {said[:500]}"
+    if code == 2 and (not said.splitlines()[-1].startswith("headjax: error: ") or len(said) > 20_000):
+        return f"says no error: {said[:500]}"
+    if code == 2 and state_of(folder).keys() - before.keys():
+        return f"leaves {sorted(state_of(folder).keys() - before.keys())[:3]}"
+    result = folder / "result.json"
+    if code == 0 and result.is_file():
+        try:
+            data = json.loads(result.read_text(), parse_constant=refuse_constant)
+        except ValueError as error:
+            return f"writes {error}"
+        return nonsense(words, data) if words[0] == "inspect" and "--config" in words else ""
+    return ""
+
+
+def nonsense(words: list[str], data: dict[str, Any]) -> str:
+    """What the summary of a config has in it that the request did not ask for; nothing where it has all of it."""
+    overrides = [word for word in words if word.startswith("--config.")]
+    if data["parameters"] < 0 or data["heads"] != sum(len(layer["heads"]) for layer in data["layers"]):
+        return f"counts {data['parameters']} parameters and {data['heads']} heads"
+    paths = [tuple(word.partition("=")[0].split(".")[1:]) for word in overrides]
+    alone = [
+        path for path in paths if sum(path[: len(each)] == each or each[: len(path)] == path for each in paths) == 1
+    ]
+    if any(path[-1] == "kind" for path in paths) or not overrides:
+        return ""
+    config = load_config(words[words.index("--config") + 1], overrides).to_dict()
+    built = to_data(from_data(Recipe, config["model"], "config.model"))
+    for path, word in zip(paths, overrides, strict=True):
+        if path in alone and path[0] == "model":
+            text = word.partition("=")[2]
+            value = functools.reduce(lambda group, name: group[name], path[1:], built)
+            try:
+                asked = {"true": True, "false": False}.get(text.lower(), ast.literal_eval(text))
+            except (ValueError, SyntaxError):
+                asked = text
+            asked = list(asked) if isinstance(asked, tuple) else asked
+            if value not in (asked, text) and not isinstance(asked, dict | list):
+                return f"has {value!r} for {word}"
+    return ""
+
+
+def attack(requests: Any, count: int, seed: int, pristine: Path, folder: Path) -> None:
+    """Run this many mutated requests, and fail with one example of everything that went wrong."""
+    findings: dict[str, tuple[list[str], str]] = {}
+    slowest: tuple[float, list[str]] = (0.0, [])
+    clean, ran = state_of(folder), 0
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count, phases=[hypothesis.Phase.generate], suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    @hypothesis.given(requests)
+    def run(words: list[str]) -> None:
+        nonlocal ran, clean, slowest
+        ran += 1
+        started = time.monotonic()
+        wrong = wrong_with(words, folder)
+        slowest = max(slowest, (time.monotonic() - started, words))
+        if wrong:
+            end = re.sub(r"0x[0-9a-f]+|\d+", "N", wrong.strip().splitlines()[-1])[:80]
+            findings.setdefault(f"{words[0]}: {end}", (words, wrong))
+        if state_of(folder) != clean:
+            for entry in folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            shutil.copytree(pristine, folder, symlinks=True, dirs_exist_ok=True)
+            clean = state_of(folder)
+
+    run()
+    print(f"{ran} requests; the slowest took {slowest[0]:.1f} s: {slowest[1]}")
+    assert ran >= count
+    assert not findings, "\n\n".join(f"{words}\n{wrong[-3000:]}" for words, wrong in findings.values())
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.attack) for seed in range(1, 26))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mutated_requests_of_every_command(seed, pristine, sandbox):
+    attack(mutated(REQUESTS), 500 if seed else 25, seed, pristine, sandbox)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_overridden_fields_of_every_config(seed, pristine, sandbox):
+    attack(overridden(["config.py", *map(str, SHIPPED)]), 500 if seed else 25, seed, pristine, sandbox)

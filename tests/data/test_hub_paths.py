@@ -1,0 +1,162 @@
+"""Data sets on the Hub, from a server of this machine that answers as the Hub does."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.data import LanguageConfig, TextClassification, hub_paths
+from headjax.data.files import find_files, read_lines, source_of
+from headjax.data.tasks import find_task
+from headjax.data.text_rows import header, table_rows
+
+pytest.importorskip("huggingface_hub")
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FILES = {
+    "README.md": b"A data set of films.\n",
+    "data/train-00000.jsonl": b"".join(b'{"text": "film %d", "label": %d}\n' % (i, i % 2) for i in range(8)),
+    "data/train-00001.jsonl.gz": gzip.compress(b'{"text": "the last film", "label": 1}\n'),
+    "data/validation.tsv": b"text\tlabel\na dull film\t0\n",
+    "deep/er/notes.txt": b"A line.\nAnother line.\n",
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The two answers of the Hub that reading takes: the description of a data set, and a file at a commit."""
+
+    asked: list[str] = []
+
+    def do_GET(self) -> None:
+        place = urllib.parse.unquote(self.path.partition("?")[0])
+        if "/datasets/" in place:  # the client asks for other things besides
+            self.asked.append(f"{self.command} {place}")
+        if place in ("/api/datasets/me/films", "/api/datasets/me/films/revision/refs/convert/parquet"):
+            described = {"id": "me/films", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
+            self.answer(200, json.dumps(described).encode(), {"Content-Type": "application/json"})
+        elif place.startswith("/api/datasets/me/films/revision/"):
+            self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+        elif place.startswith("/api/datasets/me/terms"):
+            self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
+        elif place.startswith("/api/"):
+            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+        else:
+            name = place.removeprefix(f"/datasets/me/films/resolve/{COMMIT}/")
+            self.answer(200, FILES[name], {"ETag": f'"{name.replace("/", "-")}"', "X-Repo-Commit": COMMIT})
+
+    do_HEAD = do_GET
+
+    def answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def films(server, tmp_path, monkeypatch):
+    """The address of a data set, of which nothing is in the cache."""
+    monkeypatch.setenv("HF_ENDPOINT", server)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    hub_paths._snapshot_of.cache_clear()
+    Hub.asked.clear()
+    return "hf://datasets/me/films"
+
+
+def test_files_are_found_and_read_once(films):
+    assert list(map(str, find_files(films))) == [f"{films}/README.md", f"{films}/deep/er/notes.txt"]
+    assert list(map(str, find_files(f"{films}/data/train-*"))) == [
+        f"{films}/data/train-00000.jsonl",
+        f"{films}/data/train-00001.jsonl.gz",
+    ]
+    assert [path.name for path in source_of(films).glob("**/*.t?[tv]")] == ["validation.tsv", "notes.txt"]
+    assert [path.name for path in source_of(films).iterdir()] == ["README.md", "data", "deep"]
+    assert Hub.asked == ["GET /api/datasets/me/films"]
+    file = source_of(f"{films}/deep/er/notes.txt")
+    for _ in range(2):
+        assert [*read_lines(file)] == ["A line.\n", "Another line.\n"]
+    assert Hub.asked[1:] == [
+        f"{verb} /datasets/me/films/resolve/{COMMIT}/deep/er/notes.txt" for verb in ("HEAD", "GET")
+    ]
+    assert (file.parent.name, file.suffix, str(file / "x")) == ("er", ".txt", f"{films}/deep/er/notes.txt/x")
+    assert (file.is_file(), file.is_dir(), file.parent.is_dir(), (file.parent / "no").exists()) == (
+        True,
+        False,
+        True,
+        False,
+    )
+
+
+def test_a_revision(films):
+    assert source_of(f"{films}@refs%2Fconvert%2Fparquet/data").is_dir()
+    with pytest.raises(DataError, match=r"^hf://datasets/me/films@v2: the data set has no such revision$"):
+        source_of(f"{films}@v2/data").is_dir()
+
+
+def test_tables_and_tasks(films):
+    table = f"{films}/data/train-00001.jsonl.gz"
+    assert header(table) == ("text", "label")
+    (row,) = table_rows(table, {"text": "text", "label": "label"})
+    assert row == (f"{table}: line 1", {"text": "the last film", "label": "1"})
+    spec = find_task("sst2")
+    rows = spec.local(spec, [source_of(films)])
+    assert [row.values["label"] for row in rows["train"].rows()] == [0, 1, 0, 1, 0, 1, 0, 1, 1]
+    assert [row.values["text"] for row in rows["validation"].rows()] == ["a dull film"]
+    config = TextClassification(
+        path=f"{films}/data/train-*", validation=f"{films}/data/validation.tsv", text="text", classes=("0", "1")
+    )
+    assert {split: len(some) for split, some in config.read().items()} == {"train": 9, "validation": 1}
+    text = f"{films}/deep/er/notes.txt"
+    data = LanguageConfig(path=text, validation=text, length=4, tokenizer="bytes").load()
+    assert len(data.train) == 5
+
+
+@pytest.mark.parametrize(
+    "path, message",
+    [
+        ("hf://datasets/me/film/x.txt", "hf://datasets/me/film: no such data set, or not one of yours"),
+        ("hf://datasets/me/terms/x.txt", "hf://datasets/me/terms: the Hub asks for consent to its terms"),
+        (
+            "hf://me/films/x.txt",
+            "hf://me/films/x.txt: not a data set on the Hub; expected hf://datasets/USER/NAME/FILE",
+        ),
+        ("hf://datasets/me", "hf://datasets/me: not a data set on the Hub; expected"),
+        ("hf://datasets/me/films/x.txt", "hf://datasets/me/films/x.txt: no such file or folder"),
+        ("hf://datasets/me/films/*.xml", r"hf://datasets/me/films/*.xml: no file matches this pattern"),
+    ],
+)
+def test_what_is_not_there(films, path, message):
+    with pytest.raises(DataError) as caught:
+        find_files(path)
+    assert str(caught.value).startswith(message)
+
+
+def test_without_network_or_library(films, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(DataError, match=r"^hf://datasets/me/films: the Hub cannot be reached \(.+\)$"):
+        find_files(films)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(HeadjaxError, match=r"^hf://datasets/me/films: the Hub's data sets need huggingface_hub: pip "):
+        find_files(films)

@@ -1,0 +1,241 @@
+"""Attention to nothing and losses of nothing: results and gradients are finite in every formulation and kernel.
+
+The layers of one model have every formulation, so that one program shows all of them, and the rows of one batch are
+the cases. A number that is not finite anywhere would reach the loss or the gradients of the layers before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.attention import NoHeads, explain
+from headjax.attention.kernels import KERNELS
+from headjax.core.errors import KernelError
+from headjax.core.tensors import flatten
+from headjax.heads import gates
+from headjax.heads.head_id import all_heads
+from headjax.heads.pruning import prune
+from headjax.heads.scores import score_heads
+from headjax.models import Compute, Options
+from headjax.models.beam import beam_search
+from headjax.models.generation import Sample, generate
+from headjax.models.tasks import MaskedLanguageModel
+from tests import tiny
+from tests.attention.formulations import FORMULATIONS
+from tests.models.test_encoder import config as encoder_config
+from tests.models.test_encoder_decoder import t5, translation
+
+LENGTH = 6
+PRESENT = np.array(
+    [
+        [1, 1, 1, 1, 1, 1],
+        [0, 0, 0, 0, 0, 0],  # a row that is masked from end to end
+        [1, 0, 0, 0, 0, 0],  # a sequence of one token
+        [0, 0, 0, 0, 0, 1],  # the same, whose causal queries before it see nothing
+        [1, 1, 1, 1, 1, 1],  # no targets
+        [1, 1, 1, 1, 1, 1],  # gates that mask every head
+    ]
+)
+SILENT, GATED = 4, 5
+TOKENS = np.random.default_rng(0).integers(0, tiny.VOCABULARY, PRESENT.shape)
+LABELS = np.where(np.arange(len(TOKENS))[:, None] == SILENT, -100, TOKENS)
+BATCH = {"input_ids": TOKENS, "attention_mask": PRESENT, "labels": LABELS}
+NO_TARGETS = BATCH | {"labels": np.full_like(LABELS, -100)}
+ONE_TOKEN = {name: array[:, :1] for name, array in BATCH.items()}
+
+DTYPES = ("float32", "bfloat16")
+HERE = [name for name, kernel in KERNELS.items() if jax.default_backend() in kernel.can.platforms]
+"""The kernels of this machine."""
+
+
+def computed_by(kernel: str, dtype: str) -> list[Any]:
+    """The formulations that a kernel computes."""
+
+    def can(attention: Any) -> bool:
+        try:
+            explain(attention, query_length=LENGTH, dtype=dtype, causal=True, padding=True, implementation=kernel)
+        except KernelError:
+            return False
+        return True
+
+    return [attention for attention in FORMULATIONS.values() if can(attention)]
+
+
+def decoder(attentions: Any) -> Any:
+    return tiny.decoder_config(*(tiny.layer(attention) for attention in attentions))
+
+
+def encoder(attentions: Any) -> Any:
+    attentions = tuple(attentions)
+    fields = {"attention_by_layer": attentions, "num_layers": len(attentions)}
+    return encoder_config(attention=attentions[0], task=MaskedLanguageModel(), **fields)
+
+
+def encoder_decoder(attentions: Any) -> Any:
+    """Every formulation in the encoder, the decoder and between them."""
+    base = translation()
+
+    def layers(stack: Any, *slots: str) -> Any:
+        changed = (dict.fromkeys(slots, attention) for attention in attentions)
+        return dataclasses.replace(
+            stack, layers=tuple(dataclasses.replace(stack.layers[0], **fields) for fields in changed)
+        )
+
+    return dataclasses.replace(
+        base,
+        encoder=layers(base.encoder, "attention"),
+        decoder=layers(base.decoder, "attention", "cross_attention"),
+    )
+
+
+MODELS = {"encoder": encoder, "decoder": decoder, "encoder_decoder": encoder_decoder}
+
+
+def gated(config: Any) -> dict[str, Any]:
+    """Gates of 1 for every example and head, and of 0 for all heads of the row `GATED`."""
+    return {
+        stack: jnp.broadcast_to(array[:, None], (array.shape[0], len(TOKENS), array.shape[1])).at[:, GATED].set(0.0)
+        for stack, array in gates.ones(config).items()
+    }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def step(config: Any, params: Any, batch: Any, at: Any, compute: Compute) -> Any:
+    """Loss, outputs, losses of each example, and gradients with respect to parameters and gates."""
+
+    def loss(params: Any, at: Any) -> Any:
+        output = config.apply(params, batch, Options(gates=at, compute=compute))
+        found = config.loss(output, batch)
+        return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.per_example()}
+
+    (value, seen), slopes = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, at)
+    return {"loss": value, **seen, "gradients": dict(zip(("params", "gates"), slopes, strict=True))}
+
+
+def assert_finite(found: Any) -> None:
+    wrong = [path for path, array in flatten(found).items() if not np.isfinite(np.asarray(array, np.float32)).all()]
+    assert not wrong
+
+
+def assert_survives(config: Any, compute: Compute, *batches: Any) -> None:
+    """A training step is finite for these batches; without a target it has no loss and no gradient."""
+    params = tiny.model(config).params
+    for batch in batches or (BATCH, NO_TARGETS):
+        found = step(config, params, batch, gated(config), compute)
+        assert_finite(found)
+        if batch is NO_TARGETS:
+            assert float(found["loss"]) == 0.0
+            assert not any(np.asarray(slope).any() for slope in flatten(found["gradients"]).values())
+        elif batch is BATCH:
+            assert float(found["loss"]) > 0.0
+            assert float(found["losses"][SILENT]) == 0.0
+
+
+def cases(first: Any, *values: Any) -> list[Any]:
+    """Every combination of values, of which those in `first` run with the quick tests."""
+    every = itertools.product(*values)
+    return [pytest.param(*case, marks=() if case in first else pytest.mark.whole) for case in every]
+
+
+FIRST = {("einsum", "float32"), ("collaborative_pallas", "bfloat16")}
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), cases(FIRST, HERE, DTYPES))
+def test_a_decoder_of_every_formulation(kernel, dtype):
+    attentions = computed_by(kernel, dtype)
+    if dtype in KERNELS[kernel].can.dtypes:
+        assert attentions
+        assert_survives(decoder(attentions), Compute(dtype=dtype, attention=kernel))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", HERE)
+@pytest.mark.parametrize("model", ["encoder", "encoder_decoder"])
+def test_other_models_of_every_formulation(model, kernel, dtype):
+    attentions = computed_by(kernel, dtype)
+    if attentions:
+        assert_survives(MODELS[model](attentions), Compute(dtype=dtype, attention=kernel))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("model", list(MODELS))
+def test_batches_of_one_token(model):
+    """The next token's loss has no position there."""
+    assert_survives(MODELS[model](FORMULATIONS.values()), Compute(), ONE_TOKEN)
+
+
+SMALL = {
+    "encoder": lambda: encoder([tiny.multi_head(), tiny.collaborative()]),
+    "decoder": lambda: decoder([tiny.multi_head(), tiny.collaborative()]),
+    "translation": lambda: translation(num_layers=1),
+    "t5": lambda: t5(num_layers=1),
+}
+
+
+@pytest.mark.parametrize("name", cases({("encoder",), ("t5",)}, SMALL))
+def test_every_architecture_with_few_layers(name):
+    """In bfloat16, whose numbers are the coarser ones; T5 adds its bias to masked logits."""
+    assert_survives(SMALL[name](), Compute(dtype="bfloat16"))
+
+
+@pytest.mark.parametrize("name", cases({("encoder",), ("decoder",)}, SMALL))
+def test_models_without_heads(name):
+    model = tiny.model(SMALL[name]())
+    bare = prune(model, all_heads(model.config))
+    assert all(isinstance(layer, NoHeads) for layers in bare.config.attentions().values() for layer in layers)
+    assert_survives(bare.config, Compute(dtype="bfloat16"))
+    if name != "encoder":
+        assert_generates(bare, Compute())
+
+
+def assert_generates(model: Any, compute: Compute) -> None:
+    """Tokens of the vocabulary and finite log probabilities follow every prompt, one masked from end to end too."""
+    prompts = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
+    off = {stack: jnp.zeros_like(array) for stack, array in gates.ones(model.config).items()}
+    for at in (None, off):
+        found = generate(model, prompts, max_new_tokens=2, gates=at, compute=compute)
+        assert_finite({"log_probability": found.log_probability})
+        assert np.asarray(found.tokens).min() >= 0
+        assert np.asarray(found.tokens).max() < tiny.VOCABULARY
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_decoder_of_every_formulation_generates_from_nothing(dtype):
+    assert_generates(tiny.model(decoder(FORMULATIONS.values())), Compute(dtype=dtype))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_encoder_decoder_of_every_formulation_generates_from_nothing(dtype):
+    assert_generates(tiny.model(encoder_decoder(FORMULATIONS.values())), Compute(dtype=dtype))
+
+
+@pytest.mark.parametrize("name", cases({("decoder",)}, ["decoder", "translation"]))
+def test_samplers_and_beams_from_nothing(name):
+    model = tiny.model(SMALL[name]())
+    prompts = {name: BATCH[name][:4] for name in ("input_ids", "attention_mask")}
+    drawn = generate(model, prompts, max_new_tokens=2, sampler=Sample(top_k=3, top_p=1e-9, temperature=1e-9))
+    found = beam_search(model, prompts, beams=3, max_new_tokens=2, end_token=1)
+    assert_finite({"log_probability": drawn.log_probability, "scores": found.scores})
+
+
+@pytest.mark.parametrize("name", cases({("translation",)}, SMALL))
+def test_scores_of_heads_that_attend_to_nothing(name):
+    """The mean over no query is 0, not 0 / 0: a source of padding alone has none."""
+    model = tiny.model(SMALL[name]())
+    nothing = BATCH | {"attention_mask": np.zeros_like(PRESENT)}
+    for batch in (BATCH, nothing) if name in ("translation", "t5") else (BATCH,):
+        scores = score_heads(model, [batch])
+        assert_finite(
+            {f"{score} {head}": value for score in scores.values for head, value in scores.score(score).items()}
+        )

@@ -1,0 +1,103 @@
+"""A disk that fills up or becomes read-only, at every write of every command: one line, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from headjax.cli import main
+from tests import faults, writers
+from tests.commands.language_folder import write_language_folder
+from tests.writers import WRITERS
+
+TRIES = 12
+"""Operations of a command, about, at which `make test-whole` lets the fault in; `make attack` takes each."""
+
+NOBODY = 65534
+"""Number of a user who owns nothing."""
+
+put_in = pytest.mark.skipif(faults.missing() is not None, reason=str(faults.missing()))
+
+
+def check(name, fault, tries, folder):
+    found = faults.run_attack(name, fault, tries, folder)
+    assert not found.failures, "\n\n".join(found.failures[:5])
+    assert found.tried > 0
+    print(f"{name}: {fault} at {found.tried} of {found.moments} operations, {found.unnoticed} unnoticed")
+
+
+@put_in
+@pytest.mark.parametrize("fault", ["full", pytest.param("read-only", marks=pytest.mark.whole)])
+def test_a_model_is_saved_over_another(fault, tmp_path):
+    """One command at a few of its operations; `make test-whole` has the other commands."""
+    check("prune", fault, 5, tmp_path)
+
+
+@put_in
+@pytest.mark.whole
+@pytest.mark.parametrize("fault", faults.FAULTS)
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_command(name, fault, tmp_path):
+    check(name, fault, TRIES, tmp_path)
+
+
+@put_in
+@pytest.mark.attack
+@pytest.mark.parametrize("fault", faults.FAULTS)
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_operation_of_every_command(name, fault, tmp_path):
+    check(name, fault, 0, tmp_path)
+
+
+@pytest.fixture
+def shared():
+    """A folder that every user can enter; pytest's own are the owner's alone."""
+    with tempfile.TemporaryDirectory(prefix="headjax-test-") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_permissions_that_are_missing(shared, capsys):
+    """A user may read models and not write, or not read them either."""
+    write_language_folder(shared, max_length=16)
+    for name in ("out", "hidden"):
+        (shared / name).mkdir()
+    shutil.copytree(shared / "model", shared / "out" / "model")
+    shutil.copytree(shared / "model", shared / "hidden" / "model")
+    (shared / "hidden").chmod(0o700)
+    model, text = str(shared / "model"), str(shared / "text.txt")
+    requests = [
+        (["inspect", model, "--json", f"{shared}/out/model.json"], "out/model.json"),
+        (["tokenizer", text, "--kind", "bytes", "--out", f"{shared}/out/tokenizer"], "out/tokenizer"),
+        (["prune", model, f"{shared}/out/new", "--remove", "decoder/0/0"], "out/new"),
+        (["prune", model, f"{shared}/out/model", "--remove", "decoder/0/0", "--overwrite"], "out/model"),
+        (["inspect", f"{shared}/hidden/model"], "hidden/model"),
+        (["prune", f"{shared}/hidden/model", f"{shared}/out/new", "--remove", "decoder/0/0"], "hidden/model"),
+        (["tokenizer", f"{shared}/hidden/text.txt", "--kind", "bytes", "--out", f"{shared}/out/tokenizer"], "hidden"),
+        (["verify", f"{shared}/hidden/model"], "hidden/model"),
+    ]
+    # Modules that a command imports late may be the owner's alone, too.
+    assert main(["prune", model, f"{shared}/first", "--remove", "decoder/0/0"]) == 0
+    assert main(["tokenizer", text, "--kind", "bytes", "--out", f"{shared}/bytes", "--json", f"{shared}/json"]) == 0
+    assert main(["inspect", model]) == main(["verify", model]) == 0
+    before = writers.of_model(shared / "out" / "model")
+    capsys.readouterr()
+    for words, named in requests:
+        os.seteuid(NOBODY)
+        try:
+            code = main(words)
+        finally:
+            os.seteuid(0)
+        said = capsys.readouterr().err
+        assert code == 2, (words, said)
+        assert said.startswith("headjax: error: "), (words, said)
+        assert said.count("\n") == 1, (words, said)
+        assert f"{shared}/{named}" in said, (words, said)
+        assert "ermission denied" in said, (words, said)
+    assert writers.of_model(shared / "out" / "model") == before
+    assert sorted(path.name for path in (shared / "out").iterdir()) == ["model"]

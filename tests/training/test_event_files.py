@@ -1,0 +1,68 @@
+"""TensorBoard's files: the events in them, and failures as errors of whoever records."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+
+from headjax.training import event_files
+from headjax.training.event_files import EventFile
+
+
+def events(folder):
+    """The events of all files of a folder, in the order of the files' names; a record is framed by its length."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for file in sorted(folder.glob("events*")):
+        data = file.read_bytes()
+        while data:
+            (size,) = struct.unpack("<Q", data[:8])
+            found.append(Event.FromString(data[12 : 12 + size]))
+            data = data[16 + size :]
+    return found
+
+
+def test_scalars_by_step(tmp_path):
+    threads = threading.active_count()
+    file = EventFile(tmp_path / "new" / "board", ".7", purge_step=3)
+    file.write(3, {"train/loss": 2.5, "train/tokens": 8.0})
+    assert threading.active_count() == threads
+    file.close()
+    (path,) = (tmp_path / "new" / "board").iterdir()
+    assert path.name.startswith("events.out.tfevents.")
+    assert path.name.endswith(".7")
+    version, start, *scalars = events(path.parent)
+    assert version.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (3, 1)
+    assert [(event.step, event.summary.value[0].tag, event.summary.value[0].simple_value) for event in scalars] == [
+        (3, "train/loss", 2.5),
+        (3, "train/tokens", 8.0),
+    ]
+
+
+def test_what_was_written_is_shown_now_and_then(tmp_path, monkeypatch):
+    file = EventFile(tmp_path)
+    file.write(1, {"loss": 1.0})
+    assert len(events(tmp_path)) < 2
+    monkeypatch.setattr(event_files, "SHOWN_WITHIN", 0.0)
+    file.write(2, {"loss": 1.0})
+    assert len(events(tmp_path)) == 3
+    file.close()
+
+
+def test_a_failure_is_an_error_here(tmp_path, capfd):
+    """Not one of another thread, whose traceback is printed and for which the next records would wait."""
+    file = EventFile(tmp_path)
+
+    def full(data):
+        raise OSError(28, "No space left on device")
+
+    file._file._py_recordio_writer.write = full
+    for step in range(100):
+        with pytest.raises(OSError, match="No space left"):
+            file.write(step, {"loss": 1.0})
+    file.close()
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,249 @@
+"""Commands that write, on tiny models, and a strict reading of what they write: for tests of kills and full disks."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from safetensors.numpy import load as load_safetensors
+
+from headjax import with_task
+from headjax.cli import main
+from headjax.core.directories import UNFINISHED as UNFINISHED_DIRECTORY
+from headjax.core.errors import CheckpointError, DataError
+from headjax.core.paths import file_sizes, is_bucket, path_of
+from headjax.data import PreparedData
+from headjax.data.prepared import UNFINISHED, ShardRecords, is_prepared, load_manifest
+from headjax.hub import from_huggingface
+from headjax.models.model import Model, load
+from headjax.models.tasks import Classification
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests.commands.language_folder import write_language_folder
+from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
+from tests.hub.directories import BERT, model_of
+
+LENGTH = 16
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config(arg=""):
+    return ConfigDict({
+        "model": {"kind": "directory", "path": "FOLDER/model"},
+        "data": {"kind": "language", "path": "FOLDER/text.txt", "length": 16},
+        "batch_size": 8, "steps": int(arg), "log_every": 1, "checkpoint_every": 2, "keep_checkpoints": 2,
+        "optimizer": {"kind": "adamw", "schedule": {"kind": "cosine", "peak": 0.01, "warmup_steps": 2}},
+    })
+"""
+"""Of a training run; its argument is the number of steps. `FOLDER` is that of `write_inputs`."""
+
+
+def write_inputs(folder: Path) -> None:
+    """Write what the commands read: a language model, a classifier, a Hugging Face directory, texts and a table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_language_folder(folder, max_length=LENGTH)
+    (folder / "config.py").write_text(CONFIG.replace("FOLDER", str(folder)))
+    fields = BERT | {"vocab_size": len(WORDS), "max_position_embeddings": LENGTH, "num_labels": 2}
+    model = model_of(fields).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
+    with_task(model, Classification(classes=2, names=("bad", "good"))).save(folder / "classifier")
+    assert main(["export", str(folder / "classifier"), str(folder / "hf")]) == 0
+    generator = np.random.default_rng(0)
+    films = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 8))) for _ in range(24)]
+    rows = (f"{film}\t{'bad' if 'dull' in film else 'good'}" for film in films)
+    write_lines(folder / "films.tsv", "sentence\tlabel", *rows)
+    for name, count in (("train", 240), ("valid", 20)):
+        (folder / "paragraphs").mkdir(exist_ok=True)
+        text = "\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(count))
+        (folder / "paragraphs" / f"{name}.txt").write_text(text)
+
+
+def of_model(path: Path) -> str:
+    """What a model directory holds, as `headjax.load` reads it."""
+    return of_parameters(load(path))
+
+
+def of_hub(path: Path) -> str:
+    """What a Hugging Face directory holds, as it is imported."""
+    return of_parameters(from_huggingface(path))
+
+
+def of_parameters(model: Model) -> str:
+    """A fingerprint of a model's parameters, bit for bit, and of the actions in its history."""
+    found = hashlib.sha256(json.dumps([entry["action"] for entry in model.history]).encode())
+    for path, array in jax.tree_util.tree_leaves_with_path(model.params):
+        found.update(str((path, array.dtype, array.shape)).encode() + np.asarray(array).tobytes())
+    return found.hexdigest()
+
+
+def of_shards(path: Path) -> str | None:
+    """What a prepared folder holds; None while it is not finished. Every shard in a manifest is whole."""
+    shards = any(path.glob("*.array_record"))
+    if not is_prepared(path):
+        assert not shards
+        return None
+    if not (path / UNFINISHED).is_file():
+        data = PreparedData(path=str(path)).load()
+        assert sum(len(data.train[index]["input_ids"]) for index in range(len(data.train))) > 0
+        return str(data.info["data"])
+    try:
+        manifest = load_manifest(path / UNFINISHED)
+    except DataError:
+        if (path / UNFINISHED).is_file():
+            raise
+        return of_shards(path)  # finished meanwhile
+    for shard in manifest.shards:
+        records = ShardRecords([path / shard.name], [shard.examples])
+        assert [records[index] for index in range(len(records))]
+    return None
+
+
+def of_tokenizer(path: Path) -> str | None:
+    """The fingerprint of a folder's tokenizer; None without one whole."""
+    return Tokenizer.load(path).fingerprint if (path / "special_tokens_map.json").is_file() else None
+
+
+def check_files(folder: Path | str) -> int:
+    """Check that every file below a folder that has its name is whole, as any program reads it; return how many.
+
+    Left out are `checkpoints` and `params`, whose files are Orbax's, `metrics.jsonl` and TensorBoard's files, which
+    grow line by line, and hidden files, which have no name yet.
+    """
+    count, folder = 0, path_of(folder)
+    for name in file_sizes(folder):
+        parts = name.split("/")
+        if any(part.startswith(".") or part in ("checkpoints", "params", "tensorboard") for part in parts):
+            continue
+        check = WHOLE.get(parts[-1].rpartition(".")[2])
+        if check is None or parts[-1] == "metrics.jsonl":
+            continue
+        try:
+            data = (folder / name).read_bytes()
+        except FileNotFoundError:  # replaced meanwhile
+            continue
+        try:
+            check(data)
+        except Exception as error:
+            raise AssertionError(f"{folder / name}: half of a file, {len(data)} bytes ({error!r})") from error
+        count += 1
+    return count
+
+
+def _ends(data: bytes, end: bytes) -> None:
+    assert data.endswith(end)
+
+
+WHOLE: Mapping[str, Callable[[bytes], Any]] = {
+    "json": json.loads,
+    "jsonl": lambda data: [json.loads(line) for line in data.splitlines()] and _ends(data, b"\n"),
+    "html": lambda data: _ends(data.rstrip(), b"</html>"),
+    "png": lambda data: _ends(data, b"IEND\xaeB`\x82"),
+    "npy": lambda data: np.load(io.BytesIO(data)),
+    "safetensors": load_safetensors,
+    "tsv": lambda data: _ends(data, b"\n"),
+}
+"""Checks of a whole file by its suffix."""
+
+
+class Writer(NamedTuple):
+    """A command that writes.
+
+    Attributes:
+        words: of the command line; `IN` and `OUT` stand for the folders of inputs and outputs.
+        read: fingerprint of the result below the folder of outputs, as its reader takes it; raises for half of one.
+        before: words of a command that writes an older result to the same place.
+    """
+
+    words: str
+    read: Callable[[Path | str], Any]
+    before: str = ""
+
+    def command(self, inputs: Path, out: Path | str, before: bool = False) -> list[str]:
+        """The words of the command line, or of that for the older result."""
+        words = self.before if before else self.words
+        return words.replace("IN/", f"{inputs}/").replace("OUT/", f"{out}/").split()
+
+
+def _existing(read: Callable[[Path], Any], name: str) -> Callable[[Path | str], Any]:
+    """The reading of one output by name; None where there is none, also in a bucket while it is being written."""
+
+    def found(out: Path | str) -> Any:
+        path = path_of(out) / name
+        unfinished = is_bucket(path) and (path / UNFINISHED_DIRECTORY).exists()
+        if unfinished or not path.exists():
+            return None
+        try:
+            return read(path)
+        except CheckpointError as error:
+            if is_bucket(path) and ": being written, or left unfinished" in str(error):  # since it was looked at
+                return None
+            raise
+
+    return found
+
+
+def _of_file(name: str) -> Callable[[Path | str], Any]:
+    return _existing(lambda path: path.read_bytes() and True, name)
+
+
+TASK = "--task IN/text.txt --limit 8 --batch-size 8"
+
+WRITERS: Mapping[str, Writer] = {
+    "train": Writer("train --config IN/config.py:6 --workdir OUT/run", _existing(of_model, "run/model")),
+    "finetune": Writer(
+        "finetune IN/classifier OUT/model --train IN/films.tsv --steps 4 --evaluations 2 --overwrite",
+        _existing(of_model, "model"),
+        "import IN/hf OUT/model",
+    ),
+    "prune": Writer(
+        "prune IN/model OUT/model --remove 50% --by random --overwrite",
+        _existing(of_model, "model"),
+        "prune IN/model OUT/model --remove decoder/0/0",
+    ),
+    "convert": Writer(
+        "convert IN/model OUT/model --to grouped:kv_heads=1 --overwrite",
+        _existing(of_model, "model"),
+        "prune IN/model OUT/model --remove decoder/0/0",
+    ),
+    "export": Writer(
+        "export IN/classifier OUT/hf --overwrite --json OUT/export.json",
+        _existing(of_hub, "hf"),
+        "export IN/classifier OUT/hf",
+    ),
+    "import": Writer(
+        "import IN/hf OUT/model --overwrite",
+        _existing(of_model, "model"),
+        "prune IN/model OUT/model --remove 1 --by random",
+    ),
+    "prepare": Writer(
+        f"prepare lm1b OUT/data --source IN/paragraphs/train.txt IN/paragraphs/valid.txt --vocab-size 280 "
+        f"--length {LENGTH} --shard-mb 0.002",
+        _existing(of_shards, "data"),
+    ),
+    "report": Writer(
+        f"report IN/model OUT/heads.html {TASK} --orders importance,random --seeds 1 --scored 8 --percentages 50,100 "
+        "--json OUT/report.json",
+        _of_file("heads.html"),
+    ),
+    "sweep": Writer(
+        f"sweep IN/model OUT/sweep {TASK} --to grouped:kv_heads=1 --json OUT/sweep.json", _of_file("sweep/sweep.png")
+    ),
+    "removals": Writer(
+        f"sweep IN/model OUT/sweep {TASK} --remove 25%,50% --by random --repair none", _of_file("sweep/removals.png")
+    ),
+    "sharing": Writer(f"sharing IN/model {TASK} --plots OUT/plots", _existing(lambda path: True, "plots")),
+    "tokenizer": Writer(
+        "tokenizer IN/text.txt --out OUT/tokenizer --vocab-size 280", _existing(of_tokenizer, "tokenizer")
+    ),
+    "predict": Writer(
+        "predict IN/classifier --task IN/films.tsv --out OUT/films.tsv --json OUT/films.json", _of_file("films.tsv")
+    ),
+    "inspect": Writer("inspect IN/model --json OUT/model.json", _of_file("model.json")),
+}
+"""Every command that writes; `--json` and `--out` of the others are the same function as here."""
