@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turn the body's failures to write into errors of one line.
 
     Args:
-        path: named where a failure names no file, as that of writing to an open one.
+        path: named where a failure names no file, as that of writing to an open one, or no folder.
 
     Raises:
         HeadjaxError: the disk is full, a permission is missing or the like; the message begins with the file.
@@ -72,7 +73,8 @@ def told_once() -> Iterator[None]:
     """Keep libraries from telling, beside the error that they raise and with tracebacks, a failure that is told.
 
     Of several writes that fail together, asyncio logs all but the first once they are collected, Orbax logs the whole
-    attempt, and TensorStore's threads report, maybe later, that nobody waits for the others any more.
+    attempt, and TensorStore's threads report, maybe later, that nobody waits for the others any more. What had not
+    begun when the first one failed is never awaited, and Python warns of that.
     """
     before = {name: logging.getLogger(name).level for name in ("asyncio", "absl")}
     for name in before:
@@ -80,7 +82,9 @@ def told_once() -> Iterator[None]:
     if not getattr(sys.unraisablehook, "_without_closed_loops", False):
         sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            yield
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
@@ -100,7 +104,7 @@ def _without_closed_loops(tell: Callable[[Any], object]) -> Callable[[Any], obje
 def _of_files(error: BaseException, path: Path | None = None) -> str | None:
     """Return a line about an error of the operating system, also of one in a library's message; None for others."""
     if isinstance(error, OSError) and error.strerror:
-        return _said(error.strerror, error.filename or path)
+        return _said(error.strerror, _located(error.filename, path))
     found = _IN_TEXT.search(str(error))
     if found is None or not int(found[1]):
         return None
@@ -108,9 +112,21 @@ def _of_files(error: BaseException, path: Path | None = None) -> str | None:
     return _said(os.strerror(int(found[1])), named[1] if named else path)
 
 
+def _located(name: object, path: Path | None) -> object:
+    """Return the file that an error names, or the path where the name says nothing without its folder.
+
+    `shutil.rmtree` deletes by descriptors of folders, so its errors name an entry alone.
+    """
+    if isinstance(name, bytes):
+        name = os.fsdecode(name)
+    if path is None or (isinstance(name, str) and (os.path.dirname(name) or name == path.name)):
+        return name
+    return path
+
+
 def _said(reason: str, path: object) -> str:
     reason = reason[:1].lower() + reason[1:]
-    return reason if path is None else f"{shown(os.fsdecode(path) if isinstance(path, bytes) else str(path))}: {reason}"
+    return reason if path is None else f"{shown(str(path))}: {reason}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

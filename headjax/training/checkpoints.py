@@ -70,7 +70,11 @@ class Checkpoints:
         with writing(self.path):
             self._manager = ocp.CheckpointManager(
                 os.fspath(self.path.absolute()),
-                options=ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.LatestN(keep)),
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=ocp.checkpoint_managers.LatestN(keep),
+                    # Made beside the steps, a folder that fails leaves threads that wait minutes for it.
+                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+                ),
                 item_handlers={
                     "state": ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
                     "position": ocp.JsonCheckpointHandler(),

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -56,6 +57,7 @@ def test_a_failed_writing_names_a_file():
     for error, line in (
         (OSError(errno.ENOSPC, "No space left on device"), "out: no space left on device"),
         (OSError(errno.ENOSPC, "No space left on device", "out/x"), "out/x: no space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device", "out"), "out: no space left on device"),
         (RuntimeError("I/O error (os error 28)"), "out: no space left on device"),
     ):
         with pytest.raises(HeadjaxError, match=f"^{line}$"), writing(Path("out")):
@@ -64,6 +66,21 @@ def test_a_failed_writing_names_a_file():
         with pytest.raises(type(error)) as caught, writing(Path("out")):
             raise error
         assert caught.value is error
+
+
+def test_an_entry_without_its_folder_is_named_by_what_was_written(tmp_path, monkeypatch):
+    """`shutil.rmtree` deletes entries by a descriptor of their folder, and its errors name nothing else."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "position").touch()
+
+    def read_only(name, **place):
+        raise OSError(errno.EROFS, "Read-only file system", name)
+
+    with monkeypatch.context() as replaced:
+        replaced.setattr(os, "unlink", read_only)
+        with pytest.raises(HeadjaxError) as caught, writing(tmp_path):
+            shutil.rmtree(tmp_path / "7")
+    assert str(caught.value) == f"{tmp_path}: read-only file system"
 
 
 @pytest.mark.parametrize(
@@ -79,14 +96,20 @@ def test_a_chain_that_bites_its_tail_ends():
     assert in_one_line(one) is None
 
 
-def test_libraries_do_not_tell_it_again(monkeypatch, capfd):
+def test_libraries_do_not_tell_it_again(monkeypatch, capfd, recwarn):
     """As asyncio does of tasks that failed beside another, and TensorStore's threads of those that nobody awaits."""
+
+    async def never_awaited():
+        pass
+
     told = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
     with told_once(), told_once():
         logging.getLogger("asyncio").error("Task exception was never retrieved")
+        never_awaited()
         for text in ("Event loop is closed", "something else"):
             sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(text)))
     assert [str(each.exc_value) for each in told] == ["something else"]
     assert capfd.readouterr().err == ""
+    assert not recwarn.list
     assert logging.getLogger("asyncio").level == logging.NOTSET

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
 from headjax.core import integrity
-from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
 from headjax.core.paths import path_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
@@ -78,6 +79,18 @@ def test_a_run_that_is_killed_has_the_record_of_its_last_checkpoint(state, tmp_p
         largest.write_bytes(largest.read_bytes()[:-1])
         with pytest.raises(CheckpointError, match=f"{largest}: .*truncated"):
             checkpoints.restore(2, state)
+
+
+def test_a_checkpoint_that_cannot_begin_fails_at_once_and_leaves_no_thread(state, tmp_path):
+    """Threads that waited for its folder would hold up the end of the process for minutes."""
+    before = set(threading.enumerate())
+    with Checkpoints(tmp_path, 1) as checkpoints:
+        checkpoints.path.rmdir()
+        checkpoints.path.touch()
+        with pytest.raises(HeadjaxError, match=r"checkpoints.*: not a directory"):
+            checkpoints.save(1, state, {"batch": 1})
+    left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+    assert all(thread.name.startswith("asyncio") for thread in left)  # an executor's, which end with the process
 
 
 @pytest.mark.parametrize("position", [-1, *(pytest.param(at, marks=pytest.mark.attack) for at in range(12))])
