@@ -136,6 +136,29 @@ def removal_against_others(name: str) -> Found:
     return Found(f"best at {won} of {len(lowest)} shares", "held" if won == len(lowest) else "did not hold")
 
 
+def perplexity_without(found: Mapping[str, Any], stack: str, share: str) -> list[float]:
+    """Return of each model the perplexity without a share of a stack's heads, over that with all heads."""
+    return [
+        float(trial["metrics"]["perplexity"]) / float(model["baseline"]["perplexity"])
+        for model in found["models"]
+        for trial in model["removals"]
+        if (",".join(trial["stacks"]) or "all", trial["remove"]) == (stack, share)
+    ]
+
+
+def needed_more(name: str, stack: str, other: str, share: str) -> Found:
+    """Return what removals from two stacks cost; the claim is that the first costs more, by a paired t-test.
+
+    Logarithms of perplexities over the whole model's are paired by model.
+    """
+    found = raw(name)
+    costs = [perplexity_without(found, each, share) for each in (stack, other)]
+    p = float(stats.ttest_rel(*np.log(costs)).pvalue)
+    verdict = "not decided" if p >= 0.05 else "held" if np.mean(costs[0]) > np.mean(costs[1]) else "did not hold"
+    means = " against ".join(f"{np.mean(each):.2f}" for each in costs)
+    return Found(f"perplexity times {means} ({len(costs[0])} seeds), p = {p:.2g}", verdict)
+
+
 def cache(name: str, saved: float, most: float) -> Found:
     """Return the perplexity of a calibrated latent over the original's, at a share of the cache saved."""
     (ratio,) = _ratios(name, saved, ours=True)
@@ -347,6 +370,16 @@ CLAIMS = (
         "induction circuits by hand, 2 needed heads of 32; AUROC above 0.9 on every model",
         partial(ranks_needed_heads, "importance"),
         HEADS,
+    ),
+    *(
+        Claim(
+            "Michel et al. 2019",
+            f"Attention of the decoder to the encoder needs its heads more than self-attention of the {other} does",
+            "translation, Multi30k, 3 stacks of 24 heads; 1,014 captions; 60 % of a stack removed by importance",
+            partial(needed_more, "stacks_translation", "cross", other, "60%"),
+            HEADS,
+        )
+        for other in ("encoder", "decoder")
     ),
     *(
         Claim(

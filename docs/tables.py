@@ -3,7 +3,8 @@
     python -m docs.tables                            # writes the tables into the pages
     python -m docs.tables NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json,
                                                      # conversions_NAME.json (of caches: decoders), sharing_NAME.json
-                                                     # (of encoders), grid_NAME.json or scaling_NAME.json
+                                                     # (of encoders), grid_NAME.json or scaling_NAME.json;
+                                                     # stacks_NAME.json of removals from several models by stack
 
 A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
 Cost curves are also drawn, as docs/scaling_NAME.png.
@@ -44,12 +45,29 @@ def keep(name: str, files: Sequence[str]) -> Path:
     if "curves" in sweeps[0].get("ours", ()):
         return _keep_curves(name, sweeps[0])
     entry = "removals" if "removals" in sweeps[0] else "trials"
+    if entry == "removals" and any(found["baseline"] != sweeps[0]["baseline"] for found in sweeps):
+        return _keep_stacks(name, sweeps)
     kind = "removals" if entry == "removals" else "conversions" if sweeps[0]["headline"] == "perplexity" else "sharing"
     trials = {_identity(trial): trial for found in sweeps for trial in found[entry]}
     rows = ",\n".join(json.dumps(_rounded(trial)) for trial in trials.values())
     head = json.dumps({key: _rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0]}, indent=1).removesuffix("\n}")
     file = RAW / f"{kind}_{name}.json"
     file.write_text(f'{head},\n "{entry}": [\n{rows}\n]\n}}\n')
+    return file
+
+
+def _keep_stacks(name: str, sweeps: Sequence[Mapping[str, Any]]) -> Path:
+    """Write sweeps of several models, each a model's and some of its stacks', as the models with all their trials."""
+    models: list[Any] = []
+    for found in map(_rounded, sweeps):
+        model = next((each for each in models if each["baseline"] == found["baseline"]), None)
+        if model is None:
+            models.append({"baseline": found["baseline"], "removals": found["removals"]})
+        else:
+            model["removals"] += found["removals"]
+    head = {key: sweeps[0][key] for key in ("headline", "examples", "evaluation") if key in sweeps[0]}
+    file = RAW / f"stacks_{name}.json"
+    file.write_text(json.dumps(head | {"models": models}, indent=1) + "\n")
     return file
 
 
@@ -198,6 +216,27 @@ def removals_table(found: Mapping[str, Any]) -> str:
     return "\n".join([intro, "", *lines, "", *_together(found)])
 
 
+def stacks_table(found: Mapping[str, Any]) -> str:
+    """Return the table of removals from one stack at a time, over several models: perplexity over the whole one's."""
+    removals = found["models"][0]["removals"]
+    shares = sorted({trial["remove"] for trial in removals}, key=lambda share: float(share.rstrip("%")))
+    stacks = dict.fromkeys(",".join(trial["stacks"]) or "all" for trial in removals)
+    whole = [float(model["baseline"]["perplexity"]) for model in found["models"]]
+    lines = [
+        "| heads removed from | " + " | ".join(f"{share[:-1]} %" for share in shares) + " |",
+        "|---" * (len(shares) + 1) + "|",
+    ]
+    for stack in stacks:
+        ratios = [claims.perplexity_without(found, stack, share) for share in shares]
+        cells = [f"{sum(each) / len(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in ratios]
+        lines.append(f"| {stack} | " + " | ".join(cells) + " |")
+    intro = (
+        f"Perplexity over the whole model's on {found['examples']:,} examples, mean of {len(whole)} models (lowest to "
+        f"highest), of which the whole ones have {min(whole):.2f} to {max(whole):.2f}."
+    )
+    return "\n".join([intro, "", *lines])
+
+
 def _cell(values: Sequence[float]) -> str:
     """Return the mean, and half the range where there are several draws."""
     if not values:
@@ -248,6 +287,7 @@ def _rounded(value: Any) -> Any:
 
 TABLES: Mapping[str, Callable[[Any], str]] = {
     "removals": removals_table,
+    "stacks": stacks_table,
     "conversions": conversions_table,
     "sharing": sharing_table,
     "grid": grid_table,

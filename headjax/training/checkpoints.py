@@ -94,7 +94,8 @@ class Checkpoints:
             self._finish()
         finally:
             self._recorder.shutdown()
-            self._manager.close()
+            with writing(self.path):  # waits for a save that failed, too
+                self._manager.close()
 
     @property
     def latest(self) -> int | None:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from docs.claims import Found, needed_more
 from docs.tables import (
     PAGES,
     RAW,
@@ -16,6 +17,7 @@ from docs.tables import (
     removals_table,
     scaling_table,
     sharing_table,
+    stacks_table,
 )
 from headjax.bench.operations import Shape
 
@@ -73,6 +75,27 @@ def test_a_table_has_means_ranges_and_counts(sweeps, tmp_path, monkeypatch):
         page("a\n<!-- removals: mine -->\nold\n<!-- end -->\nb")
         == f"a\n<!-- removals: mine -->\n\n{made}\n\n<!-- end -->\nb"
     )
+
+
+def test_stacks_of_several_models_stand_side_by_side(tmp_path, monkeypatch):
+    def sweep(number, stack, whole, value):
+        trial = {"order": "importance", "remove": "50%", "draw": 0, "stacks": [stack], "repair": "none"}
+        removals = [trial | {"metrics": {"perplexity": value}}]
+        head = {"headline": "perplexity", "examples": 1000, "baseline": {"perplexity": whole}}
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(head | {"removals": removals}))
+        return str(file)
+
+    for module in ("docs.tables.RAW", "docs.claims.RAW"):
+        monkeypatch.setattr(module, tmp_path)
+    found = [("encoder", 5.0, 6.0), ("cross", 5.0, 10.0), ("encoder", 4.0, 6.0), ("cross", 4.0, 16.0)]
+    file = keep("mine", [sweep(number, *each) for number, each in enumerate(found)])
+    made = stacks_table(json.loads(file.read_text()))
+    assert "1,000 examples, mean of 2 models (lowest to highest), of which the whole ones have 4.00 to 5.00." in made
+    assert "| encoder | 1.35 (1.20 to 1.50) |" in made
+    assert "| cross | 3.00 (2.00 to 4.00) |" in made
+    claimed = needed_more("stacks_mine", "cross", "encoder", "50%")
+    assert claimed == Found("perplexity times 3.00 against 1.35 (2 seeds), p = 0.19", "not decided")
 
 
 def test_conversions_stand_by_the_cache_that_they_save(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """What is written when, and what is on record of it."""
 
+import errno
 import json
+import os
 import re
 import threading
 import time
@@ -91,6 +93,19 @@ def test_a_checkpoint_that_cannot_begin_fails_at_once_and_leaves_no_thread(state
             checkpoints.save(1, state, {"batch": 1})
     left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
     assert all(thread.name.startswith("asyncio") for thread in left)  # an executor's, which end with the process
+
+
+def test_a_save_that_fails_while_the_run_ends_names_the_folder(state, tmp_path, monkeypatch):
+    """Orbax raises what its threads met once more when it is closed, and that names no file."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close():
+        raise full
+
+    checkpoints = Checkpoints(tmp_path, 1)
+    monkeypatch.setattr(checkpoints._manager, "close", close)
+    with pytest.raises(HeadjaxError, match=f"^{tmp_path}/checkpoints: no space left on device$"), checkpoints:
+        pass
 
 
 @pytest.mark.parametrize("position", [-1, *(pytest.param(at, marks=pytest.mark.attack) for at in range(12))])
