@@ -1,10 +1,11 @@
-"""Tables from the raw results of `headjax sweep` (removals, conversions), `headjax grid` and `headjax bench scaling`.
+"""Tables from the raw results of `headjax sweep`, `headjax ablate`, `headjax grid` and `headjax bench scaling`.
 
     python -m docs.tables                            # writes the tables into the pages
     python -m docs.tables NAME SWEEP.json [...]      # first keeps results as docs/measurements/removals_NAME.json,
                                                      # conversions_NAME.json (of caches: decoders), sharing_NAME.json
                                                      # (of encoders), grid_NAME.json or scaling_NAME.json;
-                                                     # stacks_NAME.json of removals from several models by stack
+                                                     # stacks_NAME.json of removals from several models by stack,
+                                                     # ablations_NAME.json of several models' heads one at a time
 
 A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
 Cost curves are also drawn, as docs/scaling_NAME.png.
@@ -20,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import claims, ground_truth
-from docs.claims import RAW, removal_of, saved_share
+from docs import claims, ground_truth, measures, stacks
+from docs.measures import RAW, removal_of, rounded, saved_share
 from headjax.training.grid import CellResult, summarize
 
 PAGES = tuple(
@@ -42,37 +43,24 @@ def keep(name: str, files: Sequence[str]) -> Path:
     sweeps = [json.loads(Path(file).read_text()) for file in files]
     if "summaries" in sweeps[0]:
         return _keep_grids(name, sweeps)
+    if "modes" in sweeps[0]:
+        return stacks.keep_ablations(name, sweeps)
     if "curves" in sweeps[0].get("ours", ()):
         return _keep_curves(name, sweeps[0])
     entry = "removals" if "removals" in sweeps[0] else "trials"
     if entry == "removals" and any(found["baseline"] != sweeps[0]["baseline"] for found in sweeps):
-        return _keep_stacks(name, sweeps)
+        return stacks.keep_removals(name, sweeps)
     kind = "removals" if entry == "removals" else "conversions" if sweeps[0]["headline"] == "perplexity" else "sharing"
     trials = {_identity(trial): trial for found in sweeps for trial in found[entry]}
-    rows = ",\n".join(json.dumps(_rounded(trial)) for trial in trials.values())
-    head = json.dumps({key: _rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0]}, indent=1).removesuffix("\n}")
+    rows = ",\n".join(json.dumps(rounded(trial)) for trial in trials.values())
+    head = json.dumps({key: rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0]}, indent=1).removesuffix("\n}")
     file = RAW / f"{kind}_{name}.json"
     file.write_text(f'{head},\n "{entry}": [\n{rows}\n]\n}}\n')
     return file
 
 
-def _keep_stacks(name: str, sweeps: Sequence[Mapping[str, Any]]) -> Path:
-    """Write sweeps of several models, each a model's and some of its stacks', as the models with all their trials."""
-    models: list[Any] = []
-    for found in map(_rounded, sweeps):
-        model = next((each for each in models if each["baseline"] == found["baseline"]), None)
-        if model is None:
-            models.append({"baseline": found["baseline"], "removals": found["removals"]})
-        else:
-            model["removals"] += found["removals"]
-    head = {key: sweeps[0][key] for key in ("headline", "examples", "evaluation") if key in sweeps[0]}
-    file = RAW / f"stacks_{name}.json"
-    file.write_text(json.dumps(head | {"models": models}, indent=1) + "\n")
-    return file
-
-
 def _keep_grids(name: str, grids: Sequence[Mapping[str, Any]]) -> Path:
-    rows = ",\n".join(json.dumps(_rounded(each)) for found in grids for each in found["results"])
+    rows = ",\n".join(json.dumps(rounded(each)) for found in grids for each in found["results"])
     file = RAW / f"grid_{name}.json"
     file.write_text(f'{{\n "metric": "{grids[0]["metric"]}",\n "results": [\n{rows}\n]\n}}\n')
     return file
@@ -81,7 +69,7 @@ def _keep_grids(name: str, grids: Sequence[Mapping[str, Any]]) -> Path:
 def _keep_curves(name: str, found: Mapping[str, Any]) -> Path:
     from headjax.bench import scaling
 
-    file, kept = RAW / f"scaling_{name}.json", _rounded({"machine": found["machine"], "ours": found["ours"]})
+    file, kept = RAW / f"scaling_{name}.json", rounded({"machine": found["machine"], "ours": found["ours"]})
     curves = kept["ours"].pop("curves")
     head = json.dumps(kept, indent=1).removesuffix("\n }\n}")
     lines = ",\n".join(f"{json.dumps(operation)}: {json.dumps(each)}" for operation, each in curves.items())
@@ -216,27 +204,6 @@ def removals_table(found: Mapping[str, Any]) -> str:
     return "\n".join([intro, "", *lines, "", *_together(found)])
 
 
-def stacks_table(found: Mapping[str, Any]) -> str:
-    """Return the table of removals from one stack at a time, over several models: perplexity over the whole one's."""
-    removals = found["models"][0]["removals"]
-    shares = sorted({trial["remove"] for trial in removals}, key=lambda share: float(share.rstrip("%")))
-    stacks = dict.fromkeys(",".join(trial["stacks"]) or "all" for trial in removals)
-    whole = [float(model["baseline"]["perplexity"]) for model in found["models"]]
-    lines = [
-        "| heads removed from | " + " | ".join(f"{share[:-1]} %" for share in shares) + " |",
-        "|---" * (len(shares) + 1) + "|",
-    ]
-    for stack in stacks:
-        ratios = [claims.perplexity_without(found, stack, share) for share in shares]
-        cells = [f"{sum(each) / len(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in ratios]
-        lines.append(f"| {stack} | " + " | ".join(cells) + " |")
-    intro = (
-        f"Perplexity over the whole model's on {found['examples']:,} examples, mean of {len(whole)} models (lowest to "
-        f"highest), of which the whole ones have {min(whole):.2f} to {max(whole):.2f}."
-    )
-    return "\n".join([intro, "", *lines])
-
-
 def _cell(values: Sequence[float]) -> str:
     """Return the mean, and half the range where there are several draws."""
     if not values:
@@ -250,10 +217,10 @@ def _together(found: Mapping[str, Any]) -> list[str]:
     better = 1.0 if found["headline"] not in ("loss", "perplexity") else -1.0
     lines = []
     for repair, words in REPAIRS.items():
-        pairs = [] if repair == "none" else claims.repaired_and_bare(found, repair)
+        pairs = [] if repair == "none" else measures.repaired_and_bare(found, repair)
         if not pairs:
             continue
-        agreeing = claims.agrees_better(found, repair)
+        agreeing = measures.agrees_better(found, repair)
         signs = [better * t["against_none"]["difference"] * (t["against_none"]["p_value"] < 0.05) for t, _ in pairs]
         gains, losses = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
         seconds = sorted(t["repair_seconds"] for t, _ in pairs)[len(pairs) // 2]
@@ -274,20 +241,10 @@ def _medians(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {name: sorted(values)[len(values) // 2] for name, values in groups.items()}
 
 
-def _rounded(value: Any) -> Any:
-    """Return the same with numbers of six digits, which is more than a page shows."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return value
-
-
 TABLES: Mapping[str, Callable[[Any], str]] = {
     "removals": removals_table,
-    "stacks": stacks_table,
+    "stacks": stacks.removals_table,
+    "ablations": stacks.ablations_table,
     "conversions": conversions_table,
     "sharing": sharing_table,
     "grid": grid_table,

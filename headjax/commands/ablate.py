@@ -71,10 +71,12 @@ def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Pr
     from headjax.heads.ablation import ablate
     from headjax.heads.head_id import all_heads
 
-    batches = task.batches(options.batch_size, limit=options.limit, buckets=options.buckets)
-    with progress(f"ablating, {mode}", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:
+    heads = len(all_heads(model.config))
+    chosen: Any = {"limit": options.limit, "buckets": options.buckets}
+    batches = task.batches(options.batch_size, **chosen)
+    with progress(f"ablating, {mode}", heads * task.count_batches(options.batch_size, **chosen), "ablation") as bar:
         ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), budget=options.budget, progress=bar)
-    with progress("testing", len(all_heads(model.config)), "head") as bar:
+    with progress("testing", heads, "head") as bar:
         return head_effects(ablation, task.measure, resamples=options.resamples, progress=bar)
 
 

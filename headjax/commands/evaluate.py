@@ -37,11 +37,9 @@ def run(options: Options, progress: Progress) -> Result:
     pairs = task.data.validation
     if options.beams and not isinstance(pairs, Translations):
         raise HeadjaxError(f"--beams: {task.name} is not about translations")
-    batches = task.count_batches(options.batch_size, limit=options.limit)
-    with progress("evaluating", batches, "batch") as bar:
-        found = measure_task(
-            model, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets, progress=bar
-        )
+    chosen: Any = {"limit": options.limit, "buckets": options.buckets}
+    with progress("evaluating", task.count_batches(options.batch_size, **chosen), "batch") as bar:
+        found = measure_task(model, task, batch_size=options.batch_size, progress=bar, **chosen)
     data: dict[str, Any] = {
         "metrics": found.metrics,
         "examples": found.examples,
@@ -62,6 +60,7 @@ def run(options: Options, progress: Progress) -> Result:
             notes = ("BLEU needs sacrebleu: pip install 'headjax[translation]'.",)
         else:
             some = pairs.first(options.limit)
+            batches = task.count_batches(options.batch_size, limit=options.limit)
             with progress("translating", batches, "batch") as bar:
                 bleu = translate(model, some, batch_size=options.batch_size, beams=beams, progress=bar).bleu
             data |= {"metrics": {**found.metrics, "bleu": bleu.score}, "bleu_signature": bleu.signature}

@@ -136,11 +136,15 @@ class Task:
         full = min(number * batch_size, self.count())
         return full - full % batch_size if full > batch_size else full
 
-    def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0) -> int:
-        """Return the number of batches that `batches` gives without buckets."""
+    def count_batches(self, batch_size: int = BATCH_SIZE, *, limit: int = 0, buckets: Sequence[int] = ()) -> int:
+        """Return the number of batches that `batches` gives."""
         require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
-        examples = len(self.data.validation)
-        return -(-(min(limit, examples) if limit else examples) // batch_size)
+        source = self.data.validation
+        if buckets and isinstance(source, Padded):
+            parts = [len(part) for part in source.first(limit).buckets(buckets)]
+        else:
+            parts = [min(limit, len(source)) if limit else len(source)]
+        return sum(-(-count // batch_size) for count in parts)
 
     def sample(
         self, count: int, batch_size: int = BATCH_SIZE, *, seed: int = 0, buckets: Sequence[int] = ()

@@ -1,11 +1,13 @@
-"""A model directory and a text, and commands on them."""
+"""A model directory and a text, and commands on them, whose bars end where they said that they would."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
 from headjax.cli import main
+from headjax.core import progress
 from tests.commands.language_folder import write_language_folder
 
 QUICK = {"test_bad_requests.py"}
@@ -19,6 +21,35 @@ def pytest_collection_modifyitems(items):
         here = item.path.parent == Path(__file__).parent and item.path.name not in QUICK
         if here and {"folder", "run"} & set(item.fixturenames):
             item.add_marker(pytest.mark.whole)
+
+
+ESTIMATED = "compilations or so"
+"""Unit of a bar whose number of units is not known before."""
+
+
+@pytest.fixture(autouse=True)
+def bars_that_end(monkeypatch):
+    """Bars of commands advance and do not go beyond their number of units."""
+    wrong = []
+
+    def shown_on(console):
+        @contextlib.contextmanager
+        def opened(title, total, unit):
+            before = 0
+
+            def update(done, values):
+                nonlocal before
+                if done < before or (total and done > total and unit != ESTIMATED):
+                    wrong.append(f"{title}: {unit} {done} of {total}, after {before}")
+                before = done
+
+            yield update
+
+        return opened
+
+    monkeypatch.setattr(progress, "shown_on", shown_on)
+    yield
+    assert not wrong
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from docs.claims import Found, needed_more
+from docs.measures import Found
+from docs.stacks import ablations_table, most_can_go, needed_more, one_is_enough
+from docs.stacks import removals_table as stacks_table
 from docs.tables import (
     PAGES,
     RAW,
@@ -17,7 +19,6 @@ from docs.tables import (
     removals_table,
     scaling_table,
     sharing_table,
-    stacks_table,
 )
 from headjax.bench.operations import Shape
 
@@ -86,7 +87,7 @@ def test_stacks_of_several_models_stand_side_by_side(tmp_path, monkeypatch):
         file.write_text(json.dumps(head | {"removals": removals}))
         return str(file)
 
-    for module in ("docs.tables.RAW", "docs.claims.RAW"):
+    for module in ("docs.stacks.RAW", "docs.measures.RAW"):
         monkeypatch.setattr(module, tmp_path)
     found = [("encoder", 5.0, 6.0), ("cross", 5.0, 10.0), ("encoder", 4.0, 6.0), ("cross", 4.0, 16.0)]
     file = keep("mine", [sweep(number, *each) for number, each in enumerate(found)])
@@ -96,6 +97,29 @@ def test_stacks_of_several_models_stand_side_by_side(tmp_path, monkeypatch):
     assert "| cross | 3.00 (2.00 to 4.00) |" in made
     claimed = needed_more("stacks_mine", "cross", "encoder", "50%")
     assert claimed == Found("perplexity times 3.00 against 1.35 (2 seeds), p = 0.19", "not decided")
+
+
+def test_ablations_are_counted_by_stack_and_layer(tmp_path, monkeypatch):
+    each = {"encoder/0/0": (0.0, 1.0), "encoder/0/1": (0.4, 0.001), "cross/0/0": (1.0, 0.001), "cross/0/1": (-1.0, 0.0)}
+    alone = {"encoder/0/0": (2.0, 0.5), "encoder/0/1": (3.0, 0.001), "cross/0/0": (4.0, 0.0), "cross/0/1": (1.0, 0.0)}
+
+    def mode(found):
+        effect, p_value = ({head: pair[i] for head, pair in found.items()} for i in (0, 1))
+        return {"baseline": {"perplexity": 4.0}, "effect": effect, "p_value": p_value}
+
+    for module in ("docs.stacks.RAW", "docs.measures.RAW"):
+        monkeypatch.setattr(module, tmp_path)
+    made = tmp_path / "ablate.json"
+    modes = {"each": mode(each), "all-but-one": mode(alone)}
+    made.write_text(json.dumps({"modes": modes, "evaluation": {"examples": 1000}}))
+    table = ablations_table(json.loads(keep("mine", [str(made)] * 2).read_text()))
+    assert "Over 2 models and 1,000 examples" in table
+    assert "| encoder | 2 of 4 | 1.050 (1.100) | 0 of 2 | 1.500 (1.500) |" in table
+    assert "| cross | 2 of 4 | 1.000 (1.250) | 2 of 2 | 1.250 (1.250) |" in table
+    number = "4 of 8 heads worse; perplexity times 1.050 (median), 1.250 (most)"
+    assert most_can_go("ablations_mine") == Found(number, "did not hold")
+    number = "2 of 4 layers worse; perplexity times 1.375 (median), 1.500 (most)"
+    assert one_is_enough("ablations_mine") == Found(number, "did not hold")
 
 
 def test_conversions_stand_by_the_cache_that_they_save(tmp_path, monkeypatch):

@@ -132,6 +132,8 @@ def test_buckets_and_limits(classifier, table):
         task.batches(4, limit=-1)
     assert task.count_batches(4) == 3
     assert task.count_batches(4, limit=5) == 2
+    assert task.count_batches(4, buckets=(8, 16)) == len(lengths) > 3
+    assert task.count_batches(4, limit=5, buckets=(8, 16)) == len(list(task.batches(4, limit=5, buckets=(8, 16))))
 
 
 def test_outcomes_serve_ablation(classifier, table):
