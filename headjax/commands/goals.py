@@ -154,7 +154,7 @@ def ordered(
     steps: int,
 ) -> Steps:
     """Return the removals that may be made, in their order, heads scored anew `steps` times on the way to `count`."""
-    from headjax.heads.named_orders import RECONSTRUCTION, OrderConfig, order_heads
+    from headjax.heads.named_orders import RECONSTRUCTION, OrderConfig, order_heads, units
     from headjax.heads.ordering import iterative_steps, steps_within_minimum
     from headjax.heads.pruning import fraction_steps
 
@@ -174,7 +174,7 @@ def ordered(
         batches = examples.selection_batches()
 
     def once(gates: Any = None) -> Order:
-        with progress(f"ordering by {options.by}", max(len(batches), 1), "batch") as bar:
+        with progress(f"ordering by {options.by}", *units(fitted.config, config, len(batches))) as bar:
             return order_heads(fitted, batches, config, gates=gates, progress=bar)(count)
 
     arrange = functools.partial(_together, model.config, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -23,6 +24,9 @@ _RUNTIME = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
 
 _IN_TEXT = re.compile(r"\bos[ _]error(?:_code)?\W{1,3}(\d+)\b", re.IGNORECASE)
 """Number of the operating system's error in a message of TensorStore or safetensors."""
+
+_GONE = re.compile(r"\bNOT_FOUND: .*\blocal file ")
+"""Beginning of TensorStore's message about a file that somebody deletes while it is written; it has no number."""
 
 _PATHS = (re.compile(r"[\"'`](/[^\"'`]*)[\"'`]"), re.compile(r"[\"'`]([^\"'`]*/[^\"'`]*)[\"'`]"))
 """Paths in a message: rather one from the root than something else with a stroke, such as the name of an array."""
@@ -106,10 +110,11 @@ def _of_files(error: BaseException, path: Path | None = None) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         return _said(error.strerror, _located(error.filename, path))
     found = _IN_TEXT.search(str(error))
-    if found is None or not int(found[1]):
+    number = int(found[1]) if found else errno.ENOENT if _GONE.search(str(error)) else 0
+    if not number:
         return None
     named = next((named for pattern in _PATHS if (named := pattern.search(str(error)))), None)
-    return _said(os.strerror(int(found[1])), named[1] if named else path)
+    return _said(os.strerror(number), named[1] if named else path)
 
 
 def _located(name: object, path: Path | None) -> object:

@@ -22,7 +22,7 @@ from headjax.heads.ordering import Order, by_ablation, by_score, flat, in_stacks
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES, normalize_layers, score_heads
 from headjax.heads.statistics import STATISTICS
-from headjax.models.config import Batch, Gates
+from headjax.models.config import Batch, Gates, ModelConfig
 from headjax.models.model import Model
 
 OTHER_ORDERS: Mapping[str, str] = {
@@ -92,7 +92,7 @@ def order_heads(
             no labels, `random` needs no examples.
         config: Order and its options.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
-        progress: Called after every batch, or every step of learning.
+        progress: Called with the number of units done, see `units`.
 
     Raises:
         DataError: There are no batches.
@@ -107,6 +107,17 @@ def order_heads(
     order = _fixed_order(model, batches, config, gates, progress)
     order = in_stacks(model.config, order, config.stacks) if config.stacks else order
     return lambda count: order
+
+
+def units(model: ModelConfig, config: OrderConfig, batches: int) -> tuple[int, str]:
+    """Return how far the progress of `order_heads` counts on this many batches, and what it counts."""
+    stacks = config.stacks or None
+    if config.by in LEARNED:
+        return config.gate_steps, "step"
+    if config.by == "ablation":
+        removals = key_value_groups(model, stacks) if config.whole_groups else all_heads(model, stacks)
+        return batches * len(removals), "ablation"
+    return max(batches, 1), "batch"
 
 
 LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {

@@ -16,6 +16,8 @@ from headjax.core.files import hidden
 
 JaxRuntimeError = type("JaxRuntimeError", (RuntimeError,), {})
 
+GONE = 'NOT_FOUND: Error writing "step" in OCDBT database at local file "/out/4/": Error reading local file "/out/4/d"'
+
 WRITING = 'UNAVAILABLE: Error writing local file "out/params/x": Failed to write [OS error 28: ENOSPC No space left]'
 FULL = f"out/params/x: {os.strerror(28).lower()}"
 
@@ -38,6 +40,7 @@ FULL = f"out/params/x: {os.strerror(28).lower()}"
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes."), NO_MEMORY),
         (ValueError(WRITING), FULL),
         (ValueError(WRITING.replace("[OS error 28: ENOSPC No space left]", "[os_error_code='28']")), FULL),
+        (ValueError(GONE), "/out/4/: no such file or directory"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), os.strerror(28).lower()),
         (ExceptionGroup("tasks", [KeyError("x"), MemoryError()]), NO_MEMORY),
     ],

@@ -10,7 +10,7 @@ from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.groups import group_steps, key_value_groups
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
+from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads, units
 from headjax.heads.ordering import by_ablation, by_scores, flat
 from headjax.heads.pruning import prune_gradually
 from headjax.heads.reconstruction_order import reconstruction_order
@@ -80,6 +80,18 @@ def test_groups_cost_together(grouped, batches):
         group: blocks["decoder"][group[0].layer][group[0].head :, group[0].head :][:2, :2].sum() for group in groups
     }
     assert order == min(costs, key=costs.get)
+
+
+@pytest.mark.parametrize("whole_groups", [False, True])
+@pytest.mark.parametrize("name", ["importance", "output_norm", "ablation", "reconstruction", "subset"])
+def test_progress_goes_as_far_as_it_says(grouped, batches, name, whole_groups):
+    config = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3)
+    seen = []
+    order_heads(grouped, batches, config, progress=lambda done, _: seen.append(done))(2)
+    total, unit = units(grouped.config, config, len(batches))
+    assert seen == sorted(seen)
+    assert seen[-1] == total
+    assert unit == {"ablation": "ablation", "subset": "step"}.get(name, "batch")
 
 
 @pytest.mark.parametrize("name", ["subset", "random"])
