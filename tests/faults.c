@@ -104,6 +104,8 @@ FUNCTION(int, link, (const char *from, const char *to), AT_FDCWD, to, 1, from, t
 FUNCTION(int, symlink, (const char *from, const char *to), AT_FDCWD, to, 1, from, to)
 FUNCTION(int, rename, (const char *from, const char *to), AT_FDCWD, to, 0, from, to)
 FUNCTION(int, renameat, (int at, const char *from, int there, const char *to), there, to, 0, at, from, there, to)
+FUNCTION(int, renameat2, (int at, const char *from, int there, const char *to, unsigned int flags), there, to, 0, at, from,
+         there, to, flags)
 FUNCTION(int, unlink, (const char *path), AT_FDCWD, path, 0, path)
 FUNCTION(int, unlinkat, (int at, const char *path, int flags), at, path, 0, at, path, flags)
 FUNCTION(int, rmdir, (const char *path), AT_FDCWD, path, 0, path)

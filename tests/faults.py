@@ -189,11 +189,18 @@ class Ended(NamedTuple):
     said: str
 
 
+def _without_faults() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
 def run_apart(words: list[str]) -> Ended:
     """Run a command in a process of its own, to which no fault comes."""
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     done = subprocess.run(
-        [sys.executable, "-m", "headjax.cli", *words], check=False, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "headjax.cli", *words],
+        check=False,
+        env=_without_faults(),
+        capture_output=True,
+        text=True,
     )
     return Ended(done.returncode, done.stderr)
 

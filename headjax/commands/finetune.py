@@ -176,7 +176,7 @@ def best_point(curve: Sequence[Mapping[str, float]], headline: str, higher_is_be
 
     None for a curve without that metric.
     """
-    from headjax.training.checkpoints import rank
+    from headjax.training.workdir import rank
 
     measured = [point for point in curve if headline in point]
     if not measured:

@@ -10,7 +10,7 @@ from pathlib import Path
 from headjax.commands.options import CommandOptions, Result, argument
 from headjax.core import integrity
 from headjax.core.errors import FAILED, DamagedError, HeadjaxError
-from headjax.core.files import shown
+from headjax.core.files import DELETED, shown
 from headjax.core.paths import file_sizes, path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -69,9 +69,10 @@ def run(options: Options, progress: Progress) -> Result:
 
 def _folders_of(path: Path, name: str) -> Iterator[Path]:
     """Yield the folders below a path that hold a file of this name, but for those that are written or deleted."""
-    for file in (path / each for each in file_sizes(path)):
-        if file.name == name and shown(str(file.parent)) == str(file.parent):
-            yield file.parent
+    for each in file_sizes(path):
+        folder = (path / each).parent
+        if Path(each).name == name and DELETED not in Path(each).parts and shown(str(folder)) == str(folder):
+            yield folder
 
 
 def _without_checksums(path: Path) -> Iterator[Path]:

@@ -108,6 +108,10 @@ def hidden(target: Path, kind: Literal["new", "old"]) -> Path:
     return target.with_name(f".{target.name}.{owner}.{kind}")
 
 
+DELETED = ".deleted"
+"""Folder to which others beside it are moved before their files are deleted one by one: none of them is whole."""
+
+
 def shown(path: str) -> str:
     """Return a path as users know it: with the name that a file or folder gets when it is complete, see `hidden`."""
     return _ON_THE_WAY.sub(r"\1", path)

@@ -28,7 +28,7 @@ from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load
 from headjax.quickstart.decoder import FOLDER
 from headjax.quickstart.subject import COUNTS, batches
-from headjax.training.checkpoints import CONFIG
+from headjax.training.workdir import CONFIG
 
 CARD = """# A small decoder of Python source code
 

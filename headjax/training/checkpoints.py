@@ -1,16 +1,13 @@
-"""Checkpoints of a training run: the state, the position in the data, and the config they belong to."""
+"""Checkpoints of a training run: the state, and the position in the data."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import math
 import os
-import secrets
-import time
+import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -19,25 +16,20 @@ from typing import Any
 import jax
 
 from headjax.core import integrity
-from headjax.core.directories import check_target, settle
-from headjax.core.errors import CheckpointError, DamagedError, DataError, HeadjaxError
+from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
 from headjax.core.failures import writing
-from headjax.core.files import first_line, parse_json, read_document, write_file
+from headjax.core.files import DELETED, first_line, parse_json
 from headjax.core.formats import FIELDS, check_format, stated
-from headjax.core.lock import FolderLock
 from headjax.core.paths import is_bucket, path_of
-from headjax.core.serialize import from_data, to_data
-from headjax.mesh.distributed import everyones, is_first, on_first, wait_for_all
+from headjax.mesh.distributed import is_first, on_first, wait_for_all
 from headjax.mesh.mesh import MeshConfig
-from headjax.models.model import LAYOUT, Model, load
-from headjax.training.config import EXECUTION_FIELDS, TrainConfig, train_config
+from headjax.models.model import Model
+from headjax.training.config import train_config
 from headjax.training.state import TrainState, abstract_state
+from headjax.training.workdir import CONFIG
 
 FORMAT = 1
 """Version of a checkpoint's content; a reader refuses a newer one."""
-
-CONFIG = "train_config.json"
-"""A workdir's file with the config of the run that it holds."""
 
 COMMITTED = "commit_success.txt"
 """Name of the object by which Orbax tells a complete checkpoint of a bucket."""
@@ -48,9 +40,6 @@ SHARED_FROM = 2**20
 Cutting compiles a program for each shape and device, which the first checkpoint waits for; a smaller array is written
 whole, by one device.
 """
-
-SEEN_WITHIN = 5.0
-"""Seconds after which a file written by one process must be there for the others."""
 
 
 class Checkpoints:
@@ -72,6 +61,8 @@ class Checkpoints:
                 os.fspath(self.path.absolute()),
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=ocp.checkpoint_managers.LatestN(keep),
+                    # A run that ends while one is deleted leaves none in parts. A bucket has no such moves.
+                    todelete_subdir=DELETED,
                     # Made beside the steps, a folder that fails leaves threads that wait minutes for it.
                     async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
@@ -81,6 +72,7 @@ class Checkpoints:
                 },
             )
         self._unrecorded: int | None = None
+        self._unswept = True
         self._recorder = ThreadPoolExecutor(1)
         self._recording: Future[None] | None = None
 
@@ -96,6 +88,8 @@ class Checkpoints:
             self._recorder.shutdown()
             with writing(self.path):  # waits for a save that failed, too
                 self._manager.close()
+            if is_first() and not is_bucket(self.path):
+                shutil.rmtree(self.path / DELETED, ignore_errors=True)
 
     @property
     def latest(self) -> int | None:
@@ -118,6 +112,7 @@ class Checkpoints:
         if step == self.latest:
             return
         self._finish()
+        self._unswept = True
         args = self._ocp.args
         composite = args.Composite(state=args.PyTreeSave(state), position=args.JsonSave(stated(FORMAT) | position))
         with writing(self.path / str(step)):
@@ -127,13 +122,22 @@ class Checkpoints:
     def record_complete(self) -> None:
         """Begin to record the checksums of the last checkpoint's files once it is complete, in a thread beside.
 
-        Called between steps, so that a run that is killed has the record of the checkpoint that it goes on from.
+        Called between steps, so that a run that is killed has the record of the checkpoint that it goes on from. The
+        thread also deletes the checkpoints that this one replaces.
         """
-        if self._unrecorded is None or not self._is_complete(self.path / str(self._unrecorded)):
-            return
-        if is_first():
-            self._recording = self._recorder.submit(integrity.write_record, self.path / str(self._unrecorded))
-        self._unrecorded = None
+        if self._unrecorded is not None and self._is_complete(self.path / str(self._unrecorded)):
+            if is_first():
+                self._recording = self._recorder.submit(integrity.write_record, self.path / str(self._unrecorded))
+            self._unrecorded = None
+        if self._unswept and not self._manager.is_saving_in_progress():
+            if is_first() and not is_bucket(self.path):
+                self._recorder.submit(self._sweep)
+            self._unswept = False
+
+    def _sweep(self) -> None:
+        """Delete the checkpoints that were moved out of the way; what cannot be deleted is tried again later."""
+        for path in (self.path / DELETED).glob("*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def _is_complete(self, path: Path) -> bool:
         """Return whether a checkpoint has been written: a folder has its name then, and one of a bucket its marker."""
@@ -231,170 +235,6 @@ class Checkpoints:
         if self._recording is not None:
             recording, self._recording = self._recording, None
             recording.result()
-
-
-def rank(metrics: Mapping[str, float], headline: str, higher_is_better: bool) -> tuple[float, float]:
-    """Return a pair that is larger for better metrics: by the headline, among equals by the loss."""
-    value, loss = metrics[headline], metrics.get("loss", 0.0)
-    known = (value if higher_is_better else -value) if math.isfinite(value) else -math.inf
-    return known, -loss if math.isfinite(loss) else -math.inf
-
-
-class BestModel:
-    """The model of a run's best evaluation so far, a model directory `workdir/best`.
-
-    Attributes:
-        step: step of that evaluation; None before the first one.
-    """
-
-    def __init__(self, workdir: Path, headline: str = "loss", higher_is_better: bool = False) -> None:
-        self._path, self._headline, self._higher_is_better = workdir / "best", headline, higher_is_better
-        self.step: int | None = None
-        self._rank = (-math.inf, -math.inf)
-        settle(self._path)
-        if (self._path / "history.json").is_file():
-            try:
-                made = json.loads(read_document(self._path / "history.json"))[-1]
-                self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
-            except DataError:
-                raise
-            except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-                raise CheckpointError(f"{self._path / 'history.json'}: damaged, not the history of a run") from None
-
-    def offer(self, step: int, metrics: Mapping[str, float], model: Callable[[], Model]) -> None:
-        """Keep the model of an evaluation that is better than those before it. All processes call this together."""
-        offered = rank(metrics, self._headline, self._higher_is_better)
-        if self.step is not None and offered <= self._rank:
-            return
-        made = model()
-        if is_first():
-            made.save(self._path)
-        wait_for_all("best model saved")
-        self.step, self._rank = step, offered
-
-    def load(self) -> Model:
-        """Return the model that is kept."""
-        return load(self._path)
-
-
-def check_workdir(workdir: Path, config: TrainConfig) -> int:
-    """Check that a workdir is new or holds this run, maybe with fewer steps; write nothing.
-
-    A run with more steps than the workdir's extends it: then its learning-rate schedule may be another one, too.
-
-    Returns:
-        the number of steps that the run was begun or last continued for; that of `config` in a new workdir.
-
-    Raises:
-        CheckpointError: the workdir holds another config, and the message names the first field that differs; or its
-            models' folders hold files that headjax did not write.
-        DataError: its record of the config is larger than `headjax.core.limits.DOCUMENT`.
-    """
-    for name in ("best", "model"):
-        check_target(workdir / name, LAYOUT)
-    path = workdir / CONFIG
-    if not path.exists():
-        return config.steps
-    try:
-        held = json.loads(read_document(path))
-    except DataError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-    if not isinstance(held, dict):
-        raise CheckpointError(f"{path}: cannot be read (not an object)")
-    held, given = _computed(_whole(held)), _computed(to_data(config))
-    steps = held.get("steps")
-    if isinstance(steps, int) and steps > config.steps:
-        raise CheckpointError(f"{workdir}: holds a run of {steps} steps, which {config.steps} would shorten")
-    if isinstance(steps, int) and steps < config.steps:
-        held, given = _without_length(held), _without_length(given)
-    differing = _first_difference(held, given, "config")
-    if differing is not None:
-        raise CheckpointError(f"{workdir}: holds another run; {differing}. Choose another --workdir.")
-    return config.steps if steps is None else int(steps)
-
-
-@contextlib.contextmanager
-def hold_workdir(workdir: Path) -> Iterator[FolderLock]:
-    """Hold the lock of a workdir, which the first process takes for all. All processes call this together.
-
-    Raises:
-        HeadjaxError: another run holds it.
-    """
-    lock = FolderLock(workdir)
-    on_first(lock.acquire)
-    try:
-        yield lock
-    finally:
-        lock.release()
-
-
-def claim_workdir(workdir: Path, config: TrainConfig) -> None:
-    """Write the config into the workdir, whose run it is from now on. All processes call it together.
-
-    Raises:
-        HeadjaxError: it cannot be written, or a process does not see what the first one wrote.
-    """
-    content = (json.dumps(to_data(config), indent=2) + "\n").encode()
-    on_first(lambda: write_file(workdir / CONFIG, content))
-    if jax.process_count() == 1:
-        return
-    # A name that is new: another host may hold a config of its own, or remember that there was no such file.
-    mark = workdir / f".seen-{everyones(secrets.randbits(31))[0]}"
-    on_first(lambda: write_file(mark, b""))
-    seen = everyones(_appears(mark))
-    on_first(lambda: mark.unlink(missing_ok=True))
-    if not all(seen):
-        blind = ", ".join(str(process) for process, sees in enumerate(seen) if not sees)
-        said = f"{workdir}: not the same folder for process {blind} as for process 0"
-        raise HeadjaxError(f"{said}; all hosts must share it")
-
-
-def _appears(path: Path) -> bool:
-    """Return whether a file is there in time."""
-    end = time.monotonic() + SEEN_WITHIN
-    while not path.exists():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def _whole(held: dict[str, Any]) -> dict[str, Any]:
-    """Return a config of an earlier headjax with the fields that are new since; as it is where it cannot be read."""
-    try:
-        return to_data(from_data(TrainConfig, held))
-    except HeadjaxError:
-        return held
-
-
-def _computed(data: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Return the part of a config that a run's results depend on."""
-    return {
-        name: _computed(entry, f"{path}{name}.") if isinstance(entry, dict) else entry
-        for name, entry in data.items()
-        if f"{path}{name}" not in EXECUTION_FIELDS
-    }
-
-
-def _without_length(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a config without the fields that may differ when a run is extended: `steps`, and the schedule."""
-    optimizer = data.get("optimizer")
-    kept = {name: entry for name, entry in data.items() if name != "steps"}
-    if isinstance(optimizer, dict):
-        kept["optimizer"] = {name: entry for name, entry in optimizer.items() if name != "schedule"}
-    return kept
-
-
-def _first_difference(held: Any, given: Any, path: str) -> str | None:
-    if isinstance(held, dict) and isinstance(given, dict):
-        for name in sorted(held.keys() | given.keys()):
-            found = _first_difference(held.get(name), given.get(name), f"{path}.{name}")
-            if found is not None:
-                return found
-        return None
-    return None if held == given else f"{path} is {json.dumps(held)} there and {json.dumps(given)} here"
 
 
 def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:

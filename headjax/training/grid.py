@@ -21,9 +21,9 @@ from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.files import read_document, write_file
 from headjax.core.progress import Progress, silent
 from headjax.models.model import Model
-from headjax.training.checkpoints import check_workdir
 from headjax.training.config import TrainConfig, load_config, train_config
 from headjax.training.loop import train
+from headjax.training.workdir import check_workdir
 
 FIELD = "config."
 """Beginning of a setting that is a field of the config; other settings are arguments of the config file."""

@@ -29,7 +29,7 @@ from headjax.models.recipe import Start
 from headjax.models.summary import check_kernels
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.training.batches import Feed, Validation, validation
-from headjax.training.checkpoints import BestModel, Checkpoints, check_workdir, claim_workdir, hold_workdir
+from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
 from headjax.training.depth import depth_measurement, diagnosed
 from headjax.training.optimizer import Optimizer
@@ -37,6 +37,7 @@ from headjax.training.recording import MetricWriter, ProfiledSteps, Profiler, Re
 from headjax.training.state import TrainState, abstract_state, read_initialization, starting_state
 from headjax.training.step import NumberedStep, StepMetrics, train_step
 from headjax.training.stopping import StopRequest
+from headjax.training.workdir import BestModel, check_workdir, claim_workdir, hold_workdir
 
 AfterStep = Callable[[int, TrainState, StepMetrics], bool]
 """Called after a step has been started, with its number, its state and its metrics, which the device may still be

@@ -47,8 +47,16 @@ def version_of(path):
     return int(next(iter(texts)).split()[0])
 
 
-def save(path, version):
+def save(path, version, renaming=False):
+    if renaming:
+        directories._renameat2 = lambda: None
     write_directory(path, writer(version), LAYOUT)
+
+
+@pytest.fixture
+def renaming(monkeypatch):
+    """A system that does not let directories change places in one step."""
+    monkeypatch.setattr(directories, "_renameat2", lambda: None)
 
 
 @pytest.fixture
@@ -65,6 +73,31 @@ def test_a_directory_is_replaced_and_nothing_else_is_left(path):
     save(path.parent / "link", 3)
     assert (path.parent / "link").is_symlink()
     assert version_of(path) == 3
+
+
+def test_a_directory_is_replaced_by_renaming_it_aside(renaming, path):
+    test_a_directory_is_replaced_and_nothing_else_is_left(path)
+
+
+def test_there_is_no_moment_without_a_directory(path, monkeypatch):
+    """Whatever a program looks for between two calls of the system, and whoever is killed there."""
+    (path.parent / "other").mkdir()
+    if not directories._exchange(path.parent / "other", path) or not directories._exchange(path.parent / "other", path):
+        pytest.skip("directories do not change places in one step on this file system")
+    seen = []
+    with monkeypatch.context() as watched:
+        for module, name in ((os, "rename"), (directories, "sync_folder"), (directories.shutil, "rmtree")):
+            call = getattr(module, name)
+
+            def looking(*arguments, call=call, name=name, **options):
+                seen.append((name, path.is_dir()))
+                return call(*arguments, **options)
+
+            watched.setattr(module, name, looking)
+        save(path, 2)
+    assert [name for name, _ in seen][-2:] == ["sync_folder", "rmtree"]
+    assert all(there for _, there in seen)
+    assert version_of(path) == 2
 
 
 def test_files_of_others_are_not_deleted(path, monkeypatch):
@@ -88,7 +121,7 @@ def test_files_of_others_are_not_deleted(path, monkeypatch):
     assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
 
 
-def test_a_failed_move_puts_the_old_one_back(path):
+def test_a_failed_move_puts_the_old_one_back(renaming, path):
     with pytest.raises(FileNotFoundError):
         replace_directory(path.parent / "nowhere", path, LAYOUT)
     assert version_of(path) == 1
@@ -106,23 +139,23 @@ def kill(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
 EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir")
 sys.addaudithook(lambda event, _: kill() if event in EVENTS else None)
-save(Path(sys.argv[1]), 2)
+save(Path(sys.argv[1]), 2, renaming=sys.argv[3] == "True")
 """
 
 
-def save_killed(path, after):
+def save_killed(path, after, renaming):
     """Save version 2 in a process that dies before its file operation number `after`; return whether it came so far."""
-    command = [sys.executable, "-c", KILLED, str(path), str(after)]
+    command = [sys.executable, "-c", KILLED, str(path), str(after), str(renaming)]
     done = subprocess.run(command, check=False, capture_output=True, cwd=Path(__file__).parents[2])
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode != 0
 
 
-def attack(path, moments):
+def attack(path, moments, renaming):
     """Kill a save at some of its file operations; return the number of kills. The directory is whole after each."""
     kills = 0
     for after in moments:
-        killed = save_killed(path, after)
+        killed = save_killed(path, after, renaming)
         kills += killed
         found = read_directory(path, lambda: version_of(path))
         assert found in (1, 2)
@@ -132,14 +165,16 @@ def attack(path, moments):
     return kills
 
 
-def test_a_save_that_is_killed_leaves_one_of_both(path):
+@pytest.mark.parametrize("renaming", [False, True])
+def test_a_save_that_is_killed_leaves_one_of_both(path, renaming):
     """A few moments around the renames; `make attack` goes through all of them."""
-    assert attack(path, [2, 16, 20]) >= 1
+    assert attack(path, [2, 16, 20], renaming) >= 1
 
 
 @pytest.mark.attack
-def test_a_save_that_is_killed_anywhere_leaves_one_of_both(path):
-    assert attack(path, range(60)) >= 20
+@pytest.mark.parametrize("renaming", [False, True])
+def test_a_save_that_is_killed_anywhere_leaves_one_of_both(path, renaming):
+    assert attack(path, range(60), renaming) >= 20
 
 
 def test_the_two_renames_are_undone_or_finished(path, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from headjax.hub.fields import Fields
 from headjax.hub.safetensors_files import SafetensorsFiles
 from headjax.models.model import load_model_config
 from headjax.tokenizers.files import read_tokenizer
-from headjax.training.checkpoints import BestModel, check_workdir
+from headjax.training.workdir import BestModel, check_workdir
 
 
 @pytest.mark.parametrize(

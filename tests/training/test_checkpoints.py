@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import threading
 import time
 
@@ -15,12 +16,14 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
+from headjax.cli import main
 from headjax.core import integrity
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
+from headjax.core.files import DELETED
 from headjax.core.paths import path_of
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
-from headjax.training.checkpoints import SHARED_FROM, BestModel, Checkpoints
+from headjax.training.checkpoints import SHARED_FROM, Checkpoints
 from headjax.training.state import TrainState, abstract_state, initial_state
 from tests import tiny
 
@@ -93,6 +96,30 @@ def test_a_checkpoint_that_cannot_begin_fails_at_once_and_leaves_no_thread(state
             checkpoints.save(1, state, {"batch": 1})
     left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
     assert all(thread.name.startswith("asyncio") for thread in left)  # an executor's, which end with the process
+
+
+def test_a_checkpoint_goes_as_a_whole_and_its_files_after_that(state, tmp_path, monkeypatch):
+    """A run that is killed while one is deleted leaves none in parts, and the next run deletes the rest."""
+
+    def killed(path, **options):
+        assert DELETED in (path.name, path.parent.name)
+        next(file for file in path.rglob("*") if file.is_file()).unlink()
+
+    with monkeypatch.context() as replaced, Checkpoints(tmp_path, keep=1) as checkpoints:
+        replaced.setattr(shutil, "rmtree", killed)
+        for step in (1, 2):
+            checkpoints.save(step, state._replace(step=jnp.int32(step)), {"batch": step})
+        checkpoints._finish()
+        checkpoints._recorder.shutdown()
+        assert sorted(path.name for path in checkpoints.path.iterdir()) == [DELETED, "2"]
+        assert [path.name for path in (checkpoints.path / DELETED).iterdir()] == ["1"]
+        assert main(["verify", str(tmp_path)]) == 0
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.record_complete()
+        checkpoints._recorder.shutdown()
+        assert not list((checkpoints.path / DELETED).iterdir())
+        assert checkpoints.steps == [2]
+    assert [path.name for path in checkpoints.path.iterdir()] == ["2"]
 
 
 def test_a_save_that_fails_while_the_run_ends_names_the_folder(state, tmp_path, monkeypatch):
@@ -231,29 +258,6 @@ def test_copies_of_small_arrays_are_written_whole(caplog, tmp_path):
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         restored, _ = checkpoints.restore(1, state)
     jax.tree.map(np.testing.assert_array_equal, restored, state)
-
-
-def test_the_best_model_is_kept_and_found_again(tmp_path):
-    model = tiny.model(tiny.decoder_config())
-
-    def offer(best, step, accuracy, loss=1.0):
-        metrics = {"accuracy": accuracy, "loss": loss}
-        entry = {"action": "train", "steps": step, "metrics": metrics}
-        best.offer(step, metrics, lambda: model.replace(history=(entry,)))
-        return best.step
-
-    best = BestModel(tmp_path, "accuracy", True)
-    assert best.step is None
-    steps = [offer(best, step, value) for step, value in enumerate((np.nan, 0.5, 0.4, np.nan, 0.5, 0.7), start=1)]
-    assert steps == [1, 2, 2, 2, 2, 6]
-    # A run that goes on knows the value that later evaluations have to beat.
-    again = BestModel(tmp_path, "accuracy", True)
-    assert (again.step, offer(again, 7, 0.6), offer(again, 8, 0.8)) == (6, 6, 8)
-    # Of equal metrics that with the smaller loss is better.
-    assert (offer(again, 9, 0.8, loss=0.9), offer(again, 10, 0.8, loss=1.1)) == (9, 9)
-    assert again.load().history[-1]["steps"] == 9
-    lower = BestModel(tmp_path / "loss")
-    assert [offer(lower, 1, 0.5), lower.load().history[-1]["steps"]] == [1, 1]
 
 
 def test_checkpoints_of_a_bucket_are_recorded_restored_and_set_aside(state, bucket):

@@ -17,11 +17,11 @@ from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.models.model import load
-from headjax.training.checkpoints import check_workdir
 from headjax.training.config import train_config
 from headjax.training.loop import train
 from headjax.training.recording import ProfiledSteps, read_metrics
 from headjax.training.step import train_step
+from headjax.training.workdir import check_workdir
 from tests import tiny
 from tests.closeness import assert_trees_close, close_to
 
