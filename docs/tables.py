@@ -8,7 +8,7 @@
                                                      # ablations_NAME.json of several models' heads one at a time
 
 A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
-Cost curves are also drawn, as docs/scaling_NAME.png.
+Cost curves are also drawn, as docs/scaling_NAME.png. The plots of `docs.plots` stand after `<!-- plot: NAME -->`.
 A test compares the pages with the raw results.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import claims, ground_truth, measures, stacks
+from docs import claims, ground_truth, measures, plots, stacks
 from docs.measures import RAW, removal_of, rounded, saved_share
 from headjax.training.grid import CellResult, summarize
 
@@ -257,9 +257,11 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
 
 def page(text: str) -> str:
     """Return a page with its tables made anew."""
-    pattern = rf"(<!-- ({'|'.join(TABLES)}): (\w+) -->\n).*?(<!-- end -->)"
+    pattern = rf"(<!-- ({'|'.join(TABLES)}|plot): (\w+) -->\n).*?(<!-- end -->)"
 
     def made(found: re.Match[str]) -> str:
+        if found[2] == "plot":
+            return f"{found[1]}\n{plots.markdown(found[3])}\n\n{found[4]}"
         raw = {} if found[2] == "claims" else json.loads((RAW / f"{found[2]}_{found[3]}.json").read_text())
         return f"{found[1]}\n{TABLES[found[2]](raw)}\n\n{found[4]}"
 
@@ -271,3 +273,4 @@ if __name__ == "__main__":
         print(keep(sys.argv[1], sys.argv[2:]))
     for file in PAGES:
         file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
+    plots.draw()

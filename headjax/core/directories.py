@@ -107,7 +107,10 @@ def replace_directory(new: Path, path: Path, layout: Layout) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and _exchange(new, path):
         sync_folder(path.parent)
-        shutil.rmtree(new, ignore_errors=True)
+        with contextlib.suppress(
+            OSError
+        ):  # the place of the new one may have a name, under which nothing goes in parts
+            shutil.rmtree(new.rename(hidden(path, "new")), ignore_errors=True)
         return
     aside = hidden(path, "old") if path.exists() else None
     try:

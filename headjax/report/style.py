@@ -156,7 +156,10 @@ def new_figure(width: float = WIDTH, height: float = 3.8) -> Figure:
 def new_axes(title: str, x_label: str, y_label: str, height: float = 3.8) -> tuple[Figure, Axes]:
     """A figure of one plot with its title and axis labels; call within `style()`."""
     figure = new_figure(height=height)
-    axes = figure.add_subplot(title=wrap(title, WIDTH), xlabel=x_label, ylabel=y_label)
+    room = height - ABOVE_AND_BELOW
+    parts = [y_label] if len(y_label) <= room * PLAIN else y_label.rsplit(", ", 1)
+    fitting = ",\n".join(wrap(part, room, PLAIN) for part in parts)
+    axes = figure.add_subplot(title=wrap(title, WIDTH), xlabel=x_label, ylabel=fitting)
     return figure, axes
 
 
@@ -169,9 +172,16 @@ def finished(figure: Figure, alt: str) -> Plot:
     return Plot(figure, alt)
 
 
-def wrap(title: str, width: float) -> str:
-    """The title broken into lines that fit this many inches in bold."""
-    return "\n".join(textwrap.wrap(title, max(12, int(width * 8.2)))) if title else ""
+BOLD, PLAIN = 8.2, 11.0
+"""Letters to an inch in a title and in the label of an axis."""
+
+ABOVE_AND_BELOW = 1.2
+"""Inches of a figure's height that its title, its horizontal axis and a legend take."""
+
+
+def wrap(text: str, width: float, letters: float = BOLD) -> str:
+    """The text broken into lines that fit this many inches."""
+    return "\n".join(textwrap.wrap(text, max(12, int(width * letters)))) if text else ""
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

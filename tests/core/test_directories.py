@@ -95,9 +95,21 @@ def test_there_is_no_moment_without_a_directory(path, monkeypatch):
 
             watched.setattr(module, name, looking)
         save(path, 2)
-    assert [name for name, _ in seen][-2:] == ["sync_folder", "rmtree"]
+    assert [name for name, _ in seen][-3:] == ["sync_folder", "rename", "rmtree"]
     assert all(there for _, there in seen)
     assert version_of(path) == 2
+
+
+def test_what_is_replaced_from_a_place_with_a_name_goes_whole(path, monkeypatch):
+    """The old directory is never found there in parts."""
+    (path.parent / "other").mkdir()
+    writer(2)(path.parent / "other")
+    deleted = []
+    monkeypatch.setattr(directories.shutil, "rmtree", lambda folder, **options: deleted.append(folder))
+    replace_directory(path.parent / "other", path, LAYOUT)
+    assert version_of(path) == 2
+    assert not (path.parent / "other").exists()
+    assert [files.shown(str(folder)) for folder in deleted] == [str(path)]
 
 
 def test_files_of_others_are_not_deleted(path, monkeypatch):

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from docs.measures import Found
+from docs.plots import PLOTS, draw
 from docs.stacks import ablations_table, most_can_go, needed_more, one_is_enough
 from docs.stacks import removals_table as stacks_table
 from docs.tables import (
@@ -25,12 +26,22 @@ from headjax.bench.operations import Shape
 
 def test_the_pages_show_the_raw_results():
     texts = [file.read_text(encoding="utf-8") for file in PAGES]
-    named = [f"{kind}_{name}.json" for text in texts for kind, name in re.findall(r"<!-- (\w+): (\w+) -->", text)]
+    marks = [mark for text in texts for mark in re.findall(r"<!-- (\w+): (\w+) -->", text)]
+    assert [name for kind, name in marks if kind == "plot"] == list(PLOTS)
+    named = [f"{kind}_{name}.json" for kind, name in marks if kind != "plot"]
     named.remove("claims_all.json")  # made of all raw results
-    kept = [file.name for kind in TABLES for file in RAW.glob(f"{kind}_*")]
+    kept = [file.name for kind in TABLES for file in RAW.glob(f"{kind}_*.json")]
     assert sorted(named) == sorted(kept)
     for text in texts:
         assert page(text) == text
+
+
+def test_plots_are_drawn_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("docs.plots.RAW", tmp_path)
+    draw()
+    for name in PLOTS:
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert (RAW / f"{name}.png").stat().st_size > 10_000
 
 
 @pytest.fixture
