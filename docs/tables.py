@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import claims, ground_truth, measures, plots, stacks
+from docs import claims, ground_truth, measures, patterns, plots, stacks
 from docs.measures import RAW, removal_of, rounded, saved_share
 from headjax.training.grid import CellResult, summarize
 
@@ -250,6 +250,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "grid": grid_table,
     "scaling": scaling_table,
     "ground_truth": ground_truth.table,
+    "patterns": patterns.table,
     "claims": lambda _: claims.table(),  # of all raw results
 }
 """Tables by the kind of their raw results."""

@@ -1,0 +1,131 @@
+"""Fit attention patterns by heads of several sizes: theorem 1 of Bhojanapalli et al. (2020) as an experiment.
+
+    python -m docs.patterns       # measures, and keeps docs/measurements/patterns_fitted.json
+    python -m docs.tables         # writes the table into docs/head_size.md
+
+A pattern is a matrix of attention weights, `[tokens, tokens]`, drawn at random. For inputs of full column rank, drawn
+as well, queries and keys of a size are trained until the attention fits the pattern as well as it can.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from docs.measures import RAW, Found, raw, rounded
+from headjax.attention.attend import attend
+
+TOKENS, WIDTH, SEEDS, STEPS, RATE = 16, 32, 5, 4000, 0.02
+SIZES = (1, 2, 4, 8, 12, 14, 15, 16, 24)
+
+KINDS = {"soft": 1.0, "peaked": 4.0}
+"""Standard deviation of the logits of patterns, in nats, by name."""
+
+
+def pattern(key: jax.Array, spread: float, tokens: int) -> jax.Array:
+    """Return random attention weights, `[tokens, tokens]`."""
+    return jax.nn.softmax(spread * jax.random.normal(key, (tokens, tokens)))
+
+
+def fitted(query: jax.Array, key: jax.Array, inputs: jax.Array) -> jax.Array:
+    """Return the attention weights of one head, `[seeds, tokens, tokens]`: the mean over values that are unit vectors.
+
+    Args:
+        query, key: Maps, `[seeds, width, size]`.
+        inputs: `[seeds, tokens, width]`.
+    """
+    seeds, tokens, _ = inputs.shape
+    queries, keys = (jnp.einsum("stw,swd->std", inputs, each)[:, :, None] for each in (query, key))
+    units = jnp.broadcast_to(jnp.eye(tokens)[:, None], (seeds, tokens, 1, tokens))
+    scale = 1.0 / float(np.sqrt(query.shape[-1]))
+    return attend(queries, keys, units, scale=scale, implementation="einsum").context[:, :, 0]
+
+
+@functools.partial(jax.jit, static_argnames=("size", "spread", "tokens", "width", "seeds", "steps"))
+def divergences(size: int, spread: float, tokens: int, width: int, seeds: int, steps: int) -> jax.Array:
+    """Return KL(pattern | attention) after training, mean over the tokens, of each seed."""
+    draws = jax.random.split(jax.random.key(0), (seeds, 4))
+    target = jax.vmap(lambda key: pattern(key, spread, tokens))(draws[:, 0])
+    inputs = jax.vmap(lambda key: jax.random.normal(key, (tokens, width)))(draws[:, 1])
+    start = {
+        name: jax.vmap(lambda key: jax.random.normal(key, (width, size)))(draws[:, place]) / np.sqrt(width)
+        for place, name in ((2, "query"), (3, "key"))
+    }
+
+    def divergence(maps: Mapping[str, jax.Array]) -> jax.Array:
+        weights = fitted(maps["query"], maps["key"], inputs)
+        return jnp.sum(target * (jnp.log(target) - jnp.log(weights + 1e-30)), axis=-1).mean(axis=-1)
+
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
+
+    def step(carry: Any, _: None) -> tuple[Any, None]:
+        maps, state = carry
+        gradients = jax.grad(lambda maps: divergence(maps).sum())(maps)
+        updates, state = optimizer.update(gradients, state)
+        return (optax.apply_updates(maps, updates), state), None
+
+    (maps, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
+    return divergence(maps)
+
+
+def measure(sizes: Sequence[int] = SIZES, tokens: int = TOKENS, width: int = WIDTH, steps: int = STEPS) -> Any:
+    """Return the divergences of every size and kind of pattern, by seed."""
+    rows = [
+        {"pattern": kind, "size": size, "kl": divergences(size, spread, tokens, width, SEEDS, steps).tolist()}
+        for kind, spread in KINDS.items()
+        for size in sizes
+    ]
+    return {"tokens": tokens, "width": width, "steps": steps, "seeds": SEEDS, "rows": rows}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return the mean divergence of each size, with the lowest and highest seed."""
+    sizes = list(dict.fromkeys(row["size"] for row in found["rows"]))
+    lines = [
+        "| head size | " + " | ".join(f"{kind} patterns" for kind in KINDS) + " |",
+        "|---" * (len(KINDS) + 1) + "|",
+    ]
+    for size in sizes:
+        cells = []
+        for kind in KINDS:
+            (row,) = (row for row in found["rows"] if (row["pattern"], row["size"]) == (kind, size))
+            mean, low, high = (_said(value) for value in (np.mean(row["kl"]), min(row["kl"]), max(row["kl"])))
+            cells.append(mean if mean == high else f"{mean} ({low} to {high})")
+        lines.append(f"| {size} | " + " | ".join(cells) + " |")
+    intro = (
+        f"KL divergence in nats a token between random patterns of {found['tokens']} tokens and the attention that "
+        f"fits them, mean of {found['seeds']} (lowest to highest)."
+    )
+    return "\n".join([intro, "", *lines])
+
+
+def _said(value: float) -> str:
+    """Return a divergence; below a millionth, float32 knows no digits of it."""
+    return f"{value:.2g}" if value >= 1e-6 else "below 1e-6"
+
+
+def fits_from_the_length_on(name: str, kind: str, most: float) -> Found:
+    """Return the worst fit of heads as large as the length, and the best of those of at most half of it.
+
+    The claim is that a divergence of at most `most` nats needs the former.
+    """
+    found = raw(name)
+    rows, length = [row for row in found["rows"] if row["pattern"] == kind], found["tokens"]
+    large = max(max(row["kl"]) for row in rows if row["size"] >= length)
+    small = min(min(row["kl"]) for row in rows if 2 * row["size"] <= length)
+    number = f"{_said(large)} nats a token from the length on, at least {_said(small)} up to half of it"
+    return Found(number, "held" if large <= most < small else "did not hold")
+
+
+if __name__ == "__main__":
+    kept = rounded(measure())
+    head = json.dumps({key: value for key, value in kept.items() if key != "rows"}).removesuffix("}")
+    rows = ",\n".join(json.dumps(row) for row in kept["rows"])
+    (RAW / "patterns_fitted.json").write_text(f'{head}, "rows": [\n{rows}\n]}}\n')
