@@ -184,7 +184,7 @@ CLAIMS = (
     *(
         Claim(
             "Bhojanapalli et al. 2020",
-            "A head as large as the length fits any attention pattern (theorem 1), one of half of it none to 0.001 nats",
+            "A head as large as the length fits any pattern (theorem 1), one of half of it none to 0.001 nats",
             f"5 random patterns of 16 tokens, logits of standard deviation {patterns.KINDS[kind]:.0f}",
             partial(patterns.fits_from_the_length_on, "patterns_fitted", kind, 1e-3),
             HEAD_SIZE,
