@@ -160,6 +160,16 @@ CLAIMS = (
     *(
         Claim(
             "Michel et al. 2019",
+            "Heads that matter on one data set matter on another",
+            f"translation, 72 heads trained on Multi30k, each removed alone; Multi30k against {name}",
+            partial(stacks.transfers, "transfer_translation", task),
+            HEADS,
+        )
+        for name, task in (("captions of other pictures", "test_2017_mscoco"), ("news", "newstest2013"))
+    ),
+    *(
+        Claim(
+            "Michel et al. 2019",
             f"Attention of the decoder to the encoder needs its heads more than self-attention of the {other} does",
             f"{TRANSLATION}; 60 % of a stack removed by importance",
             partial(stacks.needed_more, "stacks_translation", "cross", other, "60%"),

@@ -96,6 +96,30 @@ def keep_ablations(name: str, ablations: Sequence[Mapping[str, Any]]) -> Path:
     return file
 
 
+def keep_transfer(name: str, ablations: Sequence[Mapping[str, Any]]) -> Path:
+    """Write ablations of the same models on several data sets, in the same order: perplexity over the whole model's.
+
+    Data sets are named by their tasks; the first one is that of the models.
+    """
+    sets: dict[str, list[Mapping[str, Any]]] = {}
+    for found in ablations:
+        sets.setdefault(Path(found["evaluation"]["task"]).name, []).append(found)
+    models: list[Any] = []
+    for several in zip(*sets.values(), strict=True):
+        ratios = {}
+        for task, found in zip(sets, several, strict=True):
+            each = found["modes"]["each"]
+            baseline = each["baseline"]["perplexity"]
+            effects = {head: 1 + change / baseline for head, change in each["effect"].items()}
+            ratios[task] = {"baseline": baseline, "ratios": effects}
+        models.append(rounded(ratios))
+    file = RAW / f"transfer_{name}.json"
+    examples = json.dumps({task: found[0]["evaluation"]["examples"] for task, found in sets.items()})
+    rows = ",\n".join(json.dumps(model) for model in models)
+    file.write_text(f'{{"examples": {examples}, "models": [\n{rows}\n]}}\n')
+    return file
+
+
 class Effect(NamedTuple):
     """What the removal of a head, or of all others of its layer, does.
 
@@ -174,3 +198,55 @@ def _missed(every: Sequence[Effect], what: str) -> Found:
     times = f"perplexity times {np.median(ratios):.3f} (median), {max(ratios):.3f} (most)"
     number = f"{worse} of {len(every)} {what} worse; {times}"
     return Found(number, "held" if 2 * worse < len(every) else "did not hold")
+
+
+def correlations(found: Mapping[str, Any], other: str, within: bool = False) -> list[tuple[float, float]]:
+    """Return of each model Pearson's r, and its p-value, of the heads' effects on its own data set and on another.
+
+    Args:
+        found: the file of `keep_transfer`.
+        other: name of the other data set.
+        within: take the mean effect of each stack away first, so that a difference between stacks counts for nothing.
+    """
+    pairs = []
+    for model in found["models"]:
+        own, elsewhere = next(iter(model.values()))["ratios"], model[other]["ratios"]
+        x, y = (np.array([ratios[head] for head in own]) for ratios in (own, elsewhere))
+        if within:
+            stacks = np.array([head.partition("/")[0] for head in own])
+            for stack in set(stacks):
+                for effects in (x, y):
+                    effects[stacks == stack] -= effects[stacks == stack].mean()
+        test = stats.pearsonr(x, y)
+        pairs.append((float(test.statistic), float(test.pvalue)))
+    return pairs
+
+
+def transfer_table(found: Mapping[str, Any]) -> str:
+    """Return the correlation of single heads' effects on the models' own data set and on each other one."""
+    own, *others = found["examples"]
+    lines = [
+        f"| data set | examples | perplexity | correlation with the effects on {own} | that within stacks |",
+        "|---" * 5 + "|",
+    ]
+    for task, examples in found["examples"].items():
+        whole = [model[task]["baseline"] for model in found["models"]]
+        both = ["", ""]
+        if task in others:
+            r = [[each for each, _ in correlations(found, task, within)] for within in (False, True)]
+            both = [f"{np.mean(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in r]
+        lines.append(f"| {task} | {examples:,} | {np.mean(whole):.1f} | {both[0]} | {both[1]} |")
+    heads = len(next(iter(found["models"][0].values()))["ratios"])
+    intro = (
+        f"Pearson's r over {heads} heads, mean of {len(found['models'])} models (lowest to highest); "
+        "within stacks: each stack's mean effect taken away."
+    )
+    return "\n".join([intro, "", *lines])
+
+
+def transfers(name: str, other: str) -> Found:
+    """Return how heads' effects on two data sets correlate; the claim is that they do in every model, p < 0.01."""
+    pairs = correlations(raw(name), other)
+    r, p = [each for each, _ in pairs], max(each for _, each in pairs)
+    number = f"r = {np.mean(r):.2f} ({min(r):.2f} to {max(r):.2f}, {len(r)} seeds), p at most {p:.1g}"
+    return Found(number, "held" if min(r) > 0 and p < SIGNIFICANT else "did not hold")

@@ -5,7 +5,8 @@
                                                      # conversions_NAME.json (of caches: decoders), sharing_NAME.json
                                                      # (of encoders), grid_NAME.json or scaling_NAME.json;
                                                      # stacks_NAME.json of removals from several models by stack,
-                                                     # ablations_NAME.json of several models' heads one at a time
+                                                     # ablations_NAME.json of several models' heads one at a time,
+                                                     # transfer_NAME.json of that on several data sets
 
 A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
 Cost curves are also drawn, as docs/scaling_NAME.png. The plots of `docs.plots` stand after `<!-- plot: NAME -->`.
@@ -44,7 +45,8 @@ def keep(name: str, files: Sequence[str]) -> Path:
     if "summaries" in sweeps[0]:
         return _keep_grids(name, sweeps)
     if "modes" in sweeps[0]:
-        return stacks.keep_ablations(name, sweeps)
+        tasks = {found["evaluation"]["task"] for found in sweeps}
+        return (stacks.keep_ablations if len(tasks) == 1 else stacks.keep_transfer)(name, sweeps)
     if "curves" in sweeps[0].get("ours", ()):
         return _keep_curves(name, sweeps[0])
     entry = "removals" if "removals" in sweeps[0] else "trials"
@@ -245,6 +247,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "removals": removals_table,
     "stacks": stacks.removals_table,
     "ablations": stacks.ablations_table,
+    "transfer": stacks.transfer_table,
     "conversions": conversions_table,
     "sharing": sharing_table,
     "grid": grid_table,

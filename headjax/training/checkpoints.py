@@ -31,6 +31,9 @@ from headjax.training.workdir import CONFIG
 FORMAT = 1
 """Version of a checkpoint's content; a reader refuses a newer one."""
 
+FOLDER = "checkpoints"
+"""Folder of a workdir that holds its checkpoints."""
+
 COMMITTED = "commit_success.txt"
 """Name of the object by which Orbax tells a complete checkpoint of a bucket."""
 
@@ -49,11 +52,18 @@ class Checkpoints:
     files' checksums are then recorded beside it (`headjax.core.integrity`), and compared before it is restored.
     """
 
-    def __init__(self, workdir: Path, keep: int) -> None:
+    def __init__(self, workdir: Path, keep: int, *, read_only: bool = False) -> None:
+        """Open the checkpoints of a run.
+
+        Args:
+            workdir: of the run.
+            keep: number of the latest ones that are kept.
+            read_only: write and delete nothing: the run may be in progress, in another process.
+        """
         import orbax.checkpoint as ocp
 
-        self._ocp = ocp
-        self.path = workdir / "checkpoints"
+        self._ocp, self._read_only = ocp, read_only
+        self.path = workdir / FOLDER
         arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SHARED_FROM)
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
         with writing(self.path):
@@ -61,8 +71,11 @@ class Checkpoints:
                 os.fspath(self.path.absolute()),
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=ocp.checkpoint_managers.LatestN(keep),
+                    read_only=read_only,
+                    create=not read_only,
+                    save_interval_steps=0 if read_only else 1,
                     # A run that ends while one is deleted leaves none in parts. A bucket has no such moves.
-                    todelete_subdir=DELETED,
+                    todelete_subdir=None if read_only else DELETED,
                     # Made beside the steps, a folder that fails leaves threads that wait minutes for it.
                     async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
@@ -72,7 +85,7 @@ class Checkpoints:
                 },
             )
         self._unrecorded: int | None = None
-        self._unswept = True
+        self._unswept = not read_only
         self._recorder = ThreadPoolExecutor(1)
         self._recording: Future[None] | None = None
 
@@ -88,7 +101,7 @@ class Checkpoints:
             self._recorder.shutdown()
             with writing(self.path):  # waits for a save that failed, too
                 self._manager.close()
-            if is_first() and not is_bucket(self.path):
+            if is_first() and not is_bucket(self.path) and not self._read_only:
                 shutil.rmtree(self.path / DELETED, ignore_errors=True)
 
     @property
@@ -240,7 +253,7 @@ class Checkpoints:
 def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
     """Yield (step, model) for every checkpoint that a run's workdir still holds (`keep_checkpoints`), oldest first.
 
-    The models have no tokenizer.
+    The models have no tokenizer. The run may be in progress: what it deletes meanwhile is left out.
 
     Args:
         workdir: of `headjax train`.
@@ -255,7 +268,14 @@ def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
     model = config.architecture()
     optimizer = config.optimizer.build(model.tensors(), config.steps)
     target = abstract_state(model, optimizer, MeshConfig(data=1).build(jax.devices()[:1]))
-    with Checkpoints(workdir, config.keep_checkpoints) as checkpoints:
+    if not (workdir / FOLDER).is_dir():
+        return
+    with Checkpoints(workdir, config.keep_checkpoints, read_only=True) as checkpoints:
         for step in checkpoints.steps:
-            state, _ = checkpoints.restore(step, target)
+            try:
+                state, _ = checkpoints.restore(step, target)
+            except HeadjaxError:
+                if (checkpoints.path / str(step)).exists():
+                    raise
+                continue
             yield step, Model(model, state.params)

@@ -7,7 +7,15 @@ import pytest
 
 from docs.measures import Found
 from docs.plots import PLOTS, draw
-from docs.stacks import ablations_table, most_can_go, needed_more, one_is_enough
+from docs.stacks import (
+    ablations_table,
+    correlations,
+    most_can_go,
+    needed_more,
+    one_is_enough,
+    transfer_table,
+    transfers,
+)
 from docs.stacks import removals_table as stacks_table
 from docs.tables import (
     PAGES,
@@ -122,7 +130,7 @@ def test_ablations_are_counted_by_stack_and_layer(tmp_path, monkeypatch):
         monkeypatch.setattr(module, tmp_path)
     made = tmp_path / "ablate.json"
     modes = {"each": mode(each), "all-but-one": mode(alone)}
-    made.write_text(json.dumps({"modes": modes, "evaluation": {"examples": 1000}}))
+    made.write_text(json.dumps({"modes": modes, "evaluation": {"task": "mine", "examples": 1000}}))
     table = ablations_table(json.loads(keep("mine", [str(made)] * 2).read_text()))
     assert "Over 2 models and 1,000 examples" in table
     assert "| encoder | 2 of 4 | 1.050 (1.100) | 0 of 2 | 1.500 (1.500) |" in table
@@ -131,6 +139,36 @@ def test_ablations_are_counted_by_stack_and_layer(tmp_path, monkeypatch):
     assert most_can_go("ablations_mine") == Found(number, "did not hold")
     number = "2 of 4 layers worse; perplexity times 1.375 (median), 1.500 (most)"
     assert one_is_enough("ablations_mine") == Found(number, "did not hold")
+
+
+def test_effects_on_two_data_sets_correlate_or_not(tmp_path, monkeypatch):
+    def ablation(number, task, baseline, changes):
+        effect = {f"encoder/0/{head}": change for head, change in enumerate(changes)}
+        each = {"baseline": {"perplexity": baseline}, "effect": effect, "p_value": dict.fromkeys(effect, 0.5)}
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps({"modes": {"each": each}, "evaluation": {"task": task, "examples": 10 * number}}))
+        return str(file)
+
+    for module in ("docs.stacks.RAW", "docs.measures.RAW"):
+        monkeypatch.setattr(module, tmp_path)
+    sets = [("own", 2.0), ("data/near", 4.0), ("data/far", 8.0)]
+    effects = [[0.2, 0.4, 0.6, 0.8], [0.4, 0.8, 1.2, 1.6], [0.1, 0.1, -0.1, -0.1]]
+    files = [ablation(i + 1, *each, effects[i // 2]) for i, each in enumerate(one for one in sets for _ in range(2))]
+    found = json.loads(keep("mine", files).read_text())
+    table = transfer_table(found)
+    assert "Pearson's r over 4 heads, mean of 2 models" in table
+    assert "| own | 10 | 2.0 |  |  |\n| near | 30 | 4.0 | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |\n" in table
+    assert "| far | 50 | 8.0 | -0.89 (-0.89 to -0.89) | -0.89 (-0.89 to -0.89) |" in table
+    apart = {"x/0": 1.1, "x/1": 1.2, "y/0": 2.1, "y/1": 2.2}, {"x/0": 1.2, "x/1": 1.1, "y/0": 2.2, "y/1": 2.1}
+    stacks = {"models": [{task: {"ratios": each} for task, each in zip(("own", "other"), apart, strict=True)}]}
+    assert (
+        correlations(stacks, "other")[0][0]
+        > 0.9
+        > correlations(stacks, "other", within=True)[0][0]
+        == pytest.approx(-1)
+    )
+    assert transfers("transfer_mine", "near").verdict == "held"
+    assert transfers("transfer_mine", "far").verdict == "did not hold"
 
 
 def test_conversions_stand_by_the_cache_that_they_save(tmp_path, monkeypatch):

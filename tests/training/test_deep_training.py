@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 
 import jax
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
+from headjax.core.errors import DamagedError
+from headjax.core.files import DELETED
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
@@ -106,6 +109,28 @@ def test_checkpoints_have_the_architecture_that_the_initialisation_asks_for(run)
     assert {model.config for model in found.values()} == {result.model.config}
     for path, array in flatten(result.model.params).items():
         np.testing.assert_array_equal(flatten(found[result.steps].params)[path], array, err_msg=path)
+
+
+def test_checkpoints_of_a_run_in_progress_are_read_and_nothing_is_touched(run, tmp_path):
+    """The run deletes one while another process reads, and what it has moved out of the way is the run's to delete."""
+    _, workdir = run
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(workdir / "checkpoints", folder)
+    shutil.copy(workdir / "train_config.json", tmp_path)
+    steps = sorted(int(path.name) for path in folder.iterdir())
+    assert len(steps) > 1
+    (folder / DELETED / "1").mkdir(parents=True)
+    reading = snapshots(tmp_path)
+    assert next(reading)[0] == steps[0]
+    shutil.rmtree(folder / str(steps[1]))
+    assert [step for step, _ in reading] == steps[2:]
+    assert (folder / DELETED / "1").is_dir()
+    (folder / str(steps[0]) / "position" / "metadata").write_text("{")
+    with pytest.raises(DamagedError, match="metadata"):
+        list(snapshots(tmp_path))
+    shutil.rmtree(folder)
+    assert list(snapshots(tmp_path)) == []
+    assert not folder.exists()
 
 
 def test_an_interrupted_run_keeps_its_initialisation(run, data, tmp_path):
