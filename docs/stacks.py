@@ -48,7 +48,7 @@ def removals_table(found: Mapping[str, Any]) -> str:
     ]
     for stack in stacks:
         ratios = [perplexity_without(found, stack, share) for share in shares]
-        cells = [f"{sum(each) / len(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in ratios]
+        cells = [_mean_and_range(each) for each in ratios]
         lines.append(f"| {stack} | " + " | ".join(cells) + " |")
     intro = (
         f"Perplexity over the whole model's on {found['examples']:,} examples, mean of {len(whole)} models (lowest to "
@@ -233,8 +233,7 @@ def transfer_table(found: Mapping[str, Any]) -> str:
         whole = [model[task]["baseline"] for model in found["models"]]
         both = ["", ""]
         if task in others:
-            r = [[each for each, _ in correlations(found, task, within)] for within in (False, True)]
-            both = [f"{np.mean(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in r]
+            both = [_mean_and_range([r for r, _ in correlations(found, task, within)]) for within in (False, True)]
         lines.append(f"| {task} | {examples:,} | {np.mean(whole):.1f} | {both[0]} | {both[1]} |")
     heads = len(next(iter(found["models"][0].values()))["ratios"])
     intro = (
@@ -250,3 +249,56 @@ def transfers(name: str, other: str) -> Found:
     r, p = [each for each, _ in pairs], max(each for _, each in pairs)
     number = f"r = {np.mean(r):.2f} ({min(r):.2f} to {max(r):.2f}, {len(r)} seeds), p at most {p:.1g}"
     return Found(number, "held" if min(r) > 0 and p < SIGNIFICANT else "did not hold")
+
+
+def keep_training(name: str, reports: Sequence[Mapping[str, Any]]) -> Path:
+    """Write what reports say of the checkpoints of several runs: perplexity over that of the checkpoint's all heads."""
+    models = []
+    for report in reports:
+        steps = {}
+        for snapshot in report["snapshots"]:
+            ratios = {f"{point['fraction']:.0%}": point["value"] / snapshot["baseline"] for point in snapshot["curve"]}
+            kept = {"baseline": snapshot["baseline"], "agreement": snapshot["agreement"], "ratios": ratios}
+            steps[str(snapshot["step"])] = rounded(kept)
+        models.append(steps)
+    file = RAW / f"training_{name}.json"
+    rows = ",\n".join(json.dumps(model) for model in models)
+    file.write_text(f'{{"examples": {reports[0]["examples"]}, "models": [\n{rows}\n]}}\n')
+    return file
+
+
+def training_table(found: Mapping[str, Any]) -> str:
+    """Return the perplexity without more and more heads along training, and how the heads' order settles."""
+    shares = next(iter(found["models"][0].values()))["ratios"]
+    lines = [
+        f"| step | all heads | {' | '.join(f'without {share}' for share in shares)} | order as at the end |",
+        "|---" * (3 + len(shares)) + "|",
+    ]
+    for step in found["models"][0]:
+        at = [model[step] for model in found["models"]]
+        cells = [f"{np.mean([each['baseline'] for each in at]):.1f}"]
+        cells += [_mean_and_range([each["ratios"][share] for each in at]) for share in shares]
+        cells += [_mean_and_range([each["agreement"] for each in at])]
+        lines.append(f"| {step} | {' | '.join(cells)} |")
+    intro = (
+        f"Perplexity on {found['examples']:,} examples, and how many times as high it is without heads, in the order "
+        "of each checkpoint's own importance; Spearman's correlation of that importance with the finished model's. "
+        f"Mean of {len(found['models'])} models (lowest to highest)."
+    )
+    return "\n".join([intro, "", *lines])
+
+
+def _mean_and_range(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def later_is_cheaper(name: str, share: str) -> Found:
+    """Return what heads cost at a run's first and last checkpoint; the claim is that they cost less at the last."""
+    runs = [list(model.values()) for model in raw(name)["models"]]
+    early, late = ([run[at]["ratios"][share] for run in runs] for at in (0, -1))
+    test = stats.ttest_rel(np.log(late), np.log(early))
+    first, *_, last = raw(name)["models"][0]
+    number = f"perplexity times {np.mean(early):.2f} at step {first}, {np.mean(late):.2f} at step {last}"
+    cheaper = bool(np.mean(late) < np.mean(early))
+    verdict = "not decided" if test.pvalue >= 0.05 else "held" if cheaper else "did not hold"
+    return Found(f"{number} ({len(runs)} seeds), p = {test.pvalue:.2g}", verdict)

@@ -6,7 +6,8 @@
                                                      # (of encoders), grid_NAME.json or scaling_NAME.json;
                                                      # stacks_NAME.json of removals from several models by stack,
                                                      # ablations_NAME.json of several models' heads one at a time,
-                                                     # transfer_NAME.json of that on several data sets
+                                                     # transfer_NAME.json of that on several data sets,
+                                                     # training_NAME.json of reports on several runs' checkpoints
 
 A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
 Cost curves are also drawn, as docs/scaling_NAME.png. The plots of `docs.plots` stand after `<!-- plot: NAME -->`.
@@ -47,6 +48,8 @@ def keep(name: str, files: Sequence[str]) -> Path:
     if "modes" in sweeps[0]:
         tasks = {found["evaluation"]["task"] for found in sweeps}
         return (stacks.keep_ablations if len(tasks) == 1 else stacks.keep_transfer)(name, sweeps)
+    if "snapshots" in sweeps[0]:
+        return stacks.keep_training(name, sweeps)
     if "curves" in sweeps[0].get("ours", ()):
         return _keep_curves(name, sweeps[0])
     entry = "removals" if "removals" in sweeps[0] else "trials"
@@ -248,6 +251,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "stacks": stacks.removals_table,
     "ablations": stacks.ablations_table,
     "transfer": stacks.transfer_table,
+    "training": stacks.training_table,
     "conversions": conversions_table,
     "sharing": sharing_table,
     "grid": grid_table,

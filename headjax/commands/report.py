@@ -94,6 +94,7 @@ def _to_json(study: HeadStudy) -> dict[str, Any]:
             {
                 "step": snapshot.step,
                 "baseline": snapshot.baseline,
+                "agreement": snapshot.agreement,
                 "curve": [point._asdict() for point in snapshot.points],
             }
             for snapshot in study.snapshots

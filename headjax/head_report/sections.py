@@ -226,11 +226,18 @@ def _training(study: HeadStudy) -> Section:
             Column("Step", numbers.fixed(0)),
             Column("All heads", numbers.significant),
             *(Column(f"{share}% gone, of that", numbers.percent) for share in shares),
+            Column("Importance as in the model", numbers.significant),
         ),
         [
-            (snapshot.step, snapshot.baseline, *(point.value / snapshot.baseline for point in snapshot.points))
+            (
+                snapshot.step,
+                snapshot.baseline,
+                *(point.value / snapshot.baseline for point in snapshot.points),
+                snapshot.agreement,
+            )
             for snapshot in study.snapshots
         ],
+        notes=("Importance as in the model: Spearman's correlation over heads, on the same examples.",),
     )
     caption = "Each checkpoint's heads removed in the order of their importance at that checkpoint (figure 5)."
     return Section("During training", "", (Picture(plot, caption),), table)

@@ -88,11 +88,14 @@ class Snapshot(NamedTuple):
     Attributes:
         step: optimizer steps done.
         baseline: the headline with all heads.
+        agreement: Spearman's correlation, over heads, of the importance at this checkpoint with that in the model; None
+            with one head, or where all are as important.
         points: with the least important heads removed, ordered by this checkpoint's own importance.
     """
 
     step: int
     baseline: float
+    agreement: float | None
     points: list[CurvePoint]
 
 
@@ -168,9 +171,10 @@ def study_heads(
     judge = Judge(task, config.limit, config.batch_size, config.buckets)
     fitted = task.fit(model)
     samples, ordered_by = _samples(selection, config)
-    along = [] if run is None else _along(run, model, samples[0], config, judge, progress)
-    baseline = evaluate_task(model, task, limit=config.limit, batch_size=config.batch_size, buckets=config.buckets)
     scores = _score(fitted, selection.name, samples[0], progress)
+    importance = scores.score("importance")
+    along = [] if run is None else _along(run, model, importance, samples[0], config, judge, progress)
+    baseline = evaluate_task(model, task, limit=config.limit, batch_size=config.batch_size, buckets=config.buckets)
     effects = {mode: _ablate(fitted, task, mode, config, progress) for mode in MODES}
     best = _best(fitted, samples[0], progress)
     curves = _curves(model, samples, config, judge, progress)
@@ -178,7 +182,7 @@ def study_heads(
     if second is not None:
         other_samples, _ = _samples(selection_of(second), config)
         other = _score(second.fit(model), second.name, other_samples[0], progress)
-        both = transfer(scores.score("importance"), other.score("importance"), resamples=config.resamples)
+        both = transfer(importance, other.score("importance"), resamples=config.resamples)
         compared = SecondTask(second.name, both)
     shown = by_scores(scores, "importance")[::-1]
     return HeadStudy(
@@ -257,11 +261,13 @@ def _curves(
 def _along(
     run: str | Path,
     model: Model,
+    importance: Mapping[HeadId, float],
     batches: Sequence[Batch],
     config: StudyConfig,
     judge: Judge,
     progress: Progress,
 ) -> list[Snapshot]:
+    """Prune every checkpoint of a run by its own importance, and compare that with the model's."""
     found = []
     by_importance = CurveConfig(OrderConfig(by="importance"))
     with progress("checkpoints", 1, "run"):
@@ -269,5 +275,14 @@ def _along(
             if all_heads(snapshot.config) != all_heads(model.config):
                 raise DataError(f"{run}: its model has other heads than the one that is reported on")
             points = curve(snapshot, by_importance, {0: batches}, config.profile_percentages, judge, lambda: None)
-            found.append(Snapshot(step, judge(snapshot), points))
+            own = score_heads(judge.task.fit(snapshot), batches, statistics=()).score("importance")
+            found.append(Snapshot(step, judge(snapshot), agreement(own, importance), points))
     return found
+
+
+def agreement(first: Mapping[HeadId, float], second: Mapping[HeadId, float]) -> float | None:
+    """Return Spearman's correlation of scores; None where they rank nothing."""
+    from scipy import stats
+
+    x, y = ([values[head] for head in first] for values in (first, second))
+    return float(stats.spearmanr(x, y).statistic) if len(set(x)) > 1 and len(set(y)) > 1 else None

@@ -10,9 +10,11 @@ from docs.plots import PLOTS, draw
 from docs.stacks import (
     ablations_table,
     correlations,
+    later_is_cheaper,
     most_can_go,
     needed_more,
     one_is_enough,
+    training_table,
     transfer_table,
     transfers,
 )
@@ -169,6 +171,32 @@ def test_effects_on_two_data_sets_correlate_or_not(tmp_path, monkeypatch):
     )
     assert transfers("transfer_mine", "near").verdict == "held"
     assert transfers("transfer_mine", "far").verdict == "did not hold"
+
+
+def test_checkpoints_stand_by_their_step(tmp_path, monkeypatch):
+    for module in ("docs.stacks.RAW", "docs.measures.RAW"):
+        monkeypatch.setattr(module, tmp_path)
+    files = []
+    for run, late in enumerate((1.1, 1.2, 1.15)):
+        snapshots = [
+            {
+                "step": step,
+                "baseline": 10.0 * each,
+                "agreement": each / 2,
+                "curve": [{"fraction": 0.25, "removed": 2, "seed": 0, "value": 10.0 * each * ratio}],
+            }
+            for step, each, ratio in ((100, 1.0, late + 0.5), (200, 2.0, late))
+        ]
+        files.append(tmp_path / f"{run}.json")
+        files[-1].write_text(json.dumps({"examples": 1000, "snapshots": snapshots}))
+    table = training_table(json.loads(keep("mine", [str(file) for file in files]).read_text()))
+    assert "| step | all heads | without 25% | order as at the end |" in table
+    assert (
+        "| 100 | 10.0 | 1.65 (1.60 to 1.70) | 0.50 (0.50 to 0.50) |\n| 200 | 20.0 | 1.15 (1.10 to 1.20) | 1.00" in table
+    )
+    found = later_is_cheaper("training_mine", "25%")
+    assert found.verdict == "held"
+    assert found.number.startswith("perplexity times 1.65 at step 100, 1.15 at step 200 (3 seeds), p = ")
 
 
 def test_conversions_stand_by_the_cache_that_they_save(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
-from headjax.head_report.study import StudyConfig
+from headjax.head_report.study import StudyConfig, agreement
 from headjax.heads.head_id import all_heads
 
 
@@ -28,6 +28,19 @@ def test_every_order_has_a_curve_and_every_layer_a_best_head(study):
     assert set(study.roles) == set(all_heads(study.model.config))
     assert study.second.name == "letters"
     assert study.snapshots == []
+
+
+def test_importance_at_a_checkpoint_is_compared_by_rank(study):
+    heads = all_heads(study.model.config)
+
+    def values(*numbers):
+        return dict(zip(heads, numbers, strict=True))
+
+    final = values(1.0, 2.0, 3.0, 40.0)
+    assert agreement(values(0.1, 0.2, 0.3, 0.4), final) == pytest.approx(1)
+    assert agreement(values(4.0, 3.0, 2.0, 1.0), final) == pytest.approx(-1)
+    assert agreement(values(0.0, 0.0, 0.0, 0.0), final) is None
+    assert agreement({heads[0]: 1.0}, {heads[0]: 2.0}) is None
 
 
 @pytest.mark.parametrize(
