@@ -167,6 +167,20 @@ CLAIMS = (
         )
         for name, task in (("captions of other pictures", "test_2017_mscoco"), ("news", "newstest2013"))
     ),
+    Claim(
+        "Michel et al. 2019",
+        "Which heads matter is settled early in training, though not at once",
+        "translation, 72 heads, Multi30k, 1,000 steps; importance at checkpoints against the finished model's",
+        partial(stacks.settles, "training_translation"),
+        HEADS,
+    ),
+    Claim(
+        "Michel et al. 2019",
+        "Heads can go cheaply late in training rather than early",
+        "translation, 72 heads, Multi30k; 40 % removed by the checkpoint's own importance, at step 100 and at 1,000",
+        partial(stacks.later_is_cheaper, "training_translation", "40%"),
+        HEADS,
+    ),
     *(
         Claim(
             "Michel et al. 2019",

@@ -46,6 +46,11 @@ def rounded(value: Any) -> Any:
     return value
 
 
+def mean_and_range(values: Sequence[float]) -> str:
+    """Return the mean, and the lowest and the highest value in brackets."""
+    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
 def cells(found: Mapping[str, Any], order: str, remove: str, repair: str) -> list[Mapping[str, Any]]:
     """Return the trials of a cell, one for each draw of calibration examples."""
     named = {"order": order, "remove": remove, "repair": repair}

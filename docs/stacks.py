@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from docs.measures import RAW, Found, raw, rounded
+from docs.measures import RAW, Found, mean_and_range, raw, rounded
 
 SIGNIFICANT = 0.01
 """Level of the tests of single heads, as in Michel et al. (2019)."""
@@ -48,7 +48,7 @@ def removals_table(found: Mapping[str, Any]) -> str:
     ]
     for stack in stacks:
         ratios = [perplexity_without(found, stack, share) for share in shares]
-        cells = [_mean_and_range(each) for each in ratios]
+        cells = [mean_and_range(each) for each in ratios]
         lines.append(f"| {stack} | " + " | ".join(cells) + " |")
     intro = (
         f"Perplexity over the whole model's on {found['examples']:,} examples, mean of {len(whole)} models (lowest to "
@@ -233,7 +233,7 @@ def transfer_table(found: Mapping[str, Any]) -> str:
         whole = [model[task]["baseline"] for model in found["models"]]
         both = ["", ""]
         if task in others:
-            both = [_mean_and_range([r for r, _ in correlations(found, task, within)]) for within in (False, True)]
+            both = [mean_and_range([r for r, _ in correlations(found, task, within)]) for within in (False, True)]
         lines.append(f"| {task} | {examples:,} | {np.mean(whole):.1f} | {both[0]} | {both[1]} |")
     heads = len(next(iter(found["models"][0].values()))["ratios"])
     intro = (
@@ -277,8 +277,8 @@ def training_table(found: Mapping[str, Any]) -> str:
     for step in found["models"][0]:
         at = [model[step] for model in found["models"]]
         cells = [f"{np.mean([each['baseline'] for each in at]):.1f}"]
-        cells += [_mean_and_range([each["ratios"][share] for each in at]) for share in shares]
-        cells += [_mean_and_range([each["agreement"] for each in at])]
+        cells += [mean_and_range([each["ratios"][share] for each in at]) for share in shares]
+        cells += [mean_and_range([each["agreement"] for each in at])]
         lines.append(f"| {step} | {' | '.join(cells)} |")
     intro = (
         f"Perplexity on {found['examples']:,} examples, and how many times as high it is without heads, in the order "
@@ -288,17 +288,28 @@ def training_table(found: Mapping[str, Any]) -> str:
     return "\n".join([intro, "", *lines])
 
 
-def _mean_and_range(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
 def later_is_cheaper(name: str, share: str) -> Found:
     """Return what heads cost at a run's first and last checkpoint; the claim is that they cost less at the last."""
     runs = [list(model.values()) for model in raw(name)["models"]]
     early, late = ([run[at]["ratios"][share] for run in runs] for at in (0, -1))
     test = stats.ttest_rel(np.log(late), np.log(early))
     first, *_, last = raw(name)["models"][0]
-    number = f"perplexity times {np.mean(early):.2f} at step {first}, {np.mean(late):.2f} at step {last}"
+    number = f"perplexity times {np.mean(early):.2f} at step {int(first):,}, {np.mean(late):.2f} at step {int(last):,}"
     cheaper = bool(np.mean(late) < np.mean(early))
     verdict = "not decided" if test.pvalue >= 0.05 else "held" if cheaper else "did not hold"
     return Found(f"{number} ({len(runs)} seeds), p = {test.pvalue:.2g}", verdict)
+
+
+def settles(name: str, least: float = 0.9) -> Found:
+    """Return how the order of heads settles; the claim is that it has by half of the training, but not at its start."""
+    first, half, early = ([], [], [])
+    for model in raw(name)["models"]:
+        orders = {int(step): each["agreement"] for step, each in model.items()}
+        first.append(orders[min(orders)])
+        half.append(min(each for step, each in orders.items() if 2 * step >= max(orders)))
+        early.append(min(step for step in orders if all(orders[later] >= least for later in orders if later >= step)))
+    number = (
+        f"Spearman's correlation {mean_and_range(first)} at step {min(orders)}, at least {min(half):.2f} from step "
+        f"{max(orders) // 2} on; above {least} from step {max(early)} on ({len(first)} seeds)"
+    )
+    return Found(number, "held" if min(half) >= least > max(first) else "did not hold")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import claims, ground_truth, measures, patterns, plots, stacks
+from docs import claims, composition, ground_truth, measures, patterns, plots, stacks
 from docs.measures import RAW, removal_of, rounded, saved_share
 from headjax.training.grid import CellResult, summarize
 
@@ -252,6 +252,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "ablations": stacks.ablations_table,
     "transfer": stacks.transfer_table,
     "training": stacks.training_table,
+    "composition": composition.table,
     "conversions": conversions_table,
     "sharing": sharing_table,
     "grid": grid_table,

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from docs import composition
 from docs.measures import Found
 from docs.plots import PLOTS, draw
 from docs.stacks import (
@@ -14,6 +15,7 @@ from docs.stacks import (
     most_can_go,
     needed_more,
     one_is_enough,
+    settles,
     training_table,
     transfer_table,
     transfers,
@@ -197,6 +199,41 @@ def test_checkpoints_stand_by_their_step(tmp_path, monkeypatch):
     found = later_is_cheaper("training_mine", "25%")
     assert found.verdict == "held"
     assert found.number.startswith("perplexity times 1.65 at step 100, 1.15 at step 200 (3 seeds), p = ")
+    assert settles("training_mine").verdict == "did not hold"  # half of the training is the first checkpoint
+    assert settles("training_mine", least=0.5).verdict == "did not hold"  # at its start already
+    for file in files:
+        snapshots = json.loads(file.read_text())["snapshots"]
+        snapshots.insert(0, snapshots[0] | {"step": 50, "agreement": 0.2})
+        file.write_text(json.dumps({"examples": 1000, "snapshots": snapshots}))
+    keep("mine", [str(file) for file in files])
+    assert settles("training_mine", least=0.5).verdict == "held"
+    assert "above 0.5 from step 100 on (3 seeds)" in settles("training_mine", least=0.5).number
+
+
+def test_orders_of_surgery_are_compared_at_equal_parameters(tmp_path, monkeypatch):
+    for module in ("docs.composition.RAW", "docs.measures.RAW"):
+        monkeypatch.setattr(module, tmp_path)
+    after = {"whole": 10.0, "prune": 12.0, "convert": 13.0, "prune-convert": 11.0, "convert-prune": 11.001}
+    for model in range(3):
+        for order, perplexity in after.items():
+            folder = tmp_path / "runs" / str(model) / ("100" if order == "whole" else "90")
+            folder.mkdir(parents=True, exist_ok=True)
+            cut = 0.9 if order != "whole" else 1.0
+            inspected = {"parameters": int(1000 * cut), "heads": 8, "flops": int(2000 * cut)}
+            noise = 1 + model * (0.001 if order == "prune-convert" else 0.0011)
+            measured = {"metrics_before": {"perplexity": 20.0}, "metrics": {"perplexity": perplexity * noise}}
+            (folder / f"{order}.json").write_text(json.dumps({**measured, "evaluation": {"examples": 1000}}))
+            (folder / f"{order}-inspect.json").write_text(json.dumps(inspected))
+    found = json.loads(composition.keep("mine", tmp_path / "runs").read_text())
+    table = composition.table(found)
+    assert "Perplexity on 1,000 examples, mean of 3 models" in table
+    assert "| nothing | 8 | 100.0 | 100.0 | 20.00 (20.00 to 20.00) | 10.01 (10.00 to 10.02) |" in table
+    assert "| heads removed, then keys shared | 8 | 90.0 | 90.0 | 20.00 (20.00 to 20.00) | 11.01 (11.00 to" in table
+    alone = composition.better("composition_mine", "90", "prune-convert", ("prune", "convert"))
+    assert alone.number.startswith("perplexity 11.01 against 12.01 (3 models), p = ")
+    assert alone.verdict == "held"
+    assert composition.better("composition_mine", "90", "prune-convert", ("convert-prune",)).verdict == "not decided"
+    assert composition.better("composition_mine", "90", "convert", ("prune",)).verdict == "did not hold"
 
 
 def test_conversions_stand_by_the_cache_that_they_save(tmp_path, monkeypatch):
