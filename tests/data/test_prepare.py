@@ -225,11 +225,15 @@ def test_processes_end_with_the_one_that_started_them(number, prepared_films, fi
     with subprocess.Popen(
         command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as first:
-        assert first.stdout.readline() == b"reading\n"
-        started = children(first)
-        assert len(started) >= 2
-        os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(number)
-        _, said = first.communicate(timeout=60)  # which ends with the last of the processes
+        try:
+            assert first.stdout.readline() == b"reading\n"
+            started = children(first)
+            assert len(started) >= 2
+            os.killpg(first.pid, number) if number == signal.SIGINT else first.send_signal(number)
+            _, said = first.communicate(timeout=60)  # which ends with the last of the processes
+        except BaseException:
+            os.killpg(first.pid, signal.SIGKILL)  # without which the end of the block waits for them
+            raise
     assert first.returncode == (130 if number == signal.SIGINT else -number)
     assert number != signal.SIGINT or said == b""
     end = time.monotonic() + 30
