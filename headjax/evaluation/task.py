@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from headjax.core.errors import DataError, require
+from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.data.examples import Chosen, Padded, Source
 from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
@@ -243,6 +244,7 @@ def measure_task(
         HeadjaxError: the model's output is for another task, or a loss or weight is not finite.
         DataError: no targets, or a token or label that the model does not have.
     """
+    make_room()
     model = task.fit(model)
     config = model.config
     found: list[tuple[Any, Any]] = []

@@ -18,6 +18,7 @@ from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Ramp, Steps
 from headjax.core.losses import Losses
+from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads.agreement import divergence
@@ -157,6 +158,7 @@ def distill(
         DataError: the batches end early.
         HeadjaxError: the teacher's outputs have other shapes than the student's, or the loss is not finite.
     """
+    make_room()
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0, attention=0.0)

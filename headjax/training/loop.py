@@ -16,6 +16,7 @@ from headjax.core import history
 from headjax.core.errors import ConfigError, DataError, within
 from headjax.core.lock import FolderLock
 from headjax.core.paths import check_folder, path_of
+from headjax.core.programs import make_room
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
@@ -166,6 +167,7 @@ def train(
     check_folder(workdir)
     if profiled is not None:
         profiled.check(config.steps)
+    make_room()
     run, start = _prepare(config, workdir, data)
     with hold_workdir(workdir) as lock:
         claim_workdir(workdir, config)

@@ -1,0 +1,39 @@
+"""Room for compiled programs: Linux allows a process so many memory maps, and XLA's programs for CPUs take many."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import jax
+
+ALLOWED = Path("/proc/sys/vm/max_map_count")
+"""File with the number of maps that Linux allows a process, 65,530 where nobody has changed it."""
+
+MAPS = Path("/proc/self/maps")
+"""File with a line for each map of this process."""
+
+SHARE = 0.5
+"""Share of the maps that may be taken before compiled programs are forgotten."""
+
+
+def make_room() -> bool:
+    """Forget all compiled programs where this process has used half of its memory maps; return whether it did.
+
+    A program compiled for a CPU takes a map and more for each of its parts, so that a few dozen models of different
+    shapes, each trained or evaluated in one process (a grid, a sweep, a notebook), would come to the limit, where LLVM
+    ends the process. What is needed again is compiled again. Other systems and accelerators have no such limit.
+
+    Called where a model is trained, distilled or evaluated, before anything is compiled for it.
+    """
+    try:
+        allowed = int(ALLOWED.read_text())
+        with MAPS.open("rb") as lines:
+            taken = sum(1 for _ in lines)
+    except (OSError, ValueError):
+        return False
+    if taken <= SHARE * allowed:
+        return False
+    jax.clear_caches()
+    gc.collect()
+    return True
