@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers.models import WordPiece
 
 from headjax.core.errors import DataError
 from headjax.data.encoding import encode_packed, encode_sequences, padding_id
@@ -79,7 +80,7 @@ def test_wordpiece_equals_the_reference(tmp_path, lowercase):
     path = write_vocabulary(tmp_path)
     ours, theirs = (
         wordpiece_tokenizer(path, lowercase=lowercase),
-        BertWordPieceTokenizer(str(path), lowercase=lowercase),
+        BertWordPieceTokenizer(WordPiece.read_file(str(path)), lowercase=lowercase),
     )
     encoded = encode_sequences(ours, HARD, HARD[::-1], max_length=512)
     for first, second, ids, types in zip(HARD, HARD[::-1], *encoded, strict=True):
@@ -92,7 +93,7 @@ def test_wordpiece_equals_the_reference_on_real_text(data_dir, lowercase):
     path = data_dir / "vocab" / "bert-base-uncased-vocab.txt"
     ours, theirs = (
         wordpiece_tokenizer(path, lowercase=lowercase),
-        BertWordPieceTokenizer(str(path), lowercase=lowercase),
+        BertWordPieceTokenizer(WordPiece.read_file(str(path)), lowercase=lowercase),
     )
     lines = (data_dir / "lm" / "lm1b_heldout.dev.tokens").read_text().split("\n")[:10_000] + HARD
     for ids, expected in zip(
