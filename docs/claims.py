@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from docs import measures, patterns, stacks
+from docs import composition, design, measures, patterns, stacks
 from docs.measures import Found, Runs
 
 
@@ -183,6 +183,20 @@ CLAIMS = (
     ),
     *(
         Claim(
+            "headjax's question",
+            f"At {share} % of the parameters, heads removed and then keys shared are better than {than}",
+            "translation, Multi30k, 2.2 M parameters; heads by importance, keys calibrated; fine-tuned for 200 steps",
+            partial(composition.better, "composition_translation", share, "prune-convert", others),
+            HEADS,
+        )
+        for share in ("93", "89")
+        for than, others in (
+            ("either alone", ("prune", "convert")),
+            ("keys shared and then heads removed", ("convert-prune",)),
+        )
+    ),
+    *(
+        Claim(
             "Michel et al. 2019",
             f"Attention of the decoder to the encoder needs its heads more than self-attention of the {other} does",
             f"{TRANSLATION}; 60 % of a stack removed by importance",
@@ -249,6 +263,36 @@ CLAIMS = (
         f"{BYTES}, trained from scratch: shared queries and keys of 32 against four heads of 8",
         partial(measures.lower, shared(32, 32), shared(8, 0)),
         HEAD_SIZE,
+    ),
+    *(
+        Claim(
+            source,
+            says,
+            f"language model on WikiText-2's bytes, width 128; {setting}, after equal {equal}; at most 0.02 nats worse",
+            partial(design.no_worse, "heads", one, design.BASELINE, 0.02, equal=equal),
+            HEAD_SIZE,
+        )
+        for source, says, setting, one in (
+            (
+                "Liu et al. 2021",
+                "Deep single-head models are as good as shallow multi-head ones",
+                "pre-norm, 8 layers of 1 head of 32 against 2 of 4",
+                {"num_layers": "8"},
+            ),
+            (
+                "Saratchandran et al. 2025",
+                "More heads in fewer layers are as good",
+                "1 layer of 8 heads of 32 against 2 of 4",
+                {"num_layers": "1"},
+            ),
+            (
+                "Shazeer 2019",
+                "One head of keys and values is as good as one for each head of queries",
+                "2 layers, one against four, with a wider feed-forward layer",
+                {"kv_heads": "1"},
+            ),
+        )
+        for equal in ("steps", "time")
     ),
     *(
         Claim(

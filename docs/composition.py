@@ -4,7 +4,8 @@
     python -m docs.tables                    # writes the table into docs/heads.md
 
 `SHARE` is a percentage of the whole model's parameters. Beside each other lie there `ORDER.json`, of `headjax prune
---remove 0% --fine-tune N` after all removals and conversions, and `ORDER-inspect.json`, of `headjax inspect`.
+--remove 0% --fine-tune N` after all removals and conversions, `ORDER-inspect.json`, of `headjax inspect`, and, but
+for the whole model, `ORDER-compare.json`, of `headjax compare` with the whole one, both fine-tuned.
 """
 
 from __future__ import annotations
@@ -52,12 +53,14 @@ def keep(name: str, folder: Path) -> Path:
 def _trial(folder: Path, order: str) -> dict[str, Any]:
     tuned = json.loads((folder / f"{order}.json").read_text())
     model = json.loads((folder / f"{order}-inspect.json").read_text())
+    compared = folder / f"{order}-compare.json"
     return {
         "share": folder.name,
         "order": order,
         "parameters": model["parameters"],
         "heads": model["heads"],
         "flops": model["flops"],
+        "time": 1 / json.loads(compared.read_text())["speed_up"] if order != "whole" else 1.0,
         "before": tuned["metrics_before"]["perplexity"],
         "after": tuned["metrics"]["perplexity"],
     }
@@ -76,19 +79,20 @@ def values(found: Mapping[str, Any], share: str, order: str, key: str) -> list[f
 def table(found: Mapping[str, Any]) -> str:
     """Return the table of all orders at every size."""
     lines = [
-        "| done to the model | heads | parameters, % | operations, % | perplexity | fine-tuned |",
-        "|---" * 6 + "|",
+        "| done to the model | heads | parameters, % | operations, % | time, % | perplexity | fine-tuned |",
+        "|---" * 7 + "|",
     ]
     whole = {key: np.array(values(found, "100", "whole", key)) for key in ("parameters", "flops")}
     for share, order in dict.fromkeys((trial["share"], trial["order"]) for trial in found["models"][0]):
         heads = np.mean(values(found, share, order, "heads"))
         shares = [100 * np.mean(values(found, share, order, key) / each) for key, each in whole.items()]
         cells = [f"{heads:.0f}", *(f"{each:.1f}" for each in shares)]
+        cells.append(f"{100 * np.mean(values(found, share, order, 'time')):.0f}")
         cells += [mean_and_range(values(found, share, order, key)) for key in ("before", "after")]
         lines.append(f"| {ORDERS[order]} | {' | '.join(cells)} |")
     intro = (
         f"Perplexity on {found['examples']:,} examples, mean of {len(found['models'])} models (lowest to highest); "
-        "operations of 128 tokens."
+        "operations of 128 tokens, time of a forward pass over a batch, both models in turns."
     )
     return "\n".join([intro, "", *lines])
 

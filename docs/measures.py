@@ -46,9 +46,9 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def mean_and_range(values: Sequence[float]) -> str:
-    """Return the mean, and the lowest and the highest value in brackets."""
-    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+def mean_and_range(values: Sequence[float], digits: int = 2) -> str:
+    """Return the mean, and the lowest and the highest value in brackets, of so many decimals."""
+    return f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def cells(found: Mapping[str, Any], order: str, remove: str, repair: str) -> list[Mapping[str, Any]]:
@@ -216,7 +216,11 @@ def no_worse(one: Runs, other: Runs, most: float) -> Found:
 
     The verdict is that of the paired difference's 95 % confidence interval: wholly below `most`, or wholly above it.
     """
-    first, second = _paired(one, other)
+    return at_most(*_paired(one, other), most)
+
+
+def at_most(first: Sequence[float], second: Sequence[float], most: float) -> Found:
+    """Return mean losses, paired by seed; see `no_worse`."""
     interval = stats.ttest_rel(first, second).confidence_interval()
     verdict = "held" if interval.high <= most else "did not hold" if interval.low > most else "not decided"
     return Found(f"{_against(first, second)}, difference {interval.low:+.3f} to {interval.high:+.3f}", verdict)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from docs.composition import ORDERS, values
+from docs.design import BASELINE, EVERY, WINDOW, curves, model_of
 from docs.measures import RAW, raw, saved_share
 from docs.stacks import perplexity_without
 from headjax.report.curves import pruning_curves
@@ -103,8 +105,36 @@ def grid(name: str, title: str, cost: str, kinds: Mapping[str, Mapping[str, str]
         for run in found["results"]:
             if settings.items() <= run["settings"].items() and run["diverged"] is None:
                 losses.setdefault(unit * float(run["settings"][setting]), []).append(run["metrics"]["loss"])
-        series[label] = [(x, sum(values) / len(values)) for x, values in losses.items()]
+        series[label] = [(x, _mean(each)) for x, each in losses.items()]
     return trade_off(series, cost=cost, metric="Loss, nats per byte", cost_format=count, title=title)
+
+
+def composition(name: str, title: str) -> Plot:
+    """Return the perplexity against the parameters left, one line for each order of surgery."""
+    found = raw(name)
+    whole = values(found, "100", "whole", "parameters")[0]
+    series: dict[str, list[tuple[float, float]]] = {label: [] for label in ORDERS.values()}
+    for share, order in dict.fromkeys((trial["share"], trial["order"]) for trial in found["models"][0]):
+        parameters, after = (_mean(values(found, share, order, key)) for key in ("parameters", "after"))
+        series[ORDERS[order]].append((100 * parameters / whole, after))
+    options: Any = {"cost": "Parameters, % of the whole model's", "cost_format": significant}
+    return trade_off(series, metric="Perplexity after fine-tuning", title=title, **options)
+
+
+def design(name: str, title: str, kinds: Mapping[str, Mapping[str, str]]) -> Plot:
+    """Return the mean loss over seeds against the time of training, one line for each kind of model."""
+    found = raw(f"design_{name}")
+    series: dict[str, list[tuple[float, float]]] = {}
+    for label, settings in kinds.items():
+        runs = list(curves(model_of(found, settings)).values())
+        apart = range(WINDOW // EVERY, len(runs[0].losses), WINDOW // EVERY)  # no step twice, and none of the warm-up
+        series[label] = [(float(runs[0].seconds[at]), _mean([run.losses[at] for run in runs])) for at in apart]
+    options: Any = {"cost": "Seconds of training", "cost_format": significant}
+    return trade_off(series, metric="Loss, nats per byte", title=title, **options)
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
 
 
 def _share(text: str) -> float:
@@ -150,6 +180,9 @@ PLOTS: Mapping[str, Callable[[], Plot]] = {
     "sharing_sst2": partial(
         sharing, "sharing_sst2", "all-MiniLM-L6-v2 with shared queries and keys, not trained again"
     ),
+    "composition_translation": partial(
+        composition, "composition_translation", "Translation: heads removed and keys shared, fine-tuned"
+    ),
     "grid_deep_layers": partial(
         grid,
         "deep_layers",
@@ -162,6 +195,17 @@ PLOTS: Mapping[str, Callable[[], Plot]] = {
             "with Admin, peak rate 5e-4": {"variant": "deep_admin", "peak": "5e-4"},
         },
         {"num_layers": 8.0},
+    ),
+    "design_heads": partial(
+        design,
+        "heads",
+        "Eight heads in one to eight layers, 446,000 parameters",
+        {
+            "1 layer of 8 heads": {"num_layers": "1"},
+            "2 layers of 4 heads": BASELINE,
+            "4 layers of 2 heads": {"num_layers": "4"},
+            "8 layers of 1 head": {"num_layers": "8"},
+        },
     ),
     "grid_head_shapes": partial(
         grid,

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import claims, composition, ground_truth, measures, patterns, plots, stacks
+from docs import claims, composition, design, ground_truth, measures, patterns, plots, stacks
 from docs.measures import RAW, removal_of, rounded, saved_share
 from headjax.training.grid import CellResult, summarize
 
@@ -256,6 +256,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "conversions": conversions_table,
     "sharing": sharing_table,
     "grid": grid_table,
+    "design": design.table,
     "scaling": scaling_table,
     "ground_truth": ground_truth.table,
     "patterns": patterns.table,

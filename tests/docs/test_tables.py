@@ -224,11 +224,13 @@ def test_orders_of_surgery_are_compared_at_equal_parameters(tmp_path, monkeypatc
             measured = {"metrics_before": {"perplexity": 20.0}, "metrics": {"perplexity": perplexity * noise}}
             (folder / f"{order}.json").write_text(json.dumps({**measured, "evaluation": {"examples": 1000}}))
             (folder / f"{order}-inspect.json").write_text(json.dumps(inspected))
+            if order != "whole":
+                (folder / f"{order}-compare.json").write_text(json.dumps({"speed_up": 1.25}))
     found = json.loads(composition.keep("mine", tmp_path / "runs").read_text())
     table = composition.table(found)
     assert "Perplexity on 1,000 examples, mean of 3 models" in table
-    assert "| nothing | 8 | 100.0 | 100.0 | 20.00 (20.00 to 20.00) | 10.01 (10.00 to 10.02) |" in table
-    assert "| heads removed, then keys shared | 8 | 90.0 | 90.0 | 20.00 (20.00 to 20.00) | 11.01 (11.00 to" in table
+    assert "| nothing | 8 | 100.0 | 100.0 | 100 | 20.00 (20.00 to 20.00) | 10.01 (10.00 to 10.02) |" in table
+    assert "| heads removed, then keys shared | 8 | 90.0 | 90.0 | 80 | 20.00 (20.00 to 20.00) | 11.01 (" in table
     alone = composition.better("composition_mine", "90", "prune-convert", ("prune", "convert"))
     assert alone.number.startswith("perplexity 11.01 against 12.01 (3 models), p = ")
     assert alone.verdict == "held"
