@@ -147,11 +147,11 @@ class FolderLock:
         return True
 
     def _link(self, content: bytes) -> None:
-        """Make the file with its content, where there is none; a process that fails or is killed leaves none.
+        """Create the file with its content, unless it exists. A process that fails or is killed leaves no file.
 
         Raises:
-            FileExistsError: there is one.
-            OSError: it cannot be written.
+            FileExistsError: the file exists.
+            OSError: the file cannot be written.
         """
         partial = hidden(self.path, "new")
         try:

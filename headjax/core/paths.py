@@ -74,7 +74,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
     """Check, before any work is done for it, that a file, device or pipe of this path can be written.
 
     Raises:
-        HeadjaxError: it is a folder, or what lies above it is none or cannot be written to.
+        HeadjaxError: the path is a folder, or its parent is no folder or cannot be written to.
     """
     place = path_of(path)
     if isinstance(place, Path):

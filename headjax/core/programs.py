@@ -1,4 +1,4 @@
-"""Room for compiled programs: Linux allows a process so many memory maps, and XLA's programs for CPUs take many."""
+"""Room for compiled programs: XLA's programs for CPUs take many memory maps, and Linux limits those of a process."""
 
 from __future__ import annotations
 
