@@ -33,6 +33,7 @@ from headjax.data.prepared import (
     has_tokenizer,
     hosts_of,
     load_manifest,
+    names_in,
     sizes_path,
 )
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -112,16 +113,25 @@ class Journal:
         self._lock = FolderLock(self.home) if host.count > 1 else None
         for entry, _ in [] if is_bucket(folder) else leftovers(self.home / UNFINISHED):
             entry.unlink(missing_ok=True)
+        empty = self._is_empty()  # first: other hosts may begin and end at any moment
         self._check_hosts()
+        begun = bool(hosts_of(folder))
         places = (self.home / UNFINISHED, folder / MANIFEST, folder / HOSTS / UNFINISHED)
         manifests = [file for file in places if file.is_file()]
-        begun = bool(manifests or hosts_of(folder))
-        if not begun and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        # A beginning takes the manifest away after it made its host's folder, an end those folders after the manifest.
+        if not (empty or begun or manifests or hosts_of(folder)):
             raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
         before = load_manifest(manifests[0]) if manifests else wanted
         _check_same(folder, before, wanted)
         own = (shard for shard in before.shards if host.owns(_number(shard.name)))
         self.there = {shard.name: shard for shard in own if _is_whole(folder, shard)}
+
+    def _is_empty(self) -> bool:
+        """Return whether nothing is there, or only the folder in which another host is about to make its own."""
+        if self.folder.exists() and not self.folder.is_dir():
+            return False
+        names = names_in(self.folder)
+        return not names or (self.host.count > 1 and names == [HOSTS] and not names_in(self.folder / HOSTS))
 
     def _check_hosts(self) -> None:
         """Compare with the journals of other hosts.

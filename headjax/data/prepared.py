@@ -154,10 +154,18 @@ def is_prepared(path: str | Path) -> bool:
 
 def hosts_of(folder: Path) -> list[tuple[int, int]]:
     """Return (number, count) of the hosts that have begun to prepare a folder together; none in a finished folder."""
-    if not (folder / HOSTS).is_dir():
-        return []
-    found = (re.fullmatch(r"(\d+)-of-(\d+)", home.name) for home in (folder / HOSTS).iterdir())
+    found = (re.fullmatch(r"(\d+)-of-(\d+)", name) for name in names_in(folder / HOSTS))
     return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of a folder's entries; none if the folder is missing, or another host removes it meanwhile."""
+    if not folder.is_dir():
+        return []
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except FileNotFoundError:
+        return []
 
 
 def has_tokenizer(folder: Path) -> bool:

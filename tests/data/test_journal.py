@@ -17,7 +17,7 @@ from headjax.core.paths import file_sizes, path_of
 from headjax.data import PreparedData
 from headjax.data.journal import Host
 from headjax.data.prepare import prepare
-from headjax.data.prepared import is_prepared, read_manifest
+from headjax.data.prepared import HOSTS, hosts_of, is_prepared, read_manifest
 from headjax.data.rows import Row, RowSource
 from tests.data.films import FORM, SIZE, rows
 
@@ -50,10 +50,50 @@ def test_hosts_write_together_what_one_process_writes(order, run, prepared_films
 
 
 def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(run, itertools.repeat(tmp_path / "films"), range(4), itertools.repeat(4)))
-    assert any(not each.waiting for each in found)
-    assert contents(tmp_path / "films") == contents(prepared_films)
+    for attempt in range(10):
+        out = tmp_path / str(attempt)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(run, itertools.repeat(out), range(8), itertools.repeat(8)))
+        assert any(not each.waiting for each in found)
+        assert contents(out) == contents(prepared_films)
+
+
+def test_a_host_that_is_just_beginning_is_no_other_content(run, prepared_films, tmp_path):
+    out = tmp_path / "films"
+    (out / HOSTS).mkdir(parents=True)  # what the other host makes first
+    assert run(out, 0, 2).waiting == (1,)
+    assert run(out, 1, 2).waiting == ()
+    assert contents(out) == contents(prepared_films)
+
+
+@pytest.mark.parametrize("look", [0, 1])
+def test_a_host_that_begins_while_the_folder_is_looked_at_is_no_other_content(
+    run, prepared_films, tmp_path, monkeypatch, look
+):
+    out = tmp_path / "films"
+    looks = itertools.count()
+
+    def hosts(folder):
+        found = hosts_of(folder)
+        if next(looks) == look:
+            with monkeypatch.context() as patch:
+                patch.setattr("headjax.data.journal.hosts_of", hosts_of)
+                assert run(out, 1, 2).waiting == (0,)
+        return found
+
+    monkeypatch.setattr("headjax.data.journal.hosts_of", hosts)
+    assert run(out, 0, 2).waiting == ()
+    assert contents(out) == contents(prepared_films)
+
+
+@pytest.mark.parametrize("entry", ["notes.txt", f"{HOSTS}/notes.txt"])
+def test_other_content_is_refused(run, tmp_path, entry):
+    file = tmp_path / "films" / entry
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(DataError, match=r"films: not empty, and not prepared by this command; choose another folder$"):
+        run(tmp_path / "films", 0, 2)
+    assert file.read_text() == "mine"
 
 
 def test_hosts_write_to_a_bucket(run, prepared_films, bucket):
