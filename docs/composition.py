@@ -76,6 +76,11 @@ def values(found: Mapping[str, Any], share: str, order: str, key: str) -> list[f
     ]
 
 
+def trials(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the share and the order of each trial, which all models have."""
+    return [(trial["share"], trial["order"]) for trial in found["models"][0]]
+
+
 def table(found: Mapping[str, Any]) -> str:
     """Return the table of all orders at every size."""
     lines = [
@@ -83,7 +88,7 @@ def table(found: Mapping[str, Any]) -> str:
         "|---" * 7 + "|",
     ]
     whole = {key: np.array(values(found, "100", "whole", key)) for key in ("parameters", "flops")}
-    for share, order in dict.fromkeys((trial["share"], trial["order"]) for trial in found["models"][0]):
+    for share, order in trials(found):
         heads = np.mean(values(found, share, order, "heads"))
         shares = [100 * np.mean(values(found, share, order, key) / each) for key, each in whole.items()]
         cells = [f"{heads:.0f}", *(f"{each:.1f}" for each in shares)]

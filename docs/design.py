@@ -19,6 +19,7 @@ import numpy as np
 
 from docs.measures import RAW, Found, at_most, mean_and_range, raw, rounded
 from headjax.training.grid import Cell
+from headjax.training.recording import read_metrics
 
 WINDOW, EVERY = 100, 25
 """Steps that a loss is the mean of, and steps from one of these losses to the next."""
@@ -78,8 +79,7 @@ def keep(name: str, grid: Path, folder: Path) -> Path:
 
 def _read(file: Path) -> tuple[list[float], list[float]]:
     """Return the loss of every step, and the seconds of every step but the first, which compiles."""
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    steps = [record for record in records if "train/loss" in record]
+    steps = [record for record in read_metrics(file) if "train/loss" in record]
     if [record["step"] for record in steps] != list(range(1, len(steps) + 1)):
         raise ValueError(f"{file}: expected every step, as of --config.log_every=1")
     return [record["train/loss"] for record in steps], [record["train/step_seconds"] for record in steps[1:]]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from docs.composition import ORDERS, values
+from docs.composition import ORDERS, trials, values
 from docs.design import BASELINE, EVERY, WINDOW, curves, model_of
 from docs.measures import RAW, raw, saved_share
 from docs.stacks import perplexity_without
@@ -114,7 +114,7 @@ def composition(name: str, title: str) -> Plot:
     found = raw(name)
     whole = values(found, "100", "whole", "parameters")[0]
     series: dict[str, list[tuple[float, float]]] = {label: [] for label in ORDERS.values()}
-    for share, order in dict.fromkeys((trial["share"], trial["order"]) for trial in found["models"][0]):
+    for share, order in trials(found):
         parameters, after = (_mean(values(found, share, order, key)) for key in ("parameters", "after"))
         series[ORDERS[order]].append((100 * parameters / whole, after))
     options: Any = {"cost": "Parameters, % of the whole model's", "cost_format": significant}

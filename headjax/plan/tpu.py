@@ -128,7 +128,7 @@ class Slice(NamedTuple):
         Beyond the largest slice come 2, 4, ... up to `MOST_SLICES` of it, whose numbers together lie in the range.
 
         Raises:
-            ConfigError: no slice lies in the range, or the range reaches beyond the largest.
+            ConfigError: no slice lies in the range, or the range ends beyond `MOST_SLICES` of the largest.
         """
         *_, largest = sizes = _sizes(self.chip)
         if high > MOST_SLICES * largest:
