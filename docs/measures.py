@@ -193,6 +193,11 @@ class Runs(NamedTuple):
     grid: str
     settings: Mapping[str, str]
 
+    @property
+    def metric(self) -> str:
+        """Name of the metric that the grid was collected for."""
+        return str(raw(f"grid_{self.grid}")["metric"])
+
     def values(self) -> dict[int, float]:
         """Return the metric by seed, of the runs that did not diverge."""
         found = raw(f"grid_{self.grid}")
@@ -200,30 +205,58 @@ class Runs(NamedTuple):
         return {run["seed"]: float(run["metrics"][found["metric"]]) for run in runs if run["diverged"] is None}
 
 
-def lower(one: Runs, other: Runs) -> Found:
-    """Return the mean losses of two kinds of runs; the claim is that the first is lower, by a paired t-test.
+def better(one: Runs, other: Runs) -> Found:
+    """Return the means of two kinds of runs; the claim is that the first is better, by a paired t-test.
 
     Runs of one seed read the same batches, which is what pairs them.
     """
     first, second = _paired(one, other)
+    metric = METRICS[one.metric]
     p = float(stats.ttest_rel(first, second).pvalue)
-    verdict = "not decided" if p >= 0.05 else "held" if np.mean(first) < np.mean(second) else "did not hold"
-    return Found(f"{_against(first, second)}, p = {p:.2g}", verdict)
+    gain = metric.sign * (np.mean(first) - np.mean(second))
+    verdict = "not decided" if p >= 0.05 else "held" if gain > 0 else "did not hold"
+    return Found(f"{_against(first, second, metric)}, p = {p:.2g}", verdict)
 
 
 def no_worse(one: Runs, other: Runs, most: float) -> Found:
-    """Return the mean losses of two kinds of runs; the claim is that the first is at most `most` above the second.
+    """Return the means of two kinds of runs; the claim is that the first is at most `most` worse than the second.
 
-    The verdict is that of the paired difference's 95 % confidence interval: wholly below `most`, or wholly above it.
+    The verdict is that of the paired difference's 95 % confidence interval: wholly within `most`, or wholly beyond it.
     """
-    return at_most(*_paired(one, other), most)
+    return at_most(*_paired(one, other), most, one.metric)
 
 
-def at_most(first: Sequence[float], second: Sequence[float], most: float) -> Found:
-    """Return mean losses, paired by seed; see `no_worse`."""
+def at_most(first: Sequence[float], second: Sequence[float], most: float, name: str = "loss") -> Found:
+    """Return means of a metric, paired by seed; see `no_worse`."""
+    metric = METRICS[name]
     interval = stats.ttest_rel(first, second).confidence_interval()
-    verdict = "held" if interval.high <= most else "did not hold" if interval.low > most else "not decided"
-    return Found(f"{_against(first, second)}, difference {interval.low:+.3f} to {interval.high:+.3f}", verdict)
+    least_lost, most_lost = sorted(-metric.sign * end for end in interval)
+    verdict = "held" if most_lost <= most else "did not hold" if least_lost > most else "not decided"
+    low, high = (f"{end:+.{metric.digits}f}" for end in interval)
+    return Found(f"{_against(first, second, metric)}, difference {low} to {high}", verdict)
+
+
+class Metric(NamedTuple):
+    """How a metric of training runs is judged and printed.
+
+    Attributes:
+        unit: Its unit.
+        sign: 1.0 if higher is better, else -1.0.
+        digits: Decimals.
+        label: Axis of a plot.
+    """
+
+    unit: str
+    sign: float
+    digits: int
+    label: str
+
+
+METRICS = {
+    "loss": Metric("nats", -1.0, 3, "Loss, nats per byte"),
+    "bleu": Metric("BLEU", 1.0, 2, "BLEU"),
+}
+"""Metrics of grids by name."""
 
 
 def _paired(one: Runs, other: Runs) -> tuple[list[float], list[float]]:
@@ -232,5 +265,6 @@ def _paired(one: Runs, other: Runs) -> tuple[list[float], list[float]]:
     return [first[seed] for seed in both], [second[seed] for seed in both]
 
 
-def _against(first: Sequence[float], second: Sequence[float]) -> str:
-    return f"{np.mean(first):.3f} against {np.mean(second):.3f} nats ({len(first)} seeds)"
+def _against(first: Sequence[float], second: Sequence[float], metric: Metric) -> str:
+    means = " against ".join(f"{np.mean(values):.{metric.digits}f}" for values in (first, second))
+    return f"{means} {metric.unit} ({len(first)} seeds)"

@@ -11,7 +11,7 @@ from typing import Any
 
 from docs.composition import ORDERS, trials, values
 from docs.design import BASELINE, EVERY, WINDOW, curves, model_of
-from docs.measures import RAW, raw, saved_share
+from docs.measures import METRICS, RAW, raw, saved_share
 from docs.stacks import perplexity_without
 from headjax.report.curves import pruning_curves
 from headjax.report.numbers import count, significant
@@ -88,25 +88,27 @@ def sharing(name: str, title: str) -> Plot:
 
 
 def grid(name: str, title: str, cost: str, kinds: Mapping[str, Mapping[str, str]], along: Mapping[str, float]) -> Plot:
-    """Return the mean loss over the seeds of a grid against a cost.
+    """Return the mean over the seeds of a grid against a cost.
 
     Args:
         name: of the grid's raw results.
         title: heading of the plot.
         cost: label of the horizontal axis.
         kinds: settings of the runs of each series, by label.
-        along: a setting that gives the cost, with what a unit of it costs.
+        along: settings that give the cost, with what a unit of each costs.
     """
     found = raw(f"grid_{name}")
-    ((setting, unit),) = along.items()
+    metric = METRICS[found["metric"]]
     series: dict[str, list[tuple[float, float]]] = {}
     for label, settings in kinds.items():
-        losses: dict[float, list[float]] = {}
+        measured: dict[float, list[float]] = {}
         for run in found["results"]:
             if settings.items() <= run["settings"].items() and run["diverged"] is None:
-                losses.setdefault(unit * float(run["settings"][setting]), []).append(run["metrics"]["loss"])
-        series[label] = [(x, _mean(each)) for x, each in losses.items()]
-    return trade_off(series, cost=cost, metric="Loss, nats per byte", cost_format=count, title=title)
+                x = sum(unit * float(run["settings"][setting]) for setting, unit in along.items())
+                measured.setdefault(x, []).append(run["metrics"][found["metric"]])
+        series[label] = [(x, _mean(each)) for x, each in measured.items()]
+    options: Any = {"cost": cost, "cost_format": count, "better": "higher" if metric.sign > 0 else "lower"}
+    return trade_off(series, metric=metric.label, title=title, **options)
 
 
 def composition(name: str, title: str) -> Plot:
@@ -182,6 +184,14 @@ PLOTS: Mapping[str, Callable[[], Plot]] = {
     ),
     "composition_translation": partial(
         composition, "composition_translation", "Translation: heads removed and keys shared, fine-tuned"
+    ),
+    "grid_keys_translation": partial(
+        grid,
+        "keys_translation",
+        "Translation, trained from scratch: size of queries and keys",
+        "Size of queries and keys, all heads together",
+        {"concatenated heads": {"shared_dim": "0"}, "shared keys": {"head_dim": "0"}},
+        {"head_dim": 8.0, "shared_dim": 1.0},
     ),
     "grid_deep_layers": partial(
         grid,

@@ -153,7 +153,7 @@ def sharing_table(found: Mapping[str, Any]) -> str:
 
 def grid_table(found: Mapping[str, Any]) -> str:
     """Return the table of a grid of training runs: means over seeds with their intervals."""
-    metric = found["metric"]
+    metric, digits = found["metric"], 4 if found["metric"] == "loss" else 2
     summaries = summarize([CellResult(**result) for result in found["results"]], metric)
     names = list(dict.fromkeys(name for summary in summaries for name in summary.settings))
     lines = [
@@ -162,8 +162,8 @@ def grid_table(found: Mapping[str, Any]) -> str:
     ]
     for each in summaries:
         runs = f"{each.runs}" + (f", {each.diverged} diverged" if each.diverged else "")
-        mean = "" if each.mean is None else f"{each.mean:.4f}"
-        interval = "" if each.low is None else f"{each.low:.4f} to {each.high:.4f}"
+        mean = "" if each.mean is None else f"{each.mean:.{digits}f}"
+        interval = "" if each.low is None else f"{each.low:.{digits}f} to {each.high:.{digits}f}"
         cells = [each.settings.get(name, "") for name in names]
         lines.append(
             f"| {' | '.join(cells)} | {each.parameters:,} | {runs} | {mean} | {interval} | {each.seconds:.0f} |"

@@ -17,11 +17,42 @@ import os
 from ml_collections import ConfigDict
 
 from headjax.core.configuration import parse_arguments
+from headjax.core.errors import ConfigError
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: steps, batch_size, peak (learning rate), width, num_layers, num_heads, seed."""
-    knobs = parse_arguments(arg, steps=2000, batch_size=128, peak=1.5e-3, width=256, num_layers=3, num_heads=4, seed=0)
+    """Arguments: steps, batch_size, peak (learning rate), width, num_layers, num_heads, head_dim, shared_dim, seed.
+
+    `head_dim` is the size of a head's queries and keys, 0 is width / num_heads, which is that of values in any case.
+    `shared_dim` is the size of queries and keys that all heads share, 0 gives every head its own: collaborative
+    attention, which starts as the multi-head attention of heads of size shared_dim / num_heads.
+    """
+    knobs = parse_arguments(
+        arg,
+        steps=2000,
+        batch_size=128,
+        peak=1.5e-3,
+        width=256,
+        num_layers=3,
+        num_heads=4,
+        head_dim=0,
+        shared_dim=0,
+        seed=0,
+    )
+    if knobs.head_dim and knobs.shared_dim:
+        raise ConfigError("head_dim: heads with shared queries and keys have no size of their own; leave one out")
+    values = knobs.width // knobs.num_heads
+    attention = {"kind": "multi_head", "num_heads": knobs.num_heads, "head_dim": values}
+    if knobs.head_dim:
+        attention |= {"head_dim": knobs.head_dim, "value_dim": values}
+    if knobs.shared_dim:
+        attention |= {
+            "kind": "collaborative",
+            "head_dim": max(1, knobs.shared_dim // knobs.num_heads),
+            "value_dim": values,
+            "shared_dim": knobs.shared_dim,
+            "mixing_init": {"kind": "concatenate"},
+        }
     folder = f"{os.environ.get('HEADJAX_DATA', 'data')}/mt/multi30k"
     return ConfigDict(
         {
@@ -30,11 +61,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "vocab_size": 6000,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
-                "attention": {
-                    "kind": "multi_head",
-                    "num_heads": knobs.num_heads,
-                    "head_dim": knobs.width // knobs.num_heads,
-                },
+                "attention": attention,
                 "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
                 "residual": {"kind": "pre_norm"},
                 "dropout": 0.1,

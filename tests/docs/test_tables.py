@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from docs import composition
+from docs import composition, measures
 from docs.measures import Found
 from docs.plots import PLOTS, draw
 from docs.stacks import (
@@ -318,3 +318,22 @@ def test_cost_curves_have_a_row_each_the_machine_and_a_picture(tmp_path, monkeyp
     assert "| train step | batch 1 to 4 | 1.00 s | 4.00 s | 1.00 | 1.00, 1.00 | 1.00 | as counted |" in made
     assert "| train step | length 1 to 4 | 1.00 s | 16.0 s | 2.00 | 2.00, 2.00 | 1.00 | faster than counted |" in made
     assert "a processor (AVX2), 2 cores, load 0.5 before and 2.2 after; jax 1.2." in made
+
+
+@pytest.mark.parametrize(("metric", "verdict"), [("loss", "did not hold"), ("bleu", "held")])
+def test_whether_runs_are_better_depends_on_the_metric(tmp_path, monkeypatch, metric, verdict):
+    monkeypatch.setattr("docs.measures.RAW", tmp_path)
+    offsets = {"one": (1.0, 1.1, 0.9), "other": (0.0, 0.0, 0.0)}
+    results = [
+        {"settings": {"kind": kind}, "seed": seed, "diverged": None, "metrics": {metric: 10 * seed + offset}}
+        for kind, each in offsets.items()
+        for seed, offset in enumerate(each)
+    ]
+    (tmp_path / "grid_mine.json").write_text(json.dumps({"metric": metric, "results": results}))
+    one, other = (measures.Runs("mine", {"kind": kind}) for kind in offsets)
+    assert measures.better(one, other).verdict == verdict  # seeds differ by 10, models of one seed by 1
+    assert measures.no_worse(one, other, 0.5).verdict == verdict
+    assert measures.no_worse(one, other, 2.0).verdict == "held"
+    if metric == "bleu":
+        assert measures.better(one, other).number.startswith("11.00 against 10.00 BLEU (3 seeds), p = 0.00")
+        assert measures.no_worse(other, one, 1.0).verdict == "not decided"
