@@ -9,6 +9,8 @@ next depends on the word's beginning.
 """
 
 import os
+from types import SimpleNamespace
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -39,24 +41,6 @@ def get_config(arg: str = "") -> ConfigDict:
         peak=3e-3,
         seed=0,
     )
-    if knobs.kv_heads and knobs.shared_dim:
-        raise ConfigError("kv_heads: heads with shared queries and keys have no groups; leave out one of them")
-    if not knobs.head_dim and (knobs.heads < 1 or knobs.width % knobs.heads):
-        raise ConfigError(f"heads: {knobs.heads} does not divide the width of {knobs.width}; give head_dim")
-    size = knobs.head_dim or knobs.width // knobs.heads
-    values = knobs.value_dim or size
-    attention = {"kind": "multi_head", "num_heads": knobs.heads, "head_dim": size, "value_dim": values}
-    if knobs.kv_heads:
-        attention |= {"kind": "grouped", "kv_heads": knobs.kv_heads}
-    if knobs.shared_dim:
-        attention = {
-            "kind": "collaborative",
-            "num_heads": knobs.heads,
-            "head_dim": max(1, knobs.shared_dim // knobs.heads),
-            "value_dim": values,
-            "shared_dim": knobs.shared_dim,
-            "mixing_init": {"kind": "concatenate"},
-        }
     folder = f"{os.environ.get('HEADJAX_DATA', 'data')}/lm/wikitext-2-raw"
     return ConfigDict(
         {
@@ -66,7 +50,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "max_length": knobs.length,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
-                "attention": attention,
+                "attention": _attention(knobs),
                 "feed_forward": {"kind": "dense", "hidden": knobs.hidden or 4 * knobs.width},
                 "residual": {"kind": "pre_norm"},
             },
@@ -89,3 +73,24 @@ def get_config(arg: str = "") -> ConfigDict:
             "tensorboard": False,
         }
     )
+
+
+def _attention(knobs: SimpleNamespace) -> dict[str, Any]:
+    """Heads with queries and keys of their own, in groups, or with shared ones."""
+    if knobs.kv_heads and knobs.shared_dim:
+        raise ConfigError("kv_heads: heads with shared queries and keys have no groups; leave out one of them")
+    if not knobs.head_dim and (knobs.heads < 1 or knobs.width % knobs.heads):
+        raise ConfigError(f"heads: {knobs.heads} does not divide the width of {knobs.width}; give head_dim")
+    size = knobs.head_dim or knobs.width // knobs.heads
+    values = knobs.value_dim or size
+    if knobs.shared_dim:
+        return {
+            "kind": "collaborative",
+            "num_heads": knobs.heads,
+            "head_dim": max(1, knobs.shared_dim // knobs.heads),
+            "value_dim": values,
+            "shared_dim": knobs.shared_dim,
+            "mixing_init": {"kind": "concatenate"},
+        }
+    attention = {"kind": "multi_head", "num_heads": knobs.heads, "head_dim": size, "value_dim": values}
+    return attention | {"kind": "grouped", "kv_heads": knobs.kv_heads} if knobs.kv_heads else attention

@@ -13,6 +13,8 @@ token and 13.5 per word on the 1,000 captions of test_2016_flickr, and BLEU 36.5
 """
 
 import os
+from types import SimpleNamespace
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -39,20 +41,6 @@ def get_config(arg: str = "") -> ConfigDict:
         shared_dim=0,
         seed=0,
     )
-    if knobs.head_dim and knobs.shared_dim:
-        raise ConfigError("head_dim: heads with shared queries and keys have no size of their own; leave one out")
-    values = knobs.width // knobs.num_heads
-    attention = {"kind": "multi_head", "num_heads": knobs.num_heads, "head_dim": values}
-    if knobs.head_dim:
-        attention |= {"head_dim": knobs.head_dim, "value_dim": values}
-    if knobs.shared_dim:
-        attention |= {
-            "kind": "collaborative",
-            "head_dim": max(1, knobs.shared_dim // knobs.num_heads),
-            "value_dim": values,
-            "shared_dim": knobs.shared_dim,
-            "mixing_init": {"kind": "concatenate"},
-        }
     folder = f"{os.environ.get('HEADJAX_DATA', 'data')}/mt/multi30k"
     return ConfigDict(
         {
@@ -61,7 +49,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "vocab_size": 6000,
                 "width": knobs.width,
                 "num_layers": knobs.num_layers,
-                "attention": attention,
+                "attention": _attention(knobs),
                 "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width, "activation": "relu"},
                 "residual": {"kind": "pre_norm"},
                 "dropout": 0.1,
@@ -93,3 +81,23 @@ def get_config(arg: str = "") -> ConfigDict:
             "seed": knobs.seed,
         }
     )
+
+
+def _attention(knobs: SimpleNamespace) -> dict[str, Any]:
+    """Heads with queries and keys of their own, or with shared ones."""
+    if knobs.num_heads < 1 or knobs.width % knobs.num_heads:
+        raise ConfigError(f"num_heads: {knobs.num_heads} does not divide the width of {knobs.width}")
+    if knobs.head_dim and knobs.shared_dim:
+        raise ConfigError("head_dim: heads with shared queries and keys have no size of their own; leave one out")
+    size = knobs.width // knobs.num_heads
+    if knobs.shared_dim:
+        return {
+            "kind": "collaborative",
+            "num_heads": knobs.num_heads,
+            "head_dim": max(1, knobs.shared_dim // knobs.num_heads),
+            "value_dim": size,
+            "shared_dim": knobs.shared_dim,
+            "mixing_init": {"kind": "concatenate"},
+        }
+    attention = {"kind": "multi_head", "num_heads": knobs.num_heads, "head_dim": size}
+    return attention | {"head_dim": knobs.head_dim, "value_dim": size} if knobs.head_dim else attention

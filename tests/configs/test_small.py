@@ -99,6 +99,12 @@ def test_shared_keys_have_no_size_for_each_head():
         load_config_file(f"{SMALL / 'multi30k.py'}:head_dim=4,shared_dim=32")
 
 
+@pytest.mark.parametrize("heads", [0, 3])
+def test_heads_of_translation_divide_the_width(heads):
+    with pytest.raises(ConfigError, match=f"num_heads: {heads} does not divide the width of 256"):
+        load_config_file(f"{SMALL / 'multi30k.py'}:num_heads={heads}")
+
+
 def test_the_code_model_is_the_one_that_headjax_carries():
     config = train_config(load_config_file(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.embedded, config.data.length) == (9, "code", 256)
