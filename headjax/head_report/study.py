@@ -270,13 +270,14 @@ def _along(
     """Prune every checkpoint of a run by its own importance, and compare that with the model's."""
     found = []
     by_importance = CurveConfig(OrderConfig(by="importance"))
-    with progress("checkpoints", 1, "run"):
+    with progress("checkpoints", 0, "checkpoint") as bar:  # how many, only the run's folder knows, while it trains
         for step, snapshot in snapshots(run):
             if all_heads(snapshot.config) != all_heads(model.config):
                 raise DataError(f"{run}: its model has other heads than the one that is reported on")
             points = curve(snapshot, by_importance, {0: batches}, config.profile_percentages, judge, lambda: None)
             own = score_heads(judge.task.fit(snapshot), batches, statistics=()).score("importance")
             found.append(Snapshot(step, judge(snapshot), agreement(own, importance), points))
+            bar(len(found), {})
     return found
 
 

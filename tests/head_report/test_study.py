@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
-from headjax.head_report.study import StudyConfig, agreement
+from headjax.head_report.study import StudyConfig, agreement, study_heads
 from headjax.heads.head_id import all_heads
 
 
@@ -41,6 +43,22 @@ def test_importance_at_a_checkpoint_is_compared_by_rank(study):
     assert agreement(values(4.0, 3.0, 2.0, 1.0), final) == pytest.approx(-1)
     assert agreement(values(0.0, 0.0, 0.0, 0.0), final) is None
     assert agreement({heads[0]: 1.0}, {heads[0]: 2.0}) is None
+
+
+def test_the_bar_advances_with_every_checkpoint(study, task, monkeypatch):
+    shown = []
+
+    @contextlib.contextmanager
+    def progress(title, total, unit):
+        yield lambda done, values: shown.append((title, total, unit, done))
+
+    checkpoints = [(2, study.model), (4, study.model)]
+    monkeypatch.setattr("headjax.head_report.study.snapshots", lambda run: iter(checkpoints))
+    config = StudyConfig(batch_size=4, orders=("importance",), seeds=1, percentages=(100,), resamples=20, shown=1)
+    found = study_heads(study.model, task, config, run="somewhere", progress=progress)
+    assert [(snapshot.step, snapshot.agreement) for snapshot in found.snapshots] == [(2, 1.0), (4, 1.0)]
+    bar = [entry for entry in shown if entry[0] == "checkpoints"]
+    assert bar == [("checkpoints", 0, "checkpoint", 1), ("checkpoints", 0, "checkpoint", 2)]
 
 
 @pytest.mark.parametrize(
