@@ -160,7 +160,9 @@ def _objects(file: Path, lines: bool) -> Iterator[tuple[str, Mapping[str, Any]]]
         return
     entries = parse_json(read_text(file), str(file))
     if not isinstance(entries, list):
-        raise DataError(f"{file}: expected an array of objects")
+        squad = isinstance(entries, dict) and "data" in entries
+        hint = f"; a task of questions in SQuAD's format is squad:{file}" if squad else ""
+        raise DataError(f"{file}: expected an array of objects{hint}")
     for number, entry in enumerate(entries):
         yield f"{file}: entry {number}", _object(f"{file}: entry {number}", entry)
 

@@ -98,6 +98,11 @@ def test_any_tsv_cell_survives(tmp_path_factory, rows):
         ("a.csv", b'text,label\n"a,1\n', "line 2: unexpected end of data"),
         ("a.json", b'[{"text": "a"},\n {"text": }]', "line 2: not JSON (Expecting value)"),
         ("a.json", b'{"text": "a"}', "expected an array of objects"),
+        (
+            "a.json",
+            b'{"version": "1.1", "data": []}',
+            "expected an array of objects; a task of questions in SQuAD's format is squad:",
+        ),
         ("a.json", b'[{"text": "a", "label": 1}, 3]', "entry 1: expected an object, got int"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2: unknown key 'label'; known: text"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "line 2: not JSON (Expecting ':' delimiter)"),
