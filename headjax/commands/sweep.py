@@ -51,7 +51,7 @@ class Options(RemovalOptions):
 def run(options: Options, progress: Progress) -> Result:
     """Converts a model to every size of every target, or removes heads in many ways, and evaluates each once."""
     from headjax.conversion.model import parse_target
-    from headjax.training.trials import expand, prepare_trials
+    from headjax.training.trials import BUCKETS, expand, prepare_trials
 
     check_folder(options.out)
     if options.remove:
@@ -73,6 +73,8 @@ def run(options: Options, progress: Progress) -> Result:
         fine_tuning=fine_tuning,
         limit=options.limit,
         batch_size=options.batch_size,
+        buckets=options.buckets or BUCKETS,
+        progress=progress,
     )
     calibrated = examples.selection.count_full(batches, options.batch_size)
     described = examples.described(

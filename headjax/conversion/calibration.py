@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import DataError
+from headjax.core.progress import Update
 from headjax.models.config import HEAD_STACKS, Batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
@@ -55,7 +56,9 @@ def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
     return Root(jnp.asarray(root, jnp.float32), jnp.asarray(inverse, jnp.float32))
 
 
-def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Moments]:
+def collect(
+    model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None
+) -> dict[tuple[str, int], Moments]:
     """Return the moments of every attention layer's inputs, by (head stack, layer).
 
     Layers that share their parameters share their moments, which are taken over the inputs of all of them.
@@ -63,14 +66,16 @@ def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Mom
     Args:
         model: Model to run.
         batches: Calibration batches; a few thousand tokens more than `width` are enough.
+        progress: Called after every batch with the number of batches done.
 
     Raises:
         DataError: There is no batch.
     """
     totals: dict[str, list[dict[str, jax.Array]]] | None = None
-    for batch in batches:
+    for done, batch in enumerate(batches, start=1):
         probes = model(batch, probe=input_sums).require_probes()
         totals = probes if totals is None else jax.tree.map(jnp.add, totals, probes)
+        progress(done, {})
     if totals is None:
         raise DataError("batches: calibration needs at least one batch")
     return {

@@ -15,6 +15,7 @@ from headjax.conversion.analysis import model_costs
 from headjax.conversion.calibration import Moments, collect
 from headjax.conversion.model import convert
 from headjax.conversion.target import HeadLayer
+from headjax.core.progress import Progress, Update, silent
 from headjax.data.examples import Padded, Source
 from headjax.data.stream import LengthBuckets
 from headjax.evaluation.head_effects import RESAMPLES, paired_test
@@ -28,7 +29,7 @@ from headjax.models.tasks.text import sentence_embeddings
 from headjax.training.distillation import Distillation, distill
 
 BUCKETS = (32, 64)
-"""Lengths that texts are padded to, besides the longest one's."""
+"""Lengths that texts are padded to where none are given, besides the longest one's."""
 
 VARIANTS = ("plain", "calibrated", "fine-tuned")
 """Variants of a conversion, each of which starts from the one before."""
@@ -74,6 +75,7 @@ class Trials:
         fine_tuning: how converted models are trained; None trains none.
         limit: number of the task's examples to evaluate on, the first ones; 0 is all.
         batch_size: examples of a batch, to evaluate and to train.
+        buckets: lengths that texts are padded to, besides the longest one's.
     """
 
     model: Model
@@ -83,6 +85,7 @@ class Trials:
     fine_tuning: Distillation | None
     limit: int
     batch_size: int
+    buckets: tuple[int, ...]
 
     @functools.cached_property
     def _tests(self) -> tuple[str, Callable[[Outcomes], Comparison]]:
@@ -113,7 +116,7 @@ class Trials:
         if variant == "fine-tuned" and self.fine_tuning is not None:
             batches = self.task.train_batches(self.batch_size, seed=seed)
             model = distill(model, self.model, batches, self.fine_tuning).model
-        found = _evaluate(model, self.task, self.limit, self.batch_size)
+        found = _evaluate(model, self.task, self.limit, self.batch_size, self.buckets)
         return Trial(
             to=to,
             variant=variant,
@@ -137,6 +140,8 @@ def prepare_trials(
     fine_tuning: Distillation | None = None,
     limit: int = 0,
     batch_size: int = 32,
+    buckets: Sequence[int] = BUCKETS,
+    progress: Progress = silent,
 ) -> Trials:
     """Evaluate the original and collect the moments of its layers' inputs.
 
@@ -149,21 +154,27 @@ def prepare_trials(
         fine_tuning: how converted models are trained; None trains none.
         limit: number of the task's first examples to evaluate on; 0 is all.
         batch_size: examples of a batch, to calibrate, evaluate and train.
+        buckets: lengths that texts are padded to, besides the longest one's.
+        progress: shows the advance.
 
     Raises:
         HeadjaxError: the model's output is for another task.
         DataError: the task has no examples to train on.
     """
-    calibrated = (selection or selection_of(task)).first_batches(calibration, batch_size, buckets=BUCKETS)
+    buckets = tuple(buckets)
+    calibrated = (selection or selection_of(task)).first_batches(calibration, batch_size, buckets=buckets)
     train: Any = task.data.train
     if isinstance(train, Padded):
-        train = LengthBuckets(train, BUCKETS)
+        train = LengthBuckets(train, buckets)
     measure = WithEmbeddings(headline=task.measure.headline, inner=task.measure)
     task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)
     model = task.fit(model)
-    moments = collect(model, calibrated)
-    own = _evaluate(model, task, limit, batch_size)
-    return Trials(model, task, moments, own, fine_tuning, limit, batch_size)
+    with progress("calibrating", len(calibrated), "batch") as bar:
+        moments = collect(model, calibrated, bar)
+    count = task.count_batches(batch_size, limit=limit, buckets=buckets)
+    with progress("evaluating the original", count, "batch") as bar:
+        own = _evaluate(model, task, limit, batch_size, buckets, bar)
+    return Trials(model, task, moments, own, fine_tuning, limit, batch_size, buckets)
 
 
 def cache_of(model: Model) -> int:
@@ -221,8 +232,10 @@ def embeddings(output: Output, batch: Batch) -> jax.Array:
     return (hidden * weights).sum(axis=1, keepdims=True) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1.0)
 
 
-def _evaluate(model: Model, task: Task, limit: int, batch_size: int) -> Evaluation:
-    return measure_task(model, task, limit=limit, batch_size=batch_size, buckets=BUCKETS)
+def _evaluate(
+    model: Model, task: Task, limit: int, batch_size: int, buckets: Sequence[int], progress: Update | None = None
+) -> Evaluation:
+    return measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets, progress=progress)
 
 
 def _mean_cosine(one: np.ndarray, other: np.ndarray) -> float:

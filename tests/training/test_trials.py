@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.evaluation.specs import load_task
 from headjax.models.config import Output
-from headjax.training.trials import embeddings, expand
+from headjax.models.tasks import Classification
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.training.trials import BUCKETS, embeddings, expand, prepare_trials
+from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
+from tests.evaluation.test_task import encoder
 
 
 def test_sizes_after_slashes_are_targets_each():
@@ -27,3 +34,26 @@ def test_texts_kept_apart_have_embeddings_of_their_own():
     hidden = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
     found = embeddings(Output(jnp.asarray(hidden)), {"segment_ids": jnp.asarray([[1, 1, 2, 0]])})
     np.testing.assert_array_equal(found, [[hidden[0, :2].mean(axis=0), hidden[0, 2]]])
+
+
+def test_texts_are_padded_to_the_lengths_that_are_asked_for_and_every_batch_is_shown(tmp_path):
+    tokenizer = wordpiece_tokenizer(write_vocabulary(tmp_path))
+    rows = [f"{' '.join(TEXT[: 1 + row])}\t{row % 3}" for row in range(10)]
+    model = encoder(Classification(classes=3), tokenizer)
+    task = load_task(str(write_lines(tmp_path / "rows.tsv", "sentence\tlabel", *rows)), model)
+    shown = []
+
+    @contextlib.contextmanager
+    def progress(title, total, unit):
+        yield lambda done, values: shown.append((title, done, total))
+
+    trials = prepare_trials(model, task, calibration=2, selection=task, batch_size=2, buckets=(5, 8), progress=progress)
+    assert trials.own.examples == 10
+    lengths = {batch["input_ids"].shape[1] for batch in task.batches(2, buckets=trials.buckets)}
+    assert {5, 8} < lengths
+    batches = task.count_batches(2, buckets=(5, 8))
+    assert batches > task.count_batches(2, buckets=BUCKETS)
+    evaluating = [entry for entry in shown if entry[0] == "evaluating the original"]
+    assert evaluating == [("evaluating the original", done, batches) for done in range(1, batches + 1)]
+    _, done, total = [entry for entry in shown if entry[0] == "calibrating"][-1]
+    assert done == total == len(task.first_batches(2, 2, buckets=(5, 8)))
