@@ -39,8 +39,8 @@ class Options(ConfigOptions, BatchOptions):
     collect: bool = option(False, "run nothing, collect the cells that have ended")
     metric: str = option("loss", "metric of the table and of the plot", "NAME")
     task: str = option("", f"evaluate every trained model on it besides: {TASK}", "TASK")
-    limit: Count = option(0, "with --task: use the first N examples; 0 is all")
-    beams: Count = option(0, "with --task: BLEU of translations with N hypotheses; 0: no BLEU")
+    limit: Count = option(0, "use the first N examples; 0 is all", requires="task")
+    beams: Count = option(0, "BLEU of translations with N hypotheses; 0: no BLEU", requires="task")
 
 
 def run(options: Options, progress: Progress) -> Result:

@@ -56,6 +56,7 @@ class _Declared(NamedTuple):
     shown: str = ""
     words: Words = "one"
     one_of: str = ""
+    requires: str = ""
     name: str = ""
 
 
@@ -69,6 +70,7 @@ def option(
     shown: str = "",
     words: Words = "one",
     one_of: str = "",
+    requires: str = "",
     name: str = "",
 ) -> Any:
     """Declare a field as the option of its name: `batch_size` is `--batch-size`.
@@ -83,9 +85,12 @@ def option(
         shown: the default as the help shows it.
         words: `many`: the option takes several words; `repeated`: it can be typed again. Both fill a tuple.
         one_of: name of a group of options, of which exactly one must be typed.
+        requires: field of another option, which must be typed with this one; the help says so.
         name: the option's name where it is not the field's; of a group whose commands call it differently.
     """
-    declared = _Declared(help, metavar, also=also, read=read, shown=shown, words=words, one_of=one_of, name=name)
+    declared = _Declared(
+        help, metavar, also=also, read=read, shown=shown, words=words, one_of=one_of, requires=requires, name=name
+    )
     return dataclasses.field(default=default, metadata={"option": declared})
 
 
@@ -156,12 +161,16 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
         name = field.metadata["option"].one_of
         if name not in groups:
             groups[name] = parser.add_mutually_exclusive_group(required=True)
-        _add(groups[name], field, hints[field.name])
+        _add(groups[name], field, hints[field.name], _required(field, cls))
     # Words without names may stand anywhere between the options, also those that can be left out.
     found = vars(parser.parse_intermixed_args(list(words)))
     missing = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in found]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
+    for field in fields:
+        other = _required(field, cls)
+        if other is not None and field.name in found and other.name not in found:
+            raise HeadjaxError(f"{name_of(field)}: needs {name_of(other)}")
     return cls(**found, **given)
 
 
@@ -176,13 +185,22 @@ def name_of(field: dataclasses.Field[Any]) -> str:
     return declared.metavar if declared.positional else declared.name or f"--{field.name.replace('_', '-')}"
 
 
-def _add(parser: Any, field: dataclasses.Field[Any], hint: Any) -> None:
+def _required(field: dataclasses.Field[Any], cls: type[CommandOptions]) -> dataclasses.Field[Any] | None:
+    """Return the field that a field `requires`."""
+    name = field.metadata["option"].requires
+    return next(each for each in dataclasses.fields(cls) if each.name == name) if name else None
+
+
+def _add(parser: Any, field: dataclasses.Field[Any], hint: Any, other: dataclasses.Field[Any] | None) -> None:
     """Add a field to a parser or to a group of it, under all of its names; argparse never sees a default."""
     declared: _Declared = field.metadata["option"]
     choices = typing.get_args(_plain(hint)) if typing.get_origin(_plain(hint)) is Literal else ()
     for name in (name_of(field), *declared.also):
         listed = bool(declared.help) and name == name_of(field)
-        common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field) if listed else argparse.SUPPRESS}
+        common: dict[str, Any] = {
+            "default": argparse.SUPPRESS,
+            "help": _help(field, other) if listed else argparse.SUPPRESS,
+        }
         if hint is bool:
             parser.add_argument(name, dest=field.name, action="store_true", **common)
             continue
@@ -199,14 +217,15 @@ def _add(parser: Any, field: dataclasses.Field[Any], hint: Any) -> None:
             parser.add_argument(name, dest=field.name, required=required, **common)
 
 
-def _help(field: dataclasses.Field[Any]) -> str:
+def _help(field: dataclasses.Field[Any], other: dataclasses.Field[Any] | None) -> str:
     declared: _Declared = field.metadata["option"]
     default = field.default
     unset = default is dataclasses.MISSING or default is None or default is False or default in ("", ())
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else "" if unset else str(default)
     shown = declared.shown or shown
     also = "".join(f", or {name} {declared.metavar}" for name in declared.also if declared.positional)
-    return (declared.help + also + (f" (default {shown})" if shown else "")).replace("%", "%%")
+    only = f"with {name_of(other)}: " if other else ""
+    return (only + declared.help + also + (f" (default {shown})" if shown else "")).replace("%", "%%")
 
 
 class _Fill(argparse.Action):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.examples import NOTHING_READ, Examples, open_model_and_examples_if_any
 from headjax.commands.goals import Goal, GoalOptions, first_inputs, goal_of, is_gradual, ordered, rounds, settled
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
-from headjax.commands.repair import Repaired, check_repair, reconstructed
+from headjax.commands.repair import Repaired, reconstructed
 from headjax.commands.surgery import Metrics, comparison_table, evaluate_pair, evaluated, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
@@ -136,7 +136,6 @@ def _check(options: Options) -> None:
         raise HeadjaxError("--reconstruct: fine-tuning between several steps leaves nothing to reconstruct")
     if options.reconstruct and options.rescale:
         raise HeadjaxError("--rescale: --reconstruct solves more of the same layers; leave one of them out")
-    check_repair(options)
 
 
 def _is_plain(options: Options) -> bool:

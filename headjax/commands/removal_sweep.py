@@ -39,13 +39,19 @@ class RemovalOptions(ConversionOptions):
         one_of="sweep",
     )
     by: tuple[str, ...] = option(
-        ("importance", "reconstruction", "random"), "with --remove: orders, also as importance+normalize", "ORDERS"
+        ("importance", "reconstruction", "random"),
+        "orders, also as importance+normalize",
+        "ORDERS",
+        requires="remove",
     )
     repair: tuple[str, ...] = option(
-        ("none", "reconstruct"), "with --remove: repairs, of none, rescale, reconstruct and feed_forward", "REPAIRS"
+        ("none", "reconstruct"),
+        "repairs, of none, rescale, reconstruct and feed_forward",
+        "REPAIRS",
+        requires="remove",
     )
-    draws: Listed = option(1, "with --remove: draws of the calibration examples, one after another from --seed on")
-    stacks: tuple[str, ...] = option((), "with --remove: only heads of these: encoder,decoder,cross", "STACKS")
+    draws: Listed = option(1, "draws of the calibration examples, one after another from --seed on", requires="remove")
+    stacks: tuple[str, ...] = option((), "only heads of these: encoder,decoder,cross", "STACKS", requires="remove")
 
 
 def sweep_removals(options: RemovalOptions, out: str, progress: Progress) -> Result:

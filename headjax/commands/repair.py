@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headjax.commands.examples import Examples
 from headjax.commands.options import option
 from headjax.commands.surgery import FineTuningOptions
-from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size, read_amount
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -55,13 +54,14 @@ class RepairOptions(FineTuningOptions):
     reconstruct: bool = option(
         False, "solve the output projections of kept heads anew so that layers compute as before; needs no labels"
     )
-    feed_forward: bool = option(False, "with --reconstruct: solve the second map of every feed-forward, too")
+    feed_forward: bool = option(False, "solve the second map of every feed-forward, too", requires="reconstruct")
     units: float = option(
         0.0,
-        "with --reconstruct: remove this share of every feed-forward's units, too, such as 30%",
+        "remove this share of every feed-forward's units, too, such as 30%",
         "SHARE",
         read=share_of,
         shown="0%",
+        requires="reconstruct",
     )
     calibrate: Size = option(512, "with --reconstruct or --by reconstruction...: selection examples to read")
 
@@ -78,14 +78,6 @@ class Repaired(NamedTuple):
     model: Model
     data: Mapping[str, Any] = {}
     tables: tuple[Table, ...] = ()
-
-
-def check_repair(options: RepairOptions) -> None:
-    """Raise `HeadjaxError` for options without a meaning together."""
-    if options.feed_forward and not options.reconstruct:
-        raise HeadjaxError("--feed-forward: needs --reconstruct")
-    if options.units and not options.reconstruct:
-        raise HeadjaxError("--units: needs --reconstruct, which chooses them")
 
 
 def calibration_batches(examples: Examples, options: RepairOptions) -> list[Batch]:

@@ -25,21 +25,25 @@ class FineTuningOptions(ExamplesOptions):
     """Options of commands that can fine-tune the models that they make."""
 
     fine_tune: StepsOrNone = option(0, "fine-tune for N steps afterwards")
-    learning_rate: Positive = option(5e-5, "peak learning rate of fine-tuning", "R")
+    learning_rate: Positive = option(5e-5, "peak learning rate", "R", requires="fine_tune")
     labels: NotNegative | Ramp = option(
-        1.0, "fine-tuning: weight of the task's own loss; 0.1:0.5 rises", "W", read=number_or_ramp
+        1.0, "weight of the task's own loss; 0.1:0.5 rises", "W", read=number_or_ramp, requires="fine_tune"
     )
     distill: NotNegative | Ramp = option(
-        1.0, "fine-tuning: weight of the original model's logits", "W", read=number_or_ramp
+        1.0, "weight of the original model's logits", "W", read=number_or_ramp, requires="fine_tune"
     )
     distill_hidden: NotNegative | Ramp = option(
-        0.0, "fine-tuning: weight of the original model's last hidden states", "W", read=number_or_ramp
+        0.0, "weight of the original model's last hidden states", "W", read=number_or_ramp, requires="fine_tune"
     )
     distill_attention: NotNegative | Ramp = option(
-        0.0, "fine-tuning: weight of the cosines to the original model's attention outputs", "W", read=number_or_ramp
+        0.0,
+        "weight of the cosines to the original model's attention outputs",
+        "W",
+        read=number_or_ramp,
+        requires="fine_tune",
     )
     temperature: Positive | Ramp = option(
-        2.0, "fine-tuning: temperature of the logits; 2:1 falls along the steps", "T", read=number_or_ramp
+        2.0, "temperature of the logits; 2:1 falls along the steps", "T", read=number_or_ramp, requires="fine_tune"
     )
     seed: int = option(0, "seed of random choices")
 

@@ -39,8 +39,9 @@ class Options(RemovalOptions):
     )
     variants: tuple[str, ...] = option(
         (),
-        "with --to: plain, calibrated and fine-tuned, or some of them (default: all that the options allow)",
+        "plain, calibrated and fine-tuned, or some of them (default: all that the options allow)",
         "NAMES",
+        requires="to",
     )
     batch_size: Size = option(32, "examples per batch")
     selected: Count | None = option(

@@ -44,6 +44,7 @@ class Options(CommandOptions):
     remove: str | None = option(None, "some heads", "HEADS", one_of="goal")
     keep: Size | None = option(None, "some heads", one_of="goal")
     count: Count = option(2, "how often", name="--times", also=("--count",))
+    repair: Literal["mean", "zero"] = option("mean", "what stands for them", requires="remove")
     overrides: tuple[str, ...] = ()
 
 
@@ -137,6 +138,12 @@ def test_one_option_of_a_group_is_needed():
         parsed("a", "b", goal=())
 
 
+def test_an_option_that_does_nothing_without_another_needs_it():
+    assert parsed("a", "b", "--repair", "zero", goal=("--remove", "all")).repair == "zero"
+    with pytest.raises(HeadjaxError, match=r"^--repair: needs --remove$"):
+        parsed("a", "b", "--repair", "mean")  # also with the default, which would be ignored as well
+
+
 def test_the_help_shows_defaults_and_no_old_spelling(capsys):
     with pytest.raises(SystemExit) as stopped:
         parsed("--help")
@@ -146,6 +153,7 @@ def test_the_help_shows_defaults_and_no_old_spelling(capsys):
     for text in (
         "OUT where it goes, or --out OUT", "steps at first (default 3)", "(default 0.25)", "{one,two}",
         "--times N how often (default 2)",
+        "with --remove: what stands for them (default mean)",
         "10% of them", "its memory (default 2k)", "look at it again --remove", "write the result as JSON",
     ):  # fmt: skip
         assert text in shown

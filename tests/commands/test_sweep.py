@@ -64,6 +64,8 @@ def test_every_size_is_tried_once_and_kept(folder, capsys):
             ("--to", "grouped:kv_heads=1", "--variants", "plain,fine-tuned"),
             "--variants: fine-tuned needs --fine-tune N",
         ),
+        (("--to", "grouped:kv_heads=1", "--draws", "3"), "--draws: needs --remove"),
+        (("--to", "grouped:kv_heads=1", "--distill", "0"), "--distill: needs --fine-tune"),
         (("--to", "grouped:kv_heads=1", "--fine-tune", "-1"), "--fine-tune: must not be negative"),
     ],
 )
