@@ -24,7 +24,9 @@ class Options(ReadingOptions):
     """Options of `headjax predict`."""
 
     model: str = argument("MODEL", "model directory")
-    task: str = option("", "task name, a table (labels may be missing), or a text with an example a line", "TASK")
+    task: str = option(
+        "", "task name, a table (labels may be missing), squad:FILE, or a text with an example a line", "TASK"
+    )
     text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
     out: str = option("", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl")
     beams: Size = option(4, "hypotheses of a translation")

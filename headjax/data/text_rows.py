@@ -291,7 +291,9 @@ def read_questions(path: str | Path) -> list[Row]:
             for paragraph in article["paragraphs"]
             for entry in paragraph["qas"]
         ]
-    except (KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
+        raise DataError(f"{file}: not in SQuAD's format ({error} is missing)") from None
+    except (TypeError, AttributeError) as error:
         raise DataError(f"{file}: not in SQuAD's format ({type(error).__name__}: {error})") from None
     if not found:
         raise DataError(f"{file}: no questions")

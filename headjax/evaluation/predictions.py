@@ -86,6 +86,8 @@ def _read_inputs(spec: str) -> Inputs | None:
         source, _, target = languages.partition("-")
         rows = [*translation_pairs(place, source, target)]
         return Inputs([row.values["source"] for row in rows], (), [row.values["target"] for row in rows])
+    if name == "squad":  # of a JSON file, which is no table
+        return None
     if is_table(spec):
         names = header(spec)
         found = {field: next((one for one in some if one in names), "") for field, some in COLUMNS.items()}

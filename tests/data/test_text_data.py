@@ -349,7 +349,7 @@ def test_questions_are_cut(tmp_path, tokenizer):
         ({"data": []}, "no questions"),
         ([], "not in SQuAD's format"),
         ({"data": [{"paragraphs": [{"context": 5, "qas": [{"id": 1, "question": 2, "answers": []}]}]}]}, "not in SQ"),
-        ({"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}, "not in SQuAD's format (KeyError: 'context')"),
+        ({"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}, "not in SQuAD's format ('context' is missing)"),
         (
             {"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "7", "question": "", "answers": []}]}]}]},
             "question 7: no answer",

@@ -83,6 +83,7 @@ def test_questions_of_a_file_have_the_answers_that_are_evaluated(bert, tmp_path)
     task = load_task(f"squad:{tmp_path / 'dev.json'}", model)
     evaluated = measure_task(model, task)
     expected = task.measure.answers(evaluated.outcomes)
+    assert read_inputs(f"squad:{tmp_path / 'dev.json'}") is None  # windows, not a table of texts
     found = predict_task(model, f"squad:{tmp_path / 'dev.json'}", batch_size=2)
     questions = task.measure.windows.questions
     assert [one["text"] for one in found] == [question.text for question in questions]
