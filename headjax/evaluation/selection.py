@@ -66,7 +66,7 @@ def split_task(task: Task, select: str | Task = "train", *, train: Task | None =
 
     Raises:
         HeadjaxError: an unknown split.
-        DataError: a single split that cannot be divided because its examples are all equal.
+        DataError: a single split that cannot be divided because its examples are all equal or about one paragraph.
     """
     chosen = selection_of(select) if isinstance(select, Task) else None
     if train is not None:
@@ -163,7 +163,8 @@ def _halves(task: Task) -> Parts:
         groups.setdefault(_group(task, source[index]), []).append(index)
     if len(groups) < 2:
         raise DataError(
-            f"{task.name}: its examples are all equal and cannot be divided; name others to choose heads on (--select)"
+            f"{task.name}: its examples are all equal, or about one paragraph, and cannot be divided; name others to "
+            "choose heads on (--select)"
         )
     ordered = [groups[key] for key in sorted(groups)]
     chosen: list[int] = []
