@@ -79,7 +79,9 @@ def test_equal_examples_and_pairs_of_one_text_stay_together():
     assert firsts[0] | firsts[1] == set(range(5))
     assert len(labels(selection)) == 12
     same = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=rows([[3, 4]] * 6)))
-    with pytest.raises(DataError, match=r"^table.tsv: its examples are all equal, or about one paragraph, .*\(--select\)$"):
+    with pytest.raises(
+        DataError, match=r"^table.tsv: its examples are all equal, or about one paragraph, .*\(--select\)$"
+    ):
         split_task(same)
 
 
