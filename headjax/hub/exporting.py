@@ -143,8 +143,7 @@ def to_huggingface(
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
         (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        if model.tokenizer is not None:
-            write_tokenizer(model.tokenizer, folder, longest(model))
+        _write_tokenizer(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
     size = (path_of(directory) / SINGLE).stat().st_size
@@ -294,6 +293,12 @@ def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarr
     return batch
 
 
+def _write_tokenizer(model: Model, folder: Path) -> None:
+    if model.tokenizer is not None:
+        embeddings = getattr(model.config, "embeddings", None)
+        write_tokenizer(model.tokenizer, folder, longest(model), segments=getattr(embeddings, "segments", 0) > 1)
+
+
 def longest(model: Model) -> int | None:
     """Return the length in tokens of the longest sequence that the model reads; None where there is no limit."""
     embeddings = getattr(model.config, "embeddings", None)
@@ -363,8 +368,7 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
             name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
         }
         (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
-        if model.tokenizer is not None:
-            write_tokenizer(model.tokenizer, folder, longest(model))
+        _write_tokenizer(model, folder)
 
     write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
     size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))

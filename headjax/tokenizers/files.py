@@ -97,16 +97,21 @@ def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenize
     return None
 
 
-def write_tokenizer(tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None, *, segments: bool = False
+) -> None:
     """Write the files from which `transformers` builds the same tokenizer.
 
     Args:
         tokenizer: the tokenizer.
         directory: folder to write to.
         max_length: longest sequence of the model, in tokens; None where it is unknown.
+        segments: whether the model reads `token_type_ids`. The default of `transformers` depends on its version, and a
+            model that misses them reads both texts of a pair as one.
     """
     tokenizer.save(directory)
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **dict(tokenizer.special)}
+    config["model_input_names"] = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
     if max_length is not None:
         config["model_max_length"] = max_length
     (path_of(directory) / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

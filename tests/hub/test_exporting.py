@@ -21,6 +21,7 @@ from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.exporting import LENGTH, example_batch, longest, max_difference, padding_cost, to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
+from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.alive import Alive
 from tests.closeness import assert_close, close_to, tolerance
@@ -66,6 +67,21 @@ def test_bfloat16_is_written_as_such(bert, tmp_path):
     smaller = prune(half, RAGGED)
     to_huggingface(smaller, tmp_path / "three", "padded")
     assert from_huggingface(tmp_path / "three").params["embeddings"]["token"].dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert", ["input_ids", "token_type_ids", "attention_mask"]),
+        ("distilbert", ["input_ids", "attention_mask"]),
+        ("llama", ["input_ids", "attention_mask"]),
+    ],
+)
+def test_the_tokenizer_gives_what_the_model_reads(name, expected, tmp_path):
+    """What `transformers` takes for granted depends on its version, and texts of a pair need their types."""
+    to_huggingface(model_of(CONFIGS[name]).replace(tokenizer=byte_tokenizer()), tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert config["model_input_names"] == expected
 
 
 @pytest.mark.parametrize(

@@ -481,6 +481,30 @@ def test_trained_weights_on_real_sentences(minilm, data_dir):
     assert_close(*vectors, sums=MINILM_SUMS)
 
 
+def test_pairs_of_texts_are_read_with_the_exported_tokenizer(minilm, data_dir, tmp_path):
+    """As a user of `transformers` reads an export: the second text of a pair has types of its own."""
+    import torch
+    import transformers
+
+    from headjax.data.encoding import text_batch
+
+    sentences = sts_sentences(data_dir, 16)
+    ours = from_huggingface(minilm)
+    to_huggingface(ours, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()
+    inputs = text_batch(ours.tokenizer, sentences[::2], sentences[1::2])
+    length = inputs["input_ids"].shape[1]
+    reference = tokenizer(sentences[::2], sentences[1::2], padding="max_length", max_length=length, return_tensors="np")
+    assert reference["token_type_ids"].any()
+    assert set(reference) == set(inputs)
+    for name, array in inputs.items():
+        np.testing.assert_array_equal(array, reference[name])
+    with torch.no_grad():
+        found = theirs(**{name: torch.from_numpy(np.asarray(array)) for name, array in reference.items()})
+    assert_same(ours(inputs), {"hidden": found.last_hidden_state.numpy()}, inputs, sums=MINILM_SUMS)
+
+
 def sts_sentences(data_dir, count):
     file = data_dir / "glue" / "STS-B" / "stsb-en-dev.csv"
     if not file.is_file():
