@@ -128,9 +128,14 @@ def design(name: str, title: str, kinds: Mapping[str, Mapping[str, str]]) -> Plo
     found = raw(f"design_{name}")
     series: dict[str, list[tuple[float, float]]] = {}
     for label, settings in kinds.items():
-        runs = list(curves(model_of(found, settings)).values())
-        apart = range(WINDOW // EVERY, len(runs[0].losses), WINDOW // EVERY)  # no step twice, and none of the warm-up
-        series[label] = [(float(runs[0].seconds[at]), _mean([run.losses[at] for run in runs])) for at in apart]
+        model = model_of(found, settings)
+        runs = list(curves(model).values())
+        apart = range(len(runs[0].losses) - 1, 0, -4 * WINDOW // EVERY)[
+            ::-1
+        ]  # the last one, and every 400 steps before
+        series[label] = [
+            (float(runs[0].steps[at]) * model["step"], _mean([float(run.losses[at]) for run in runs])) for at in apart
+        ]
     options: Any = {"cost": "Seconds of training", "cost_format": significant}
     return trade_off(series, metric="Loss, nats per byte", title=title, **options)
 
@@ -209,7 +214,7 @@ PLOTS: Mapping[str, Callable[[], Plot]] = {
     "design_heads": partial(
         design,
         "heads",
-        "Eight heads in one to eight layers, 446,000 parameters",
+        "Eight heads in one to eight layers, 125,000 parameters",
         {
             "1 layer of 8 heads": {"num_layers": "1"},
             "2 layers of 4 heads": BASELINE,
@@ -220,13 +225,13 @@ PLOTS: Mapping[str, Callable[[], Plot]] = {
     "grid_head_shapes": partial(
         grid,
         "head_shapes",
-        "Language models of width 128 by number and size of heads",
+        "Language models of width 64 by number and size of heads",
         "Heads",
         {
-            "1 head of 128": {"heads": "1"},
+            "4 heads of 16": {"head_dim": "16"},
+            "16 heads of 4": {"head_dim": "4", "hidden": "256"},
             "heads of 32": {"head_dim": "32"},
-            "32 heads of 4": {"heads": "32"},
-            "16 heads of 8, wider feed-forward": {"hidden": "1280"},
+            "16 heads of 4, wider feed-forward": {"hidden": "1152"},
         },
         {"heads": 1.0},
     ),

@@ -57,14 +57,21 @@ def removals_table(found: Mapping[str, Any]) -> str:
     return "\n".join([intro, "", *lines])
 
 
-def perplexity_without(found: Mapping[str, Any], stack: str, share: str) -> list[float]:
+def perplexity_without(found: Mapping[str, Any], stack: str, share: str, metric: str = "perplexity") -> list[float]:
     """Return of each model the perplexity without a share of a stack's heads, over that with all heads."""
     return [
-        float(trial["metrics"]["perplexity"]) / float(model["baseline"]["perplexity"])
+        float(trial["metrics"][metric]) / float(model["baseline"][metric])
         for model in found["models"]
         for trial in model["removals"]
         if (",".join(trial["stacks"]) or "all", trial["remove"]) == (stack, share)
     ]
+
+
+def attention_matters(name: str, least: float) -> Found:
+    """Return how many times the perplexity per word is that without any head, and whether it is at least `least`."""
+    times = perplexity_without(raw(name), "all", "100%", "word_perplexity")
+    number = f"{mean_and_range(times, 0)} times the perplexity per word, {len(times)} seeds"
+    return Found(number, "held" if min(times) >= least else "did not hold")
 
 
 def needed_more(name: str, stack: str, other: str, share: str) -> Found:

@@ -43,7 +43,7 @@ Trial = Mapping[str, Any]
 def keep(name: str, files: Sequence[str]) -> Path:
     """Write the trials of one or more sweeps of one model and task, or of one or more grids, as one raw file."""
     sweeps = [json.loads(Path(file).read_text()) for file in files]
-    if "summaries" in sweeps[0]:
+    if "results" in sweeps[0]:  # a grid, or raw results of one that further runs are added to
         return _keep_grids(name, sweeps)
     if "modes" in sweeps[0]:
         tasks = {found["evaluation"]["task"] for found in sweeps}
@@ -65,7 +65,8 @@ def keep(name: str, files: Sequence[str]) -> Path:
 
 
 def _keep_grids(name: str, grids: Sequence[Mapping[str, Any]]) -> Path:
-    rows = ",\n".join(json.dumps(rounded(each)) for found in grids for each in found["results"])
+    runs = {(json.dumps(run["settings"]), run["seed"]): run for found in grids for run in found["results"]}
+    rows = ",\n".join(json.dumps(rounded(run)) for run in runs.values())
     file = RAW / f"grid_{name}.json"
     file.write_text(f'{{\n "metric": "{grids[0]["metric"]}",\n "results": [\n{rows}\n]\n}}\n')
     return file

@@ -10,6 +10,7 @@ from docs.measures import Found
 from docs.plots import PLOTS, draw
 from docs.stacks import (
     ablations_table,
+    attention_matters,
     correlations,
     later_is_cheaper,
     most_can_go,
@@ -120,6 +121,23 @@ def test_stacks_of_several_models_stand_side_by_side(tmp_path, monkeypatch):
     assert "| cross | 3.00 (2.00 to 4.00) |" in made
     claimed = needed_more("stacks_mine", "cross", "encoder", "50%")
     assert claimed == Found("perplexity times 3.00 against 1.35 (2 seeds), p = 0.19", "not decided")
+
+
+def test_attention_matters_where_perplexity_per_word_at_least_doubles_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("docs.measures.RAW", tmp_path)
+    values = [("100%", 30.0), ("50%", 11.0)]
+    models = [
+        {
+            "baseline": {"word_perplexity": whole},
+            "removals": [
+                {"stacks": [], "remove": share, "metrics": {"word_perplexity": value}} for share, value in values
+            ],
+        }
+        for whole in (10.0, 12.0)
+    ]
+    (tmp_path / "stacks_mine.json").write_text(json.dumps({"models": models}))
+    assert attention_matters("stacks_mine", 2.5) == Found("3 (2 to 3) times the perplexity per word, 2 seeds", "held")
+    assert attention_matters("stacks_mine", 2.6).verdict == "did not hold"
 
 
 def test_ablations_are_counted_by_stack_and_layer(tmp_path, monkeypatch):
@@ -298,6 +316,13 @@ def test_a_grids_table_has_intervals_and_counts_diverged_runs(tmp_path, monkeypa
     assert made[0] == "| heads | parameters | runs | loss | 95 % interval | seconds |"
     assert made[2] == "| 1 | 1,234 | 2 | 1.5000 | -4.8531 to 7.8531 | 2 |"
     assert made[3] == "| 2 | 1,234 | 1, 1 diverged | 3.0000 |  | 2 |"
+    kept = tmp_path / "grid_shapes.json"
+    files[0].write_text(json.dumps(grid(result("1", 1, 4.0), result("4", 0, 5.0))))
+    keep("shapes", [str(kept), str(files[0])])  # further runs, one of them in place of an earlier one
+    runs = json.loads(kept.read_text())["results"]
+    cells = [(run["settings"]["heads"], run["seed"]) for run in runs]
+    assert cells == [("1", 0), ("1", 1), ("2", 0), ("2", 1), ("4", 0)]
+    assert runs[1]["metrics"]["loss"] == 4.0
 
 
 def test_cost_curves_have_a_row_each_the_machine_and_a_picture(tmp_path, monkeypatch):
