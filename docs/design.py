@@ -82,8 +82,8 @@ def keep(name: str, grid: Path, folder: Path) -> Path:
 
 def _flops(run: Path) -> int:
     """Return the operations of a forward pass over one example."""
-    config = train_config(json.loads((run / CONFIG).read_text()))
-    return config.architecture().flops(config.data.form.length)
+    written = json.loads((run / CONFIG).read_text())
+    return train_config(written).architecture().flops(written["data"]["length"])
 
 
 def _read(file: Path) -> tuple[list[float], list[float]]:
