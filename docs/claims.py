@@ -36,6 +36,7 @@ class Claim(NamedTuple):
 
 MINILM = "all-MiniLM-L6-v2, 72 heads"
 SST2 = f"{MINILM}, fine-tuned on SST-2; all 872 sentences"
+SQUAD = f"{MINILM}, fine-tuned on SQuADShifts; F1 on all 10,570 questions of SQuAD's development set"
 STSB = f"{MINILM}, as published, STS-B; all 1,500 pairs"
 TRANSLATION = "translation, Multi30k, 3 stacks of 24 heads; 1,014 captions"
 HEADS, CONVERSIONS, DEEP = "docs/heads.md", "docs/conversions.md", "docs/deep_training.md"
@@ -224,6 +225,11 @@ CLAIMS = (
             (SST2, "sharing_sst2", "half", 192, "calibrated", "without retraining"),
             (SST2, "sharing_sst2", "a third", 128, "plain", "without retraining"),
             (SST2, "sharing_sst2", "a third", 128, "calibrated", "without retraining"),
+            (SQUAD, "sharing_squad", "half", 192, "plain", "without retraining"),
+            (SQUAD, "sharing_squad", "half", 192, "calibrated", "without retraining"),
+            (SQUAD, "sharing_squad", "a third", 128, "plain", "without retraining"),
+            (SQUAD, "sharing_squad", "a third", 128, "calibrated", "without retraining"),
+            (SQUAD, "sharing_squad", "a third", 128, "fine-tuned", "with 60 steps of training"),
         )
     ),
     *(

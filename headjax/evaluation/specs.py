@@ -220,15 +220,16 @@ def _wikitext2(asked: Request) -> Task:
 
 
 def _squad(asked: Request) -> Task:
-    validation, train = asked.path, ""
+    name, validation, train = f"squad:{asked.path}", asked.path, ""
     if not source_of(asked.path).is_file():
+        name = "squad"
         folder = data_folder("squad", asked.path, ("squad",), lambda folder: any(folder.glob("dev-v1.1*.json")))
         validation = str(min(folder.glob("dev-v1.1*.json")))
         train = str(folder / "train-v1.1.json") if (folder / "train-v1.1.json").is_file() else ""
     length = asked.length(SQUAD_LENGTH)
     stride = max(0, min(QuestionAnswering.stride, (length - QUESTION_LENGTH) // 2))
     config = QuestionAnswering(train=train, validation=validation, max_length=length, stride=stride)
-    return _measured("squad", config, asked.tokenizer())
+    return _measured(name, config, asked.tokenizer())
 
 
 def _multi30k(asked: Request) -> Task:

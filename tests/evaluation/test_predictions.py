@@ -81,6 +81,7 @@ def test_questions_of_a_file_have_the_answers_that_are_evaluated(bert, tmp_path)
     write_squad(tmp_path / "dev.json", long_paragraph(), SHORT)
     model = headjax.with_task(bert, Span())
     task = load_task(f"squad:{tmp_path / 'dev.json'}", model)
+    assert task.name == f"squad:{tmp_path / 'dev.json'}"  # so that commands tell the examples of two files apart
     evaluated = measure_task(model, task)
     expected = task.measure.answers(evaluated.outcomes)
     assert read_inputs(f"squad:{tmp_path / 'dev.json'}") is None  # windows, not a table of texts
