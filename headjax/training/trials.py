@@ -15,7 +15,7 @@ from headjax.conversion.analysis import model_costs
 from headjax.conversion.calibration import Moments, collect
 from headjax.conversion.model import convert
 from headjax.conversion.target import HeadLayer
-from headjax.core.progress import Progress, Update, silent
+from headjax.core.progress import Progress, silent
 from headjax.data.examples import Padded, Source
 from headjax.data.stream import LengthBuckets
 from headjax.evaluation.head_effects import RESAMPLES, paired_test
@@ -116,7 +116,7 @@ class Trials:
         if variant == "fine-tuned" and self.fine_tuning is not None:
             batches = self.task.train_batches(self.batch_size, seed=seed)
             model = distill(model, self.model, batches, self.fine_tuning).model
-        found = _evaluate(model, self.task, self.limit, self.batch_size, self.buckets)
+        found = measure_task(model, self.task, limit=self.limit, batch_size=self.batch_size, buckets=self.buckets)
         return Trial(
             to=to,
             variant=variant,
@@ -173,7 +173,7 @@ def prepare_trials(
         moments = collect(model, calibrated, bar)
     count = task.count_batches(batch_size, limit=limit, buckets=buckets)
     with progress("evaluating the original", count, "batch") as bar:
-        own = _evaluate(model, task, limit, batch_size, buckets, bar)
+        own = measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets, progress=bar)
     return Trials(model, task, moments, own, fine_tuning, limit, batch_size, buckets)
 
 
@@ -230,12 +230,6 @@ def embeddings(output: Output, batch: Batch) -> jax.Array:
     counted = jnp.ones(hidden.shape[:2]) if mask is None or mask.shape != hidden.shape[:2] else mask
     weights = jnp.asarray(counted, jnp.float32)[:, :, None]
     return (hidden * weights).sum(axis=1, keepdims=True) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1.0)
-
-
-def _evaluate(
-    model: Model, task: Task, limit: int, batch_size: int, buckets: Sequence[int], progress: Update | None = None
-) -> Evaluation:
-    return measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets, progress=progress)
 
 
 def _mean_cosine(one: np.ndarray, other: np.ndarray) -> float:
