@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -135,13 +136,14 @@ def _run(words: list[str]) -> int:
     with _clean_stdout(options.json == "-") as stdout:
         # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
         shown = Shown(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+        start = time.perf_counter()
         result: Result = command.run(options, shown_on(Console(stderr=True)))
         for table in result.tables:
             print_table(table, shown)
         if result.message:
             shown.print(result.message, highlight=False, markup=False, soft_wrap=True)
         if options.json is not None:
-            write_json(result.data, options.json, stdout)
+            write_json({**result.data, "command_seconds": time.perf_counter() - start}, options.json, stdout)
     return result.exit_code
 
 
@@ -186,10 +188,13 @@ def _clean_stdout(clean: bool) -> Iterator[Any]:
 def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
     """Write JSON to a file, which appears only once it is complete, or to stdout for `-`.
 
+    Numbers that are not finite become null: JSON has no others.
+
     Raises:
         HeadjaxError: the file cannot be written.
     """
-    text = json.dumps(data, indent=2, default=_plain) + "\n"
+    plain = json.loads(json.dumps(data, default=_plain), parse_constant=lambda _: None)
+    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
     if path == "-":
         print(text, end="", file=stdout)
         return

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 
 from headjax import __version__
@@ -106,6 +107,20 @@ def test_what_cannot_fit_is_refused_before_it_is_built(config, text, tmp_path, c
     assert re.match(r"config\.model: [0-9,]+ parameters in training take at least ", deep)
     assert error_of(capsys, *train, "--config.model.num_layers=1000000000").startswith("config.model.num_layers: must")
     assert not (tmp_path / "run").exists()
+
+
+def test_json_has_the_seconds_of_the_command_and_null_for_numbers_that_are_not_finite(config, tmp_path, monkeypatch):
+    import headjax.commands.inspect as inspect
+
+    def run(options, progress):
+        return Result({"loss": float("nan"), "losses": [np.float32("inf"), 1.5], "heads": np.arange(2)}, [])
+
+    monkeypatch.setattr(inspect, "run", run)
+    path = tmp_path / "result.json"
+    assert main(["inspect", "--config", config, "--json", str(path)]) == 0
+    data = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert 0 <= data.pop("command_seconds") < 60
+    assert data == {"loss": None, "losses": [None, 1.5], "heads": [0, 1]}
 
 
 def test_an_unwritable_json_path_is_an_error(config, tmp_path, capsys):

@@ -54,7 +54,7 @@ def run(options: Options, progress: Progress) -> Result:
         "agreement": found.agreement,
         "agreement_measure": found.measure,
         "test": found.test,
-        "significance": None if test is None else {"difference": test.difference, "p_value": test.p_value},
+        "significance": None if test is None else test._asdict(),
         "headline": tasks[0].headline,
         **facts,
         "speed_up": seconds[0] / seconds[1],
@@ -71,7 +71,8 @@ def run(options: Options, progress: Progress) -> Result:
     agreement = "none" if found.agreement is None else f"{found.agreement:.4g}"
     notes = [f"{found.first.examples:,} examples of {tasks[0].name}. Agreement: {agreement} ({found.measure})."]
     if test is not None:
-        difference = f"{options.second} minus {options.first} {test.difference:+.4g}, p = {test.p_value:.3g}"
+        interval = f"95 % interval {test.low:+.4g} to {test.high:+.4g}"
+        difference = f"{options.second} minus {options.first} {test.difference:+.4g}, {interval}, p = {test.p_value:.3g}"
         notes.append(f"{found.test[0].upper()}{found.test[1:]}: {difference}.")
     columns = (Column(""), Column(options.first), Column(options.second))
     return Result(data, [Table(columns, rows, notes=notes)])

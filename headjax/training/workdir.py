@@ -105,7 +105,7 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
     held, given = _computed(_whole(held)), _computed(to_data(config))
     steps = held.get("steps")
     if isinstance(steps, int) and steps > config.steps:
-        raise CheckpointError(f"{workdir}: holds a run of {steps} steps, which {config.steps} would shorten")
+        raise CheckpointError(f"{workdir}: holds a run of {steps} steps, which {config.steps} would shorten.")
     if isinstance(steps, int) and steps < config.steps:
         held, given = _without_length(held), _without_length(given)
     differing = _first_difference(held, given, "config")

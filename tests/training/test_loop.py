@@ -247,7 +247,7 @@ def test_an_extended_run_may_have_another_schedule_and_nothing_else(uninterrupte
         check_workdir(tmp_path, config(steps=9, optimizer=optimizer(b1=0.8)))
     with pytest.raises(CheckpointError, match=r"config\.optimizer\.schedule\.final is 0\.1 there"):
         check_workdir(tmp_path, config(optimizer=optimizer()))
-    with pytest.raises(CheckpointError, match=r": holds a run of 7 steps, which 5 would shorten$"):
+    with pytest.raises(CheckpointError, match=r": holds a run of 7 steps, which 5 would shorten\.$"):
         check_workdir(tmp_path, config(steps=5, optimizer=optimizer()))
 
 
