@@ -72,7 +72,9 @@ def run(options: Options, progress: Progress) -> Result:
     notes = [f"{found.first.examples:,} examples of {tasks[0].name}. Agreement: {agreement} ({found.measure})."]
     if test is not None:
         interval = f"95 % interval {test.low:+.4g} to {test.high:+.4g}"
-        difference = f"{options.second} minus {options.first} {test.difference:+.4g}, {interval}, p = {test.p_value:.3g}"
+        difference = (
+            f"{options.second} minus {options.first} {test.difference:+.4g}, {interval}, p = {test.p_value:.3g}"
+        )
         notes.append(f"{found.test[0].upper()}{found.test[1:]}: {difference}.")
     columns = (Column(""), Column(options.first), Column(options.second))
     return Result(data, [Table(columns, rows, notes=notes)])

@@ -86,18 +86,21 @@ def sweep_removals(options: RemovalOptions, out: str, progress: Progress) -> Res
         for order in options.by
         for share in options.remove
     ]
+    headline = examples.evaluation.headline
     file = path_of(out) / "removals.jsonl"
     done = {_key(trial): trial for trial in read_removals(file)}
-    with progress("removing heads", len(wanted), "removals") as bar:
+    with progress("removing heads", len(wanted) * len(repairs), "trial") as bar:
         for number, removal in enumerate(wanted, start=1):
             missing = [repair for repair in repairs if (removal, repair) not in done]
-            if missing:
-                done |= {_key(trial): trial for trial in trials.run(removal, missing)}
-                write_file(file, "".join(f"{json.dumps(trial._asdict())}\n" for trial in done.values()).encode())
-            bar(number, {})
+            ended = number * len(repairs) - len(missing)
+            for trial in trials.run(removal, missing) if missing else ():
+                done[_key(trial)] = trial
+                write_file(file, "".join(f"{json.dumps(each._asdict())}\n" for each in done.values()).encode())
+                ended += 1
+                bar(ended, {headline: trial.metrics[headline]})
+            bar(number * len(repairs), {})
     found = [done[removal, repair] for removal in wanted for repair in repairs]
     described = examples.described(selected=calibrate, purpose="Calibration")
-    headline = examples.evaluation.headline
     plot = write_file(path_of(out) / "removals.png", _plot(found, trials, headline))
     data = {
         "headline": headline,

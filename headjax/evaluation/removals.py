@@ -1,7 +1,7 @@
 """Removals of heads tried in many ways on one task: orders x shares x repairs x draws of calibration examples.
 
     trials = prepare_removals(model, task, ...)      # the whole model is evaluated once
-    found = trials.run(Removal("importance+normalize", "60%", draw=0), repairs=("none", "reconstruct"))
+    for trial in trials.run(Removal("importance+normalize", "60%", draw=0), repairs=("none", "reconstruct")): ...
 
 Heads are gated off and not cut out, which computes the same, so that every trial shares one compiled program.
 """
@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -179,8 +179,8 @@ class RemovalTrials:
         """Return the calibration batches of a draw."""
         return list(self.selection.sample(self.calibrate, self.batch_size, seed=draw, buckets=self.buckets))
 
-    def run(self, removal: Removal, repairs: Sequence[Repair]) -> list[RemovalTrial]:
-        """Return a removal's trials, one for each repair.
+    def run(self, removal: Removal, repairs: Sequence[Repair]) -> Iterator[RemovalTrial]:
+        """Yield a removal's trials, one for each repair.
 
         Raises:
             HeadjaxError: an unknown order, more heads than there are, or a repair that the model does not allow.
@@ -189,28 +189,24 @@ class RemovalTrials:
         choose, order_seconds = self._order(removal, batches)
         count = requested_count(self.model.config, removal.remove, removal.stacks)
         removed = choose(count)[:count]
-        found: list[RemovalTrial] = []
         bare = self._judge(self.model.params, head_gates.without(self.model.config, removed))
         _, against = paired_test(bare.evaluation.outcomes, self.measure, RESAMPLES)
         for repair in repairs:
             repaired = _repair(self.model, removed, repair, batches)
             judged = bare if repair == "none" else self._judge(repaired.params, repaired.gates)
-            found.append(
-                RemovalTrial(
-                    *removal,
-                    repair=repair,
-                    removed=len(removed),
-                    kept_repairs=repaired.kept,
-                    solved=repaired.solved,
-                    metrics=judged.evaluation.metrics,
-                    agreement=judged.agreement.value,
-                    against_whole=self._tests[1](judged.evaluation.outcomes)._asdict(),
-                    against_none=None if repair == "none" else against(judged.evaluation.outcomes)._asdict(),
-                    order_seconds=order_seconds,
-                    repair_seconds=repaired.seconds,
-                )
+            yield RemovalTrial(
+                *removal,
+                repair=repair,
+                removed=len(removed),
+                kept_repairs=repaired.kept,
+                solved=repaired.solved,
+                metrics=judged.evaluation.metrics,
+                agreement=judged.agreement.value,
+                against_whole=self._tests[1](judged.evaluation.outcomes)._asdict(),
+                against_none=None if repair == "none" else against(judged.evaluation.outcomes)._asdict(),
+                order_seconds=order_seconds,
+                repair_seconds=repaired.seconds,
             )
-        return found
 
     def _order(self, removal: Removal, batches: Sequence[Batch]) -> tuple[Callable[[int], Order], float]:
         key = (removal.order, removal.draw, removal.stacks)

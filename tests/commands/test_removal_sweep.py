@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
 
 from headjax.cli import main
+from headjax.core.errors import INTERRUPTED
 from tests.commands.language_folder import write_language_folder
 
 
@@ -43,6 +45,29 @@ def test_every_removal_is_tried_once_and_kept(folder, capsys):
     again = json.loads(capsys.readouterr().out)["removals"]
     assert again[0]["removed"] == 7
     assert again[1:] == found[1:]
+
+
+def test_each_trial_is_kept_and_told_as_it_ends(folder, tmp_path, monkeypatch, capsys):
+    told = []
+
+    @contextlib.contextmanager
+    def opened(title, total, unit):
+        def update(done, values):
+            if title == "removing heads":
+                told.append((done, total, dict(values)))
+                if len(told) == 1:
+                    raise KeyboardInterrupt  # after the first of two repairs
+
+        yield update
+
+    monkeypatch.setattr("headjax.core.progress.shown_on", lambda console: opened)
+    words = ["sweep", str(folder / "model"), str(tmp_path / "out"), "--task", str(folder / "text.txt")]
+    words += ["--remove", "50%", "--by", "random", "--repair", "none,rescale", "--limit", "8", "--calibrate", "4"]
+    assert main([*words, "--batch-size", "4"]) == INTERRUPTED
+    assert len((tmp_path / "out" / "removals.jsonl").read_text().splitlines()) == 1
+    assert main([*words, "--batch-size", "4"]) == 0
+    assert [(done, total) for done, total, _ in told] == [(1, 2), (2, 2), (2, 2)]
+    assert told[0][2].keys() == told[1][2].keys() == {"perplexity"}
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def test_shares_are_of_the_heads_of_the_stacks(trials):
     (trial,) = trials.run(Removal("random", "25%", 0, ("decoder",)), ("none",))
     assert (trial.removed, trials.total_heads(("decoder",))) == (2, 8)
     with pytest.raises(HeadjaxError, match=r"remove: 9 asks for 9 heads, the model has 8$"):
-        trials.run(Removal("random", "9", 0), ("none",))
+        next(trials.run(Removal("random", "9", 0), ("none",)))
     with pytest.raises(HeadjaxError, match=r"remove: 9 asks for 9 heads, the model has 8 in decoder$"):
-        trials.run(Removal("random", "9", 0, ("decoder",)), ("none",))
+        next(trials.run(Removal("random", "9", 0, ("decoder",)), ("none",)))
 
 
 def test_gates_repair_too(trials):
