@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from docs.measures import RAW, Found, mean_and_range, raw, rounded
+from docs.measures import RAW, Found, mean_and_interval, ratio_and_interval, raw, rounded
 
 ORDERS = {
     "whole": "nothing",
@@ -93,10 +93,10 @@ def table(found: Mapping[str, Any]) -> str:
         shares = [100 * np.mean(values(found, share, order, key) / each) for key, each in whole.items()]
         cells = [f"{heads:.0f}", *(f"{each:.1f}" for each in shares)]
         cells.append(f"{100 * np.mean(values(found, share, order, 'time')):.0f}")
-        cells += [mean_and_range(values(found, share, order, key)) for key in ("before", "after")]
+        cells += [mean_and_interval(values(found, share, order, key)) for key in ("before", "after")]
         lines.append(f"| {ORDERS[order]} | {' | '.join(cells)} |")
     intro = (
-        f"Perplexity on {found['examples']:,} examples, mean of {len(found['models'])} models (lowest to highest); "
+        f"Perplexity on {found['examples']:,} examples, mean of {len(found['models'])} models (95 % interval); "
         "operations of 128 tokens, time of a forward pass over a batch, both models in turns."
     )
     return "\n".join([intro, "", *lines])
@@ -112,9 +112,9 @@ def better(name: str, share: str, order: str, others: tuple[str, ...]) -> Found:
     against = min((values(found, share, other, "after") for other in others), key=np.mean)
     p = float(stats.ttest_rel(np.log(own), np.log(against)).pvalue)
     verdict = "not decided" if p >= 0.05 else "held" if np.mean(own) < np.mean(against) else "did not hold"
-    return Found(
-        f"perplexity {np.mean(own):.2f} against {np.mean(against):.2f} ({len(own)} models), p = {p:.2g}", verdict
-    )
+    means = f"{np.mean(own):.2f} against {np.mean(against):.2f}"
+    ratio = ratio_and_interval(own, against, 3)
+    return Found(f"perplexity {means}, ratio {ratio}, {len(own)} models, p = {p:.2g}", verdict)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from docs.measures import RAW, Found, at_most, mean_and_range, raw, rounded
+from docs.measures import RAW, Found, at_most, duration, mean_and_interval, raw, rounded
 from headjax.training.config import train_config
 from headjax.training.grid import Cell
 from headjax.training.recording import read_metrics
@@ -150,18 +150,28 @@ def table(found: Mapping[str, Any]) -> str:
             f"{model['parameters']:,}",
             f"{100 * model['flops'] / baseline['flops']:.0f}",
             f"{1000 * model['step']:.0f}",
-            *(mean_and_range([*losses_after(found, model, cost).values()], 3) for cost in (None, "flops", "step")),
-            mean_and_range(speed_ups(found, model["settings"])),
+            *(mean_and_interval([*losses_after(found, model, cost).values()], 3) for cost in (None, "flops", "step")),
+            mean_and_interval(speed_ups(found, model["settings"])),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     steps = int(next(iter(curves(baseline).values())).steps[-1])
     intro = (
         f"Nats per byte over the last {WINDOW} of {steps:,} steps, of as many as take the operations of the "
-        f"cheapest model, and of those done after {time:.0f} seconds, mean of {len(baseline['losses'])} seeds (lowest "
-        "to highest); operations of a forward pass, of the baseline's (first row); speed-up: time to the lowest loss "
+        f"cheapest model, and of those done after {time:.0f} seconds, mean of {len(baseline['losses'])} seeds (95 % "
+        "interval); operations of a forward pass, of the baseline's (first row); speed-up: time to the lowest loss "
         "that all models reach, the baseline's over each one's."
     )
     return "\n".join([intro, "", *lines])
+
+
+def time(name: str) -> str:
+    """Return how many runs there are, and how long their steps took together."""
+    runs = [
+        (model["step"], curve.steps[-1])
+        for model in raw(f"design_{name}")["models"]
+        for curve in curves(model).values()
+    ]
+    return f"{duration(sum(step * steps for step, steps in runs))}, {len(runs)} runs"
 
 
 COSTS: Mapping[str, str | None] = {"steps": None, "operations": "flops", "time": "step"}

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from headjax.training.grid import mean_interval
+
 RAW = Path(__file__).parent / "measurements"
 
 
@@ -46,9 +48,26 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def mean_and_range(values: Sequence[float], digits: int = 2) -> str:
-    """Return the mean, and the lowest and the highest value in brackets, of so many decimals."""
-    return f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+def mean_and_interval(values: Sequence[float], digits: int = 2) -> str:
+    """Return the mean and, in brackets, its 95 % interval (Student's t); of one value, the value."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    low, high = mean_interval(values)
+    return estimate(float(np.mean(values)), low, high, digits)
+
+
+def estimate(value: float, low: float, high: float, digits: int, sign: str = "") -> str:
+    """Return a value and, in brackets, its interval; `sign` is "+" where plus is written, too."""
+    told = [f"{0.0 + round(end, digits):{sign}.{digits}f}" for end in (value, low, high)]  # no -0.00
+    return f"{told[0]} ({told[1]} to {told[2]})"
+
+
+def ratio_and_interval(first: Sequence[float], second: Sequence[float], digits: int = 2) -> str:
+    """Return the geometric mean of the ratios of paired positive values and, in brackets, its 95 % interval."""
+    logarithms = np.log(first) - np.log(second)
+    low, high = mean_interval(logarithms.tolist())
+    value, low, high = np.exp((float(logarithms.mean()), low, high)).tolist()
+    return estimate(value, low, high, digits)
 
 
 def cells(found: Mapping[str, Any], order: str, remove: str, repair: str) -> list[Mapping[str, Any]]:
@@ -57,10 +76,15 @@ def cells(found: Mapping[str, Any], order: str, remove: str, repair: str) -> lis
     return [trial for trial in found["removals"] if all(trial[key] == value for key, value in named.items())]
 
 
+def models_of(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the models of raw results of removals or conversions: one, or several of different seeds."""
+    return found.get("models", [found])
+
+
 def loss(
     name: str, remove: str, repair: str, most: float, *, order: str = "reconstruction", points: int = 100
 ) -> Found:
-    """Return the loss of the headline against the whole model, and whether it is at most `most`.
+    """Return the loss of the headline against the whole model; the claim is that it is at most `most`.
 
     Args:
         name: Raw results of removals.
@@ -70,15 +94,34 @@ def loss(
         order: Order of removal.
         points: 100 to print points of accuracy, 1 for other metrics.
     """
-    found = raw(name)
-    trials = cells(found, order, remove, repair)
-    lost = [-float(trial["against_whole"]["difference"]) for trial in trials]
-    mean = float(np.mean(lost))
-    p = max(float(trial["against_whole"]["p_value"]) for trial in trials)
+    models = models_of(raw(name))
+    return _lost(
+        [[trial["against_whole"] for trial in cells(each, order, remove, repair)] for each in models], most, points
+    )
+
+
+def _lost(models: Sequence[Sequence[Mapping[str, Any]]], most: float, points: int = 100) -> Found:
+    """Return the mean loss of several models, each by one or more tests of it; see `within`.
+
+    The interval is that over models where there are several, else the mean one of the model's tests.
+    """
+    lost = [float(np.mean([-test["difference"] for test in tests])) for tests in models]
+    if len(lost) > 1:
+        low, high = mean_interval(lost)
+        seen = f"{len(lost)} models"
+    else:
+        (tests,) = models
+        low, high = (-float(np.mean([test[end] for test in tests])) for end in ("high", "low"))
+        seen = f"p = {max(test['p_value'] for test in tests):.2g}"
+        seen += f", mean of {len(tests)} draws" if len(tests) > 1 else ""
     unit, digits = (" points", 2) if points == 100 else ("", 4)
-    draws = f", mean of {len(lost)} draws" if len(lost) > 1 else ""
-    number = f"{mean * points:.{digits}f}{unit} lost (p = {p:.2g}{draws})"
-    return Found(number, "held" if mean <= most else "did not hold")
+    told = estimate(points * float(np.mean(lost)), points * low, points * high, digits)
+    return Found(f"{told}{unit} lost, {seen}", within(low, high, most))
+
+
+def within(low: float, high: float, most: float) -> str:
+    """Return the verdict of the claim that a value is at most `most`, by the value's 95 % interval."""
+    return "held" if high <= most else "did not hold" if low > most else "not decided"
 
 
 def removal_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -88,9 +131,12 @@ def removal_of(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def repaired_and_bare(found: Mapping[str, Any], repair: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Return the trials with a repair, each beside that of the same removal without one, where there is one."""
-    bare = {removal_of(trial): trial for trial in found["removals"] if trial["repair"] == "none"}
-    repaired = (trial for trial in found["removals"] if trial["repair"] == repair)
-    return [(trial, bare[removal_of(trial)]) for trial in repaired if removal_of(trial) in bare]
+    pairs = []
+    for model in models_of(found):
+        bare = {removal_of(trial): trial for trial in model["removals"] if trial["repair"] == "none"}
+        repaired = (trial for trial in model["removals"] if trial["repair"] == repair)
+        pairs += [(trial, bare[removal_of(trial)]) for trial in repaired if removal_of(trial) in bare]
+    return pairs
 
 
 def agrees_better(found: Mapping[str, Any], repair: str) -> int:
@@ -110,10 +156,14 @@ def agreement(names: Sequence[str], repair: str) -> Found:
 
 def removal(name: str, remove: str, most: float) -> Found:
     """Return the perplexity over the whole model's without a share of the heads, all maps solved anew."""
-    found = raw(name)
-    trials = cells(found, "reconstruction", remove, "feed_forward")
-    ratio = float(np.mean([trial["metrics"]["perplexity"] for trial in trials])) / found["baseline"]["perplexity"]
-    return Found(f"{ratio:.3f} times the whole model's perplexity", "held" if ratio <= most else "did not hold")
+    (trial,) = cells(raw(name), "reconstruction", remove, "feed_forward")
+    return _times(trial["against_whole"], "the whole model's perplexity", most)
+
+
+def _times(test: Mapping[str, Any], what: str, most: float) -> Found:
+    """Return how many times a perplexity is another one, from a paired test of the losses; see `within`."""
+    ratio, low, high = (float(np.exp(test[key])) for key in ("difference", "low", "high"))
+    return Found(f"{estimate(ratio, low, high, 3)} times {what}", within(low, high, most))
 
 
 def removal_against_others(name: str) -> Found:
@@ -130,23 +180,27 @@ def removal_against_others(name: str) -> Found:
 
 def cache(name: str, saved: float, most: float) -> Found:
     """Return the perplexity of a calibrated latent over the original's, at a share of the cache saved."""
-    (ratio,) = _ratios(name, saved, ours=True)
-    return Found(f"{ratio:.2f} times the original's perplexity", "held" if ratio <= most else "did not hold")
+    (trial,) = _latents(name, saved, ours=True)
+    return _times(trial["against_original"], "the original's perplexity", most)
 
 
 def cache_against_others(name: str) -> Found:
     """Return at how many sizes the calibrated latent is below every other conversion of that size."""
     sizes = (0.25, 0.5, 0.75, 0.875)
-    won = sum(min(_ratios(name, saved, ours=True)) < min(_ratios(name, saved, ours=False)) for saved in sizes)
+    found = ([_latents(name, saved, ours=ours) for ours in (True, False)] for saved in sizes)
+    won = sum(min(map(_perplexity, own)) < min(map(_perplexity, others)) for own, others in found)
     return Found(f"best at {won} of {len(sizes)} sizes", "held" if won == len(sizes) else "did not hold")
 
 
-def _ratios(name: str, saved: float, *, ours: bool) -> list[float]:
-    """Return perplexities over the original's at a share of the cache saved, without training."""
+def _perplexity(trial: Mapping[str, Any]) -> float:
+    return float(trial["metrics"]["perplexity"])
+
+
+def _latents(name: str, saved: float, *, ours: bool) -> list[Mapping[str, Any]]:
+    """Return the calibrated latents that save a share of the cache, or all other conversions; none was trained."""
     original, *trials = raw(name)["trials"]
-    whole = float(original["metrics"]["perplexity"])
     return [
-        float(trial["metrics"]["perplexity"]) / whole
+        trial
         for trial in trials
         if (trial["to"].startswith("latent:rank") and trial["variant"] == "calibrated") is ours
         and trial["variant"] != "fine-tuned"
@@ -154,32 +208,60 @@ def _ratios(name: str, saved: float, *, ours: bool) -> list[float]:
     ]
 
 
-def conversion(name: str, to: str, variant: str, most: float) -> Found:
-    """Return the points of accuracy lost by a conversion of an encoder, and whether they are at most `most`."""
-    trial = next(trial for trial in raw(name)["trials"] if (trial["to"], trial["variant"]) == (to, variant))
-    test = trial["against_original"]
-    verdict = "held" if -test["difference"] <= most else "did not hold"
-    return Found(f"{0.0 - 100 * test['difference']:.2f} points lost (p = {test['p_value']:.2g})", verdict)
+def conversion(name: str, to: str, variant: str, most: float, points: int = 100) -> Found:
+    """Return what a conversion loses of the headline; the claim is that it is at most `most`. See `loss`."""
+    models = [
+        [trial["against_original"] for trial in each["trials"] if (trial["to"], trial["variant"]) == (to, variant)]
+        for each in models_of(raw(name))
+    ]
+    return _lost(models, most, points)
 
 
 def ranks_needed_heads(order: str) -> Found:
     """Return the AUROC of an order on models whose necessary heads are known."""
     rows = [row for row in raw("ground_truth_heads")["rows"] if row["order"] == order]
     values = [float(row["auroc"]) for row in rows]
-    number = f"AUROC {np.mean(values):.2f}, lowest {min(values):.2f}, of {len(values)} models"
+    number = f"AUROC {mean_and_interval(values)}, lowest {min(values):.2f}, of {len(values)} models"
     return Found(number, "held" if min(values) > 0.9 else "did not hold")
 
 
-def seeds(name: str, one: str, other: str, *, lower: bool = False) -> Found:
-    """Return means of two kinds of runs with their ranges; the claim is that the first is better."""
+def seeds(name: str, one: str, other: str) -> Found:
+    """Return the means of two kinds of runs by seed; see `better`."""
     found = raw(name)
-    better, worse = ([float(value) for value in found["runs"][kind]] for kind in (one, other))
-    apart = max(better) < min(worse) if lower else min(better) > max(worse)
-    means = " against ".join(
-        f"{np.mean(values):.3g} ({min(values):.3g} to {max(values):.3g})" for values in (better, worse)
-    )
-    number = f"{found['metric']} {means}, {len(better)} and {len(worse)} seeds"
-    return Found(number, "held" if apart else "did not hold")
+    first, second = ([float(value) for value in found["runs"][kind]] for kind in (one, other))
+    both = min(len(first), len(second))
+    return _better(first[:both], second[:both], METRICS[found["metric"]])
+
+
+def grid_time(*names: str) -> str:
+    """Return how many runs grids have, and how long they took together."""
+    seconds = [run["seconds"] for name in names for run in raw(f"grid_{name}")["results"]]
+    return f"{duration(sum(seconds))}, {len(seconds)} runs"
+
+
+def removal_time(*names: str) -> str:
+    """Return the processor time of the orders and repairs of sweeps over removals."""
+    seconds = 0.0
+    for name in names:
+        for model in models_of(raw(name)):
+            trials = model["removals"]
+            orders = {(trial["order"], trial["draw"]): trial["order_seconds"] for trial in trials}
+            seconds += sum(orders.values()) + sum(trial["repair_seconds"] for trial in trials)
+    return f"{duration(seconds)} of orders and repairs"
+
+
+def command_time(*names: str) -> str:
+    """Return the time of the commands that wrote raw results."""
+    seconds = [each for name in names for each in raw(name)["command_seconds"]]
+    return duration(sum(seconds)) + (f", {len(seconds)} commands" if len(seconds) > 1 else "")
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 class Runs(NamedTuple):
@@ -210,12 +292,14 @@ def better(one: Runs, other: Runs) -> Found:
 
     Runs of one seed read the same batches, which is what pairs them.
     """
-    first, second = _paired(one, other)
-    metric = METRICS[one.metric]
-    p = float(stats.ttest_rel(first, second).pvalue)
+    return _better(*_paired(one, other), METRICS[one.metric])
+
+
+def _better(first: Sequence[float], second: Sequence[float], metric: Metric) -> Found:
+    test = stats.ttest_rel(first, second)
     gain = metric.sign * (np.mean(first) - np.mean(second))
-    verdict = "not decided" if p >= 0.05 else "held" if gain > 0 else "did not hold"
-    return Found(f"{_against(first, second, metric)}, p = {p:.2g}", verdict)
+    verdict = "not decided" if test.pvalue >= 0.05 else "held" if gain > 0 else "did not hold"
+    return Found(f"{_against(first, second, metric)}, p = {test.pvalue:.2g}", verdict)
 
 
 def no_worse(one: Runs, other: Runs, most: float) -> Found:
@@ -230,10 +314,8 @@ def at_most(first: Sequence[float], second: Sequence[float], most: float, name: 
     """Return means of a metric, paired by seed; see `no_worse`."""
     metric = METRICS[name]
     interval = stats.ttest_rel(first, second).confidence_interval()
-    least_lost, most_lost = sorted(-metric.sign * end for end in interval)
-    verdict = "held" if most_lost <= most else "did not hold" if least_lost > most else "not decided"
-    low, high = (f"{end:+.{metric.digits}f}" for end in interval)
-    return Found(f"{_against(first, second, metric)}, difference {low} to {high}", verdict)
+    least, greatest = sorted(-metric.sign * end for end in interval)
+    return Found(_against(first, second, metric), within(least, greatest, most))
 
 
 class Metric(NamedTuple):
@@ -266,5 +348,9 @@ def _paired(one: Runs, other: Runs) -> tuple[list[float], list[float]]:
 
 
 def _against(first: Sequence[float], second: Sequence[float], metric: Metric) -> str:
+    """Return two means of values that are paired by seed, and their difference with its interval."""
     means = " against ".join(f"{np.mean(values):.{metric.digits}f}" for values in (first, second))
-    return f"{means} {metric.unit} ({len(first)} seeds)"
+    gap = np.subtract(first, second)
+    low, high = mean_interval(gap.tolist())
+    ends = estimate(float(gap.mean()), low, high, metric.digits, sign="+")
+    return f"{means} {metric.unit}, difference {ends}, {len(first)} seeds"

@@ -1,22 +1,18 @@
-"""Plots of RESULTS.md from the raw results, docs/measurements/NAME.png, described for those who do not see them.
-
-python -m docs.tables       # draws them, and writes the descriptions
-"""
+"""Plots of raw results; `docs.plot_list` has those of RESULTS.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from docs.composition import ORDERS, trials, values
-from docs.design import BASELINE, EVERY, WINDOW, curves, model_of
-from docs.measures import METRICS, RAW, raw, saved_share
-from docs.stacks import perplexity_without
-from headjax.report.curves import pruning_curves
+from docs.design import EVERY, WINDOW, curves, model_of
+from docs.measures import METRICS, models_of, raw, saved_share
+from docs.stacks import effects, perplexity_without
+from headjax.report.curves import line_plot, pruning_curves
 from headjax.report.numbers import count, significant
-from headjax.report.scatter import trade_off
-from headjax.report.style import Plot
+from headjax.report.scatter import importance_transfer, trade_off
+from headjax.report.style import WIDTH, Plot, finished, look, new_figure, style, wrap
 
 REPAIRS = {"none": "no repair", "rescale": "a scalar", "reconstruct": "W_O", "feed_forward": "W_O and feed-forward"}
 """Repairs by their names in the raw results and in plots."""
@@ -30,7 +26,7 @@ def removals(name: str, metric: str, title: str, orders: Sequence[str]) -> Plot:
     headline = found["headline"]
     several = len(orders) > 1
     curves: dict[str, list[tuple[float, float]]] = {}
-    for trial in found["removals"]:
+    for trial in (trial for model in models_of(found) for trial in model["removals"]):
         if trial["order"] in orders:
             order = f"{trial['order']}, " if several else ""
             points = curves.setdefault(f"{order}{REPAIRS[trial['repair']]}", [])
@@ -40,7 +36,7 @@ def removals(name: str, metric: str, title: str, orders: Sequence[str]) -> Plot:
         curves,
         metric=metric,
         better="lower" if lower else "higher",
-        baseline=found["baseline"][headline],
+        baseline=_mean([model["baseline"][headline] for model in models_of(found)]),
         title=title,
     )
 
@@ -74,17 +70,97 @@ def caches(name: str, title: str, rows: Mapping[str, tuple[str, str]]) -> Plot:
     return trade_off(series, metric="Perplexity per token", title=title, **options)
 
 
-def sharing(name: str, title: str) -> Plot:
-    """Return an encoder's accuracy against the size of its shared queries and keys."""
-    original, *trials = raw(name)["trials"]
-    series: dict[str, list[tuple[float, float]]] = {}
-    for trial in trials:
-        size = float(trial["to"].partition("shared_dim=")[2])
-        series.setdefault(trial["variant"], []).append((size, trial["metrics"]["accuracy"]))
-    largest = max(size for size, _ in series["plain"])
-    series["the original"] = [(largest, original["metrics"]["accuracy"])]
+def sharing(name: str, title: str, whole: int = 384) -> Plot:
+    """Return an encoder's headline against the size of its shared queries and keys, `whole` before; mean of models."""
+    found = raw(name)
+    headline = found["headline"]
+    values: dict[str, dict[float, list[float]]] = {}
+    originals = []
+    for original, *converted in (model["trials"] for model in models_of(found)):
+        originals.append(original["metrics"][headline])
+        for trial in converted:
+            size = float(trial["to"].partition("shared_dim=")[2])
+            values.setdefault(trial["variant"], {}).setdefault(size, []).append(trial["metrics"][headline])
+    series = {variant: [(size, _mean(each)) for size, each in sizes.items()] for variant, sizes in values.items()}
+    series["the original"] = [(float(whole), _mean(originals))]
     options: Any = {"cost": "Size of the shared queries and keys", "cost_format": count, "better": "higher"}
-    return trade_off(series, metric="Accuracy", title=title, **options)
+    return trade_off(series, metric=headline.capitalize(), title=title, **options)
+
+
+def single_heads(name: str, title: str, mode: str) -> Plot:
+    """Return the cost of each head, or of all others of its layer, from the cheapest to the dearest of a stack."""
+    found = raw(name)
+    costs: dict[str, list[float]] = {}
+    for effect in (effect for model in effects(found, mode) for effect in model):
+        costs.setdefault(effect.stack, []).append(effect.cost)
+    curves = {
+        stack: [(100 * (place + 0.5) / len(each), cost) for place, cost in enumerate(sorted(each))]
+        for stack, each in costs.items()
+    }
+    metric = found["metric"]
+    label = "Perplexity over the whole model's" if metric == "perplexity" else f"Points of {metric} lost"
+    return line_plot(curves, title=title, x_label="Heads from the cheapest on, %", y_label=label)
+
+
+def transfer(name: str, title: str, other: str, x_label: str, y_label: str) -> Plot:
+    """Return the effect of every head's removal on two data sets, all models together."""
+    values: dict[str, tuple[list[float], list[float]]] = {}
+    for model in raw(name)["models"]:
+        own, elsewhere = next(iter(model.values()))["ratios"], model[other]["ratios"]
+        for head, ratio in own.items():
+            first, second = values.setdefault(head.partition("/")[0], ([], []))
+            first.append(ratio)
+            second.append(elsewhere[head])
+    return importance_transfer(values, x_label=x_label, y_label=y_label, title=title)
+
+
+def training(name: str, title: str) -> Plot:
+    """Return how the order of heads at a checkpoint agrees with that of the finished model, along training."""
+    points = [(float(step), at["agreement"]) for model in raw(name)["models"] for step, at in model.items()]
+    label = "Spearman's correlation with the finished model's"
+    return line_plot({"importance": points}, title=title, x_label="Training step", y_label=label)
+
+
+def patterns(name: str, title: str) -> Plot:
+    """Return the divergence between random patterns and the attention that fits them, by the size of a head."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in raw(name)["rows"]:
+        each = [(float(row["size"]), max(divergence, 1e-7)) for divergence in row["kl"]]
+        curves.setdefault(f"{row['pattern']} patterns", []).extend(each)
+    label = "KL divergence, nats a token"
+    return line_plot(curves, title=title, x_label="Head size", y_label=label, scale="log")
+
+
+def dots(rows: Mapping[str, Sequence[float]], label: str, title: str) -> Plot:
+    """Return one row a name, with a point for each of its values and a line at their mean."""
+    with style():
+        figure = new_figure(height=1.5 + 0.32 * len(rows))
+        figure.suptitle(wrap(title, WIDTH), x=0.02, ha="left", fontweight="bold", fontsize=13)
+        axes = figure.add_subplot(xlabel=label)
+        for place, values in enumerate(rows.values()):
+            axes.plot(values, [place] * len(values), color=look(0).color, marker="o", linestyle="none", alpha=0.6)
+            axes.plot(_mean(values), place, color=look(1).color, marker="|", markersize=15, markeredgewidth=2.5)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.margins(x=0.06)
+    said = "; ".join(f"{name} {significant(_mean(values))}" for name, values in rows.items())
+    return finished(figure, f"{title}: {label}, means: {said}.")
+
+
+def ground_truth(title: str, orders: Sequence[str]) -> Plot:
+    """Return how well orders rank the heads that models need, one point for each setting."""
+    rows: dict[str, dict[str, list[float]]] = {order: {} for order in orders}
+    for row in raw("ground_truth_heads")["rows"]:
+        if row["order"] in rows:
+            rows[row["order"]].setdefault(row["setting"], []).append(row["auroc"])
+    means = {order: [_mean(each) for each in settings.values()] for order, settings in rows.items()}
+    return dots(means, "AUROC, a point a kind of model", title)
+
+
+def seeds(name: str, title: str) -> Plot:
+    """Return the metric of every kind of runs, one point a seed."""
+    found = raw(name)
+    return dots(found["runs"], METRICS[found["metric"]].label, title)
 
 
 def grid(name: str, title: str, cost: str, kinds: Mapping[str, Mapping[str, str]], along: Mapping[str, float]) -> Plot:
@@ -153,98 +229,3 @@ def _without_size(to: str) -> str:
     sizes = ("rank=", "kv_heads=", "shared_dim=", "head_dim=")
     left = [field for field in fields.split(",") if field and not field.startswith(sizes)]
     return ":".join([kind, *([",".join(left)] if left else [])])
-
-
-CACHES = {
-    "latent (ours)": ("latent", "calibrated"),
-    "latent, SVD": ("latent:error=weights", "plain"),
-    "latent, ASVD": ("latent:error=magnitudes", "calibrated"),
-    "groups, mean": ("grouped:pooling=mean", "plain"),
-    "groups, aligned": ("grouped:pooling=aligned", "plain"),
-    "groups, fitted": ("grouped", "calibrated"),
-}
-"""Conversions of decoders by their labels in plots: target without its size, and variant."""
-
-PLOTS: Mapping[str, Callable[[], Plot]] = {
-    "removals_sst2": partial(
-        removals,
-        "removals_sst2",
-        "Accuracy on SST-2",
-        "Heads of all-MiniLM-L6-v2 removed by reconstruction, by what is solved anew",
-        ("reconstruction",),
-    ),
-    "removals_decoder_llama": partial(
-        removals,
-        "removals_decoder_llama",
-        "Perplexity per token",
-        "Heads of a Llama shape of 5.8 M parameters removed",
-        ("reconstruction", "importance"),
-    ),
-    "stacks_translation": partial(stacks, "stacks_translation", "Translation: heads removed from one stack"),
-    "conversions_llama": partial(
-        caches, "conversions_llama", "A Llama shape of 5.8 M parameters with a smaller cache, not trained", CACHES
-    ),
-    "sharing_sst2": partial(
-        sharing, "sharing_sst2", "all-MiniLM-L6-v2 with shared queries and keys, not trained again"
-    ),
-    "composition_translation": partial(
-        composition, "composition_translation", "Translation: heads removed and keys shared, fine-tuned"
-    ),
-    "grid_keys_translation": partial(
-        grid,
-        "keys_translation",
-        "Translation, trained from scratch: size of queries and keys",
-        "Size of queries and keys, all heads together",
-        {"concatenated heads": {"shared_dim": "0"}, "shared keys": {"head_dim": "0"}},
-        {"head_dim": 8.0, "shared_dim": 1.0},
-    ),
-    "grid_deep_layers": partial(
-        grid,
-        "deep_layers",
-        "Layers of one head in post-norm, width 32",
-        "Layers",
-        {
-            "without Admin, peak rate 2e-3": {"variant": "deep", "peak": "2e-3"},
-            "with Admin, peak rate 2e-3": {"variant": "deep_admin", "peak": "2e-3"},
-            "without Admin, peak rate 5e-4": {"variant": "deep", "peak": "5e-4"},
-            "with Admin, peak rate 5e-4": {"variant": "deep_admin", "peak": "5e-4"},
-        },
-        {"num_layers": 8.0},
-    ),
-    "design_heads": partial(
-        design,
-        "heads",
-        "Eight heads in one to eight layers, 125,000 parameters",
-        {
-            "1 layer of 8 heads": {"num_layers": "1"},
-            "2 layers of 4 heads": BASELINE,
-            "4 layers of 2 heads": {"num_layers": "4"},
-            "8 layers of 1 head": {"num_layers": "8"},
-        },
-    ),
-    "grid_head_shapes": partial(
-        grid,
-        "head_shapes",
-        "Language models of width 64 by number and size of heads",
-        "Heads",
-        {
-            "4 heads of 16": {"head_dim": "16"},
-            "16 heads of 4": {"head_dim": "4", "hidden": "256"},
-            "heads of 32": {"head_dim": "32"},
-            "16 heads of 4, wider feed-forward": {"hidden": "1152"},
-        },
-        {"heads": 1.0},
-    ),
-}
-"""Plots by name."""
-
-
-def markdown(name: str) -> str:
-    """Return the picture of RESULTS.md."""
-    return f"![{PLOTS[name]().alt}](docs/measurements/{name}.png)"
-
-
-def draw() -> None:
-    """Write all plots."""
-    for name, plot in PLOTS.items():
-        (RAW / f"{name}.png").write_bytes(plot().png(dpi=100))

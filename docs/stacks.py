@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from docs.measures import RAW, Found, mean_and_range, raw, rounded
+from docs.measures import RAW, Found, mean_and_interval, ratio_and_interval, raw, rounded
 
 SIGNIFICANT = 0.01
 """Level of the tests of single heads, as in Michel et al. (2019)."""
@@ -48,11 +48,11 @@ def removals_table(found: Mapping[str, Any]) -> str:
     ]
     for stack in stacks:
         ratios = [perplexity_without(found, stack, share) for share in shares]
-        cells = [mean_and_range(each) for each in ratios]
+        cells = [mean_and_interval(each) for each in ratios]
         lines.append(f"| {stack} | " + " | ".join(cells) + " |")
     intro = (
-        f"Perplexity over the whole model's on {found['examples']:,} examples, mean of {len(whole)} models (lowest to "
-        f"highest), of which the whole ones have {min(whole):.2f} to {max(whole):.2f}."
+        f"Perplexity over the whole model's on {found['examples']:,} examples, mean of {len(whole)} models (95 % "
+        f"interval), of which the whole ones have {min(whole):.2f} to {max(whole):.2f}."
     )
     return "\n".join([intro, "", *lines])
 
@@ -70,7 +70,7 @@ def perplexity_without(found: Mapping[str, Any], stack: str, share: str, metric:
 def attention_matters(name: str, least: float) -> Found:
     """Return how many times the perplexity per word is that without any head, and whether it is at least `least`."""
     times = perplexity_without(raw(name), "all", "100%", "word_perplexity")
-    number = f"{mean_and_range(times, 0)} times the perplexity per word, {len(times)} seeds"
+    number = f"{mean_and_interval(times, 0)} times the perplexity per word, {len(times)} seeds"
     return Found(number, "held" if min(times) >= least else "did not hold")
 
 
@@ -84,27 +84,30 @@ def needed_more(name: str, stack: str, other: str, share: str) -> Found:
     p = float(stats.ttest_rel(*np.log(costs)).pvalue)
     verdict = "not decided" if p >= 0.05 else "held" if np.mean(costs[0]) > np.mean(costs[1]) else "did not hold"
     means = " against ".join(f"{np.mean(each):.2f}" for each in costs)
-    return Found(f"perplexity times {means} ({len(costs[0])} seeds), p = {p:.2g}", verdict)
+    ratio = ratio_and_interval(costs[0], costs[1])
+    return Found(f"perplexity times {means}, ratio {ratio}, {len(costs[0])} seeds, p = {p:.2g}", verdict)
 
 
 def keep_ablations(name: str, ablations: Sequence[Mapping[str, Any]]) -> Path:
-    """Write ablations of several models: change of perplexity and p-value by mode and head."""
-    models = []
+    """Write ablations of several models: change of the headline and p-value by mode and head."""
+    models, metric = [], ablations[0]["metric"]
     for found in map(rounded, ablations):
         by_mode = {
             mode: {head: [effect, each["p_value"][head]] for head, effect in each["effect"].items()}
             for mode, each in found["modes"].items()
         }
-        models.append({"baseline": found["modes"][MODES[0]]["baseline"]["perplexity"], **by_mode})
+        models.append({"baseline": found["modes"][MODES[0]]["baseline"][metric], **by_mode})
     file = RAW / f"ablations_{name}.json"
-    head = json.dumps({key: ablations[0][key] for key in ("evaluation",)}, indent=1).removesuffix("\n}")
+    told = {key: ablations[0][key] for key in ("metric", "test", "evaluation")}
+    told["command_seconds"] = rounded([found["command_seconds"] for found in ablations])
+    head = json.dumps(told, indent=1).removesuffix("\n}")
     rows = ",\n".join(json.dumps(model) for model in models)
     file.write_text(f'{head},\n "models": [\n{rows}\n]\n}}\n')
     return file
 
 
 def keep_transfer(name: str, ablations: Sequence[Mapping[str, Any]]) -> Path:
-    """Write ablations of the same models on several data sets, in the same order: perplexity over the whole model's.
+    """Write ablations of the same models on several data sets, in the same order: exp(change of the loss) by head.
 
     Data sets are named by their tasks; the first one is that of the models.
     """
@@ -116,14 +119,17 @@ def keep_transfer(name: str, ablations: Sequence[Mapping[str, Any]]) -> Path:
         ratios = {}
         for task, found in zip(sets, several, strict=True):
             each = found["modes"]["each"]
-            baseline = each["baseline"]["perplexity"]
-            effects = {head: 1 + change / baseline for head, change in each["effect"].items()}
-            ratios[task] = {"baseline": baseline, "ratios": effects}
+            effects = {head: float(np.exp(change)) for head, change in each["effects"]["loss"].items()}
+            ratios[task] = {"baseline": each["baseline"][found["metric"]], "ratios": effects}
         models.append(rounded(ratios))
     file = RAW / f"transfer_{name}.json"
-    examples = json.dumps({task: found[0]["evaluation"]["examples"] for task, found in sets.items()})
+    head = {
+        "metric": ablations[0]["metric"],
+        "examples": {task: found[0]["evaluation"]["examples"] for task, found in sets.items()},
+        "command_seconds": rounded([found["command_seconds"] for found in ablations]),
+    }
     rows = ",\n".join(json.dumps(model) for model in models)
-    file.write_text(f'{{"examples": {examples}, "models": [\n{rows}\n]}}\n')
+    file.write_text(f'{json.dumps(head)[:-1]}, "models": [\n{rows}\n]}}\n')
     return file
 
 
@@ -133,25 +139,27 @@ class Effect(NamedTuple):
     Attributes:
         stack: Kind of attention.
         layer: Number of its layer in the stack.
-        ratio: Perplexity over the whole model's.
-        worse: Whether examples get worse by a paired t-test on their losses, p < 0.01.
+        cost: Perplexity over the whole model's, or points of another metric lost.
+        worse: Whether the metric gets worse by the ablation's paired test, p < 0.01.
     """
 
     stack: str
     layer: int
-    ratio: float
+    cost: float
     worse: bool
 
 
 def effects(found: Mapping[str, Any], mode: str) -> list[list[Effect]]:
     """Return the effects of each model's heads."""
-    return [list(_effects(model, mode)) for model in found["models"]]
+    return [list(_effects(model, mode, found["metric"])) for model in found["models"]]
 
 
-def _effects(model: Mapping[str, Any], mode: str) -> Iterator[Effect]:
+def _effects(model: Mapping[str, Any], mode: str, metric: str) -> Iterator[Effect]:
+    sign = 1 if metric == "perplexity" else -1
     for head, (change, p_value) in model[mode].items():
         stack, layer, _ = head.split("/")
-        yield Effect(stack, int(layer), 1 + change / model["baseline"], change > 0 and p_value < SIGNIFICANT)
+        cost = 1 + change / model["baseline"] if metric == "perplexity" else -100 * change
+        yield Effect(stack, int(layer), cost, sign * change > 0 and p_value < SIGNIFICANT)
 
 
 def best_alone(found: Mapping[str, Any]) -> list[Effect]:
@@ -160,51 +168,63 @@ def best_alone(found: Mapping[str, Any]) -> list[Effect]:
     for number, model in enumerate(effects(found, "all-but-one")):
         for effect in model:
             key = (number, effect.stack, effect.layer)
-            best[key] = min(best.get(key, effect), effect, key=lambda each: each.ratio)
+            best[key] = min(best.get(key, effect), effect, key=lambda each: each.cost)
     return list(best.values())
+
+
+def _median_and_most(metric: str, costs: Sequence[float]) -> tuple[str, str]:
+    digits = 3 if metric == "perplexity" else 2
+    return f"{0.0 + round(float(np.median(costs)), digits):.{digits}f}", f"{max(costs):.{digits}f}"
 
 
 def ablations_table(found: Mapping[str, Any]) -> str:
     """Return the table of heads removed alone and of heads kept alone, by stack."""
     one = [effect for model in effects(found, "each") for effect in model]
     alone = best_alone(found)
+    what = "perplexity" if found["metric"] == "perplexity" else f"loss of {found['metric']} in points"
     lines = [
-        "| stack | heads whose removal is significant | their perplexity, median (highest) | layers whose best head "
-        "alone is significantly worse | their perplexity, median (highest) |",
+        f"| stack | heads whose removal is significant | their {what}, median (highest) | layers whose best head "
+        f"alone is significantly worse | their {what}, median (highest) |",
         "|---" * 5 + "|",
     ]
     for stack in dict.fromkeys(effect.stack for effect in one):
         cells = []
         for group in (one, alone):
             here = [effect for effect in group if effect.stack == stack]
-            ratios = [effect.ratio for effect in here]
             worse = sum(effect.worse for effect in here)
-            cells += [f"{worse} of {len(here)}", f"{np.median(ratios):.3f} ({max(ratios):.3f})"]
+            median, most = _median_and_most(found["metric"], [effect.cost for effect in here])
+            cells += [f"{worse} of {len(here)}", f"{median} ({most})"]
         lines.append(f"| {stack} | " + " | ".join(cells) + " |")
+    whole = [float(model["baseline"]) for model in found["models"]]
+    over = "perplexities over the whole model's" if found["metric"] == "perplexity" else "positive where it gets worse"
     intro = (
-        f"Over {len(found['models'])} models and {found['evaluation']['examples']:,} examples; perplexities over the "
-        f"whole model's; significant is p < {SIGNIFICANT} by a paired t-test on losses."
+        f"Over {len(found['models'])} models, whose {found['metric']} is {min(whole):.4g} to {max(whole):.4g} on "
+        f"{found['evaluation']['examples']:,} examples; {over}; significant is p < {SIGNIFICANT} by {found['test']}."
     )
     return "\n".join([intro, "", *lines])
 
 
 def most_can_go(name: str) -> Found:
     """Return how many heads are missed; the claim is that fewer than half are."""
-    every = [effect for model in effects(raw(name), "each") for effect in model]
-    return _missed(every, "heads")
+    found = raw(name)
+    return _missed(found, [effect for model in effects(found, "each") for effect in model], "heads")
 
 
 def one_is_enough(name: str) -> Found:
     """Return how many layers are worse with their best head alone; the claim is that fewer than half are."""
-    return _missed(best_alone(raw(name)), "layers")
+    found = raw(name)
+    return _missed(found, best_alone(found), "layers")
 
 
-def _missed(every: Sequence[Effect], what: str) -> Found:
+def _missed(found: Mapping[str, Any], every: Sequence[Effect], what: str) -> Found:
+    """Return how many of all heads or layers are missed: a count of all there are, so that it has no interval."""
     worse = sum(effect.worse for effect in every)
-    ratios = [effect.ratio for effect in every]
-    times = f"perplexity times {np.median(ratios):.3f} (median), {max(ratios):.3f} (most)"
-    number = f"{worse} of {len(every)} {what} worse; {times}"
-    return Found(number, "held" if 2 * worse < len(every) else "did not hold")
+    median, most = _median_and_most(found["metric"], [effect.cost for effect in every])
+    if found["metric"] == "perplexity":
+        cost = f"perplexity times {median} (median), {most} (most)"
+    else:
+        cost = f"{median} (median), {most} (most) points lost"
+    return Found(f"{worse} of {len(every)} {what} worse; {cost}", "held" if 2 * worse < len(every) else "did not hold")
 
 
 def correlations(found: Mapping[str, Any], other: str, within: bool = False) -> list[tuple[float, float]]:
@@ -233,18 +253,18 @@ def transfer_table(found: Mapping[str, Any]) -> str:
     """Return the correlation of single heads' effects on the models' own data set and on each other one."""
     own, *others = found["examples"]
     lines = [
-        f"| data set | examples | perplexity | correlation with the effects on {own} | that within stacks |",
+        f"| data set | examples | {found['metric']} | correlation with the effects on {own} | that within stacks |",
         "|---" * 5 + "|",
     ]
     for task, examples in found["examples"].items():
         whole = [model[task]["baseline"] for model in found["models"]]
         both = ["", ""]
         if task in others:
-            both = [mean_and_range([r for r, _ in correlations(found, task, within)]) for within in (False, True)]
-        lines.append(f"| {task} | {examples:,} | {np.mean(whole):.1f} | {both[0]} | {both[1]} |")
+            both = [mean_and_interval([r for r, _ in correlations(found, task, within)]) for within in (False, True)]
+        lines.append(f"| {task} | {examples:,} | {np.mean(whole):.4g} | {both[0]} | {both[1]} |")
     heads = len(next(iter(found["models"][0].values()))["ratios"])
     intro = (
-        f"Pearson's r over {heads} heads, mean of {len(found['models'])} models (lowest to highest); "
+        f"Pearson's r over {heads} heads, mean of {len(found['models'])} models (95 % interval); "
         "within stacks: each stack's mean effect taken away."
     )
     return "\n".join([intro, "", *lines])
@@ -254,7 +274,7 @@ def transfers(name: str, other: str) -> Found:
     """Return how heads' effects on two data sets correlate; the claim is that they do in every model, p < 0.01."""
     pairs = correlations(raw(name), other)
     r, p = [each for each, _ in pairs], max(each for _, each in pairs)
-    number = f"r = {np.mean(r):.2f} ({min(r):.2f} to {max(r):.2f}, {len(r)} seeds), p at most {p:.1g}"
+    number = f"r = {mean_and_interval(r)}, {len(r)} seeds, p at most {p:.1g}"
     return Found(number, "held" if min(r) > 0 and p < SIGNIFICANT else "did not hold")
 
 
@@ -284,13 +304,13 @@ def training_table(found: Mapping[str, Any]) -> str:
     for step in found["models"][0]:
         at = [model[step] for model in found["models"]]
         cells = [f"{np.mean([each['baseline'] for each in at]):.1f}"]
-        cells += [mean_and_range([each["ratios"][share] for each in at]) for share in shares]
-        cells += [mean_and_range([each["agreement"] for each in at])]
+        cells += [mean_and_interval([each["ratios"][share] for each in at]) for share in shares]
+        cells += [mean_and_interval([each["agreement"] for each in at])]
         lines.append(f"| {step} | {' | '.join(cells)} |")
     intro = (
         f"Perplexity on {found['examples']:,} examples, and how many times as high it is without heads, in the order "
         "of each checkpoint's own importance; Spearman's correlation of that importance with the finished model's. "
-        f"Mean of {len(found['models'])} models (lowest to highest)."
+        f"Mean of {len(found['models'])} models (95 % interval)."
     )
     return "\n".join([intro, "", *lines])
 
@@ -304,7 +324,8 @@ def later_is_cheaper(name: str, share: str) -> Found:
     number = f"perplexity times {np.mean(early):.2f} at step {int(first):,}, {np.mean(late):.2f} at step {int(last):,}"
     cheaper = bool(np.mean(late) < np.mean(early))
     verdict = "not decided" if test.pvalue >= 0.05 else "held" if cheaper else "did not hold"
-    return Found(f"{number} ({len(runs)} seeds), p = {test.pvalue:.2g}", verdict)
+    ratio = ratio_and_interval(late, early)
+    return Found(f"{number}, ratio {ratio}, {len(runs)} seeds, p = {test.pvalue:.2g}", verdict)
 
 
 def settles(name: str, least: float = 0.9) -> Found:
@@ -316,7 +337,7 @@ def settles(name: str, least: float = 0.9) -> Found:
         half.append(min(each for step, each in orders.items() if 2 * step >= max(orders)))
         early.append(min(step for step in orders if all(orders[later] >= least for later in orders if later >= step)))
     number = (
-        f"Spearman's correlation {mean_and_range(first)} at step {min(orders)}, at least {min(half):.2f} from step "
+        f"Spearman's correlation {mean_and_interval(first)} at step {min(orders)}, at least {min(half):.2f} from step "
         f"{max(orders) // 2} on; above {least} from step {max(early)} on ({len(first)} seeds)"
     )
     return Found(number, "held" if min(half) >= least > max(first) else "did not hold")

@@ -10,30 +10,33 @@
                                                      # training_NAME.json of reports on several runs' checkpoints
 
 A table stands between `<!-- KIND: NAME -->` and `<!-- end -->`, its raw results are docs/measurements/KIND_NAME.json.
-Cost curves are also drawn, as docs/scaling_NAME.png. The plots of `docs.plots` stand after `<!-- plot: NAME -->`.
+Cost curves are also drawn, as docs/scaling_NAME.png. The plots of `docs.plot_list` stand after `<!-- plot: NAME -->`.
 A test compares the pages with the raw results.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import math
+import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import claims, composition, design, ground_truth, measures, patterns, plots, stacks
-from docs.measures import RAW, removal_of, rounded, saved_share
+import numpy as np
+
+from docs import claims, composition, design, ground_truth, patterns, plot_list, removals, scaling, stacks
+from docs.claim_list import CLAIMS
+from docs.measures import RAW, estimate, mean_and_interval, models_of, removal_of, rounded, saved_share
 from headjax.training.grid import CellResult, summarize
 
 PAGES = tuple(
     Path(__file__).parent / name
     for name in ("heads.md", "conversions.md", "head_size.md", "deep_training.md", "benchmarks.md", "../RESULTS.md")
 )
-REPAIRS = {"none": "none", "rescale": "scalar", "reconstruct": "W_O", "feed_forward": "W_O and feed-forward"}
-"""Repairs by their names in the results and in the tables."""
-
 KEPT = ("baseline", "headline", "examples", "agreement", "test", "evaluation")
 """Entries of a sweep's JSON that are kept beside the trials."""
 
@@ -51,16 +54,47 @@ def keep(name: str, files: Sequence[str]) -> Path:
     if "snapshots" in sweeps[0]:
         return stacks.keep_training(name, sweeps)
     if "curves" in sweeps[0].get("ours", ()):
-        return _keep_curves(name, sweeps[0])
+        return scaling.keep(name, sweeps[0])
     entry = "removals" if "removals" in sweeps[0] else "trials"
-    if entry == "removals" and any(found["baseline"] != sweeps[0]["baseline"] for found in sweeps):
+    several = len({_whole(found) for found in sweeps}) > 1
+    if several and entry == "removals" and sweeps[0]["headline"] == "perplexity":
         return stacks.keep_removals(name, sweeps)
     kind = "removals" if entry == "removals" else "conversions" if sweeps[0]["headline"] == "perplexity" else "sharing"
+    if several:
+        return _keep_models(name, kind, entry, sweeps)
     trials = {_identity(trial): trial for found in sweeps for trial in found[entry]}
     rows = ",\n".join(json.dumps(rounded(trial)) for trial in trials.values())
-    head = json.dumps({key: rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0]}, indent=1).removesuffix("\n}")
+    told = {key: rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0]} | _seconds(sweeps)
+    head = json.dumps(told, indent=1).removesuffix("\n}")
     file = RAW / f"{kind}_{name}.json"
     file.write_text(f'{head},\n "{entry}": [\n{rows}\n]\n}}\n')
+    return file
+
+
+def _seconds(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the time of every command; none of results that were written before commands told it."""
+    seconds = [found["command_seconds"] for found in sweeps if "command_seconds" in found]
+    return {"command_seconds": rounded(seconds)} if seconds else {}
+
+
+def _whole(found: Mapping[str, Any]) -> str:
+    """Return the metrics of a sweep's whole model, which tell models apart."""
+    return json.dumps(found["baseline"] if "baseline" in found else found["trials"][0]["metrics"])
+
+
+def _keep_models(name: str, kind: str, entry: str, sweeps: Sequence[Mapping[str, Any]]) -> Path:
+    """Write sweeps of several models, each by one or more commands."""
+    models: dict[str, list[Mapping[str, Any]]] = {}
+    for found in map(rounded, sweeps):
+        models.setdefault(_whole(found), []).append(found)
+    rows = []
+    for parts in models.values():
+        whole = {key: parts[0][key] for key in ("baseline",) if key in parts[0]}
+        trials = {_identity(trial): trial for found in parts for trial in found[entry]}
+        rows.append(json.dumps(whole | {entry: list(trials.values())}))
+    head = {key: rounded(sweeps[0][key]) for key in KEPT if key in sweeps[0] and key != "baseline"}
+    file, told = RAW / f"{kind}_{name}.json", json.dumps(head | _seconds(sweeps), indent=1).removesuffix("\n}")
+    file.write_text(told + ',\n "models": [\n' + ",\n".join(rows) + "\n]\n}\n")
     return file
 
 
@@ -69,19 +103,6 @@ def _keep_grids(name: str, grids: Sequence[Mapping[str, Any]]) -> Path:
     rows = ",\n".join(json.dumps(rounded(run)) for run in runs.values())
     file = RAW / f"grid_{name}.json"
     file.write_text(f'{{\n "metric": "{grids[0]["metric"]}",\n "results": [\n{rows}\n]\n}}\n')
-    return file
-
-
-def _keep_curves(name: str, found: Mapping[str, Any]) -> Path:
-    from headjax.bench import scaling
-
-    file, kept = RAW / f"scaling_{name}.json", rounded({"machine": found["machine"], "ours": found["ours"]})
-    curves = kept["ours"].pop("curves")
-    head = json.dumps(kept, indent=1).removesuffix("\n }\n}")
-    lines = ",\n".join(f"{json.dumps(operation)}: {json.dumps(each)}" for operation, each in curves.items())
-    file.write_text(f'{head},\n  "curves": {{\n{lines}\n  }}\n }}\n}}\n')
-    kept["ours"]["curves"] = curves
-    (RAW.parent / f"scaling_{name}.png").write_bytes(scaling.plot(kept["ours"]).png(dpi=100))
     return file
 
 
@@ -130,26 +151,43 @@ def _formulation(to: str) -> str:
 
 
 def sharing_table(found: Mapping[str, Any]) -> str:
-    """Return the table of a sweep of an encoder's conversions, one row for each."""
-    headline = found["headline"]
-    original, *trials = found["trials"]
+    """Return the table of a sweep of an encoder's conversions, one row for each; of several models, of their means."""
+    headline, models = found["headline"], models_of(found)
+    original, *trials = (list(each) for each in zip(*(model["trials"] for model in models), strict=True))
+    several = len(models) > 1
     lines = [
-        f"| conversion | | parameters | error of logits | cosine | {headline} | difference | p |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-        f"| original | | {original['parameters']:,} | 0 | 1 | {original['metrics'][headline]:.4f} | | |",
+        f"| conversion | | parameters | error of logits | cosine | {headline} | difference |"
+        + ("" if several else " p |"),
+        "|---|---|---:|---:|---:|---:|---:|" + ("" if several else "---:|"),
+        f"| original | | {original[0]['parameters']:,} | 0 | 1 | {_mean(original, 'metrics', headline):.4f} | |"
+        + ("" if several else " |"),
     ]
-    for trial in trials:
-        test = trial["against_original"]
+    for same in trials:
+        trial, tests = same[0], [each["against_original"] for each in same]
+        lost = mean_and_interval([test["difference"] for test in tests], 4)
+        ends = [lost] if several else [told(tests[0]), f"{tests[0]['p_value']:.2g}"]
         lines.append(
-            f"| `{trial['to']}` | {trial['variant']} | {trial['parameters']:,} | {trial['logit_error']:.3f} | "
-            f"{trial['cosine']:.3f} | {trial['metrics'][headline]:.4f} | {test['difference']:+.4f} | "
-            f"{test['p_value']:.2g} |"
+            f"| `{trial['to']}` | {trial['variant']} | {trial['parameters']:,} | {_mean(same, 'logit_error'):.3f} | "
+            f"{_mean(same, 'cosine'):.3f} | {_mean(same, 'metrics', headline):.4f} | {' | '.join(ends)} |"
         )
+    by = f"means of {len(models)} models, with the 95 % interval over them" if several else f"by {found['test']}"
     intro = (
-        f"{headline.capitalize()} on {found['examples']:,} examples; differences from the original by {found['test']}. "
+        f"{headline.capitalize()} on {found['examples']:,} examples; differences from the original {by}. "
         "The error of logits is a root mean square over the layers, the cosine that of outputs with the original's."
     )
     return "\n".join([intro, "", *lines])
+
+
+def told(test: Mapping[str, Any]) -> str:
+    """Return a test's difference and, where it has one, its interval."""
+    if math.isnan(test["low"]):
+        return f"{test['difference']:+.4f}"
+    return estimate(test["difference"], test["low"], test["high"], 4)
+
+
+def _mean(same: Sequence[Trial], *keys: str) -> float:
+    """Return the mean over models of one entry of their trials."""
+    return float(np.mean([functools.reduce(operator.getitem, keys, trial) for trial in same]))
 
 
 def grid_table(found: Mapping[str, Any]) -> str:
@@ -172,83 +210,8 @@ def grid_table(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def scaling_table(found: Mapping[str, Any]) -> str:
-    """Return the table of slopes, and the machine that they were measured on."""
-    from headjax.bench import scaling
-
-    made = scaling.table(found["ours"])
-    heading = f"| {' | '.join(column.title for column in made.columns)} |"
-    rows = [f"| {' | '.join(cell.text for cell in row)} |" for row in made.cells()]
-    machine = found["machine"]
-    loads = f"load {machine['load_before']:.1f} before and {machine['load_after']:.1f} after"
-    where = f"{machine['processor_model']} ({' '.join(machine['instruction_sets'])}), {machine['usable_cores']} cores"
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    notes = [f"* {note}" for note in (f"{where}, {loads}; {versions}.", *made.notes)]
-    return "\n".join([heading, "|---" * len(made.columns) + "|", *rows, "", *notes])
-
-
-def removals_table(found: Mapping[str, Any]) -> str:
-    """Return the table of a sweep of removals, and what the trials say together."""
-    trials, headline = found["removals"], found["headline"]
-    shares = sorted({trial["remove"] for trial in trials}, key=lambda share: float(share.rstrip("%")))
-    stacked = any(trial["stacks"] for trial in trials)
-    lines = [
-        f"| {'stack | ' if stacked else ''}order | repair | "
-        + " | ".join(f"{share[:-1]} %" for share in shares)
-        + " |",
-        "|---" * (len(shares) + 2 + stacked) + "|",
-    ]
-    rows: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for trial in trials:
-        key = (",".join(trial["stacks"]) or "all", trial["order"], trial["repair"])
-        rows.setdefault(key, {}).setdefault(trial["remove"], []).append(trial["metrics"][headline])
-    for (stack, order, repair), values in rows.items():
-        cells = [_cell(values.get(share, [])) for share in shares]
-        lines.append(f"| {f'{stack} | ' if stacked else ''}{order} | {REPAIRS[repair]} | " + " | ".join(cells) + " |")
-    whole = found["baseline"][headline]
-    intro = f"{headline.capitalize()} on {found['examples']:,} examples; whole model {whole:.4f}."
-    return "\n".join([intro, "", *lines, "", *_together(found)])
-
-
-def _cell(values: Sequence[float]) -> str:
-    """Return the mean, and half the range where there are several draws."""
-    if not values:
-        return ""
-    mean, half = sum(values) / len(values), (max(values) - min(values)) / 2
-    return f"{mean:.4f}" if len(values) == 1 else f"{mean:.4f} ± {half:.4f}"
-
-
-def _together(found: Mapping[str, Any]) -> list[str]:
-    """Return sentences that count over all cells: agreement and paired tests of each repair."""
-    better = 1.0 if found["headline"] not in ("loss", "perplexity") else -1.0
-    lines = []
-    for repair, words in REPAIRS.items():
-        pairs = [] if repair == "none" else measures.repaired_and_bare(found, repair)
-        if not pairs:
-            continue
-        agreeing = measures.agrees_better(found, repair)
-        signs = [better * t["against_none"]["difference"] * (t["against_none"]["p_value"] < 0.05) for t, _ in pairs]
-        gains, losses = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
-        seconds = sorted(t["repair_seconds"] for t, _ in pairs)[len(pairs) // 2]
-        lines.append(
-            f"* {words}: agrees better with the whole model than no repair in {agreeing} of {len(pairs)} cells; "
-            f"{found['headline']} better in {gains} and worse in {losses} by {found['test']} (p < 0.05); "
-            f"{seconds:.0f} s of processor time (median)."
-        )
-    orders = _medians((t["order"], t["order_seconds"]) for t in found["removals"])
-    lines.append("* Orders take " + ", ".join(f"{name} {value:.0f} s" for name, value in orders.items()) + " (median).")
-    return lines
-
-
-def _medians(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    groups: dict[str, list[float]] = {}
-    for name, value in pairs:
-        groups.setdefault(name, []).append(value)
-    return {name: sorted(values)[len(values) // 2] for name, values in groups.items()}
-
-
 TABLES: Mapping[str, Callable[[Any], str]] = {
-    "removals": removals_table,
+    "removals": removals.table,
     "stacks": stacks.removals_table,
     "ablations": stacks.ablations_table,
     "transfer": stacks.transfer_table,
@@ -258,25 +221,28 @@ TABLES: Mapping[str, Callable[[Any], str]] = {
     "sharing": sharing_table,
     "grid": grid_table,
     "design": design.table,
-    "scaling": scaling_table,
+    "scaling": scaling.table,
     "ground_truth": ground_truth.table,
     "patterns": patterns.table,
-    "claims": lambda _: claims.table(),  # of all raw results
 }
 """Tables by the kind of their raw results."""
 
 
 def page(text: str) -> str:
     """Return a page with its tables made anew."""
-    pattern = rf"(<!-- ({'|'.join(TABLES)}|plot): (\w+) -->\n).*?(<!-- end -->)"
+    pattern = rf"(<!-- ({'|'.join(TABLES)}|plot|claims): (\w+) -->\n).*?(<!-- end -->)"
+    return re.sub(
+        pattern, lambda found: f"{found[1]}\n{_block(found[2], found[3])}\n\n{found[4]}", text, flags=re.DOTALL
+    )
 
-    def made(found: re.Match[str]) -> str:
-        if found[2] == "plot":
-            return f"{found[1]}\n{plots.markdown(found[3])}\n\n{found[4]}"
-        raw = {} if found[2] == "claims" else json.loads((RAW / f"{found[2]}_{found[3]}.json").read_text())
-        return f"{found[1]}\n{TABLES[found[2]](raw)}\n\n{found[4]}"
 
-    return re.sub(pattern, made, text, flags=re.DOTALL)
+def _block(kind: str, name: str) -> str:
+    """Return what stands between a block's marks."""
+    if kind == "plot":
+        return plot_list.markdown(name)
+    if kind == "claims":  # of many raw results
+        return claims.summary(CLAIMS) if name == "all" else claims.section(next(c for c in CLAIMS if c.name == name))
+    return TABLES[kind](json.loads((RAW / f"{kind}_{name}.json").read_text()))
 
 
 if __name__ == "__main__":
@@ -284,4 +250,4 @@ if __name__ == "__main__":
         print(keep(sys.argv[1], sys.argv[2:]))
     for file in PAGES:
         file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
-    plots.draw()
+    plot_list.draw()

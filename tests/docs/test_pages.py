@@ -30,7 +30,7 @@ from tests.commands.language_folder import write_language_folder
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs" / "reference"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "RELIABILITY.md", "tpu/README.md")),
+    *(ROOT / name for name in ("README.md", "RESULTS.md", "CONTRIBUTING.md", "RELIABILITY.md", "tpu/README.md")),
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if GENERATED not in path.parents),
 ]
 
