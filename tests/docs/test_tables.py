@@ -54,6 +54,7 @@ def test_the_pages_show_the_raw_results():
 def test_plots_are_drawn_again(tmp_path, monkeypatch):
     monkeypatch.setattr("docs.plot_list.RAW", tmp_path)
     draw()
+    assert {file.stem for file in RAW.glob("*.png")} == set(PLOTS)
     for name in PLOTS:
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
         assert (RAW / f"{name}.png").stat().st_size > 10_000
