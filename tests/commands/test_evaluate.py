@@ -5,7 +5,8 @@ from headjax.cli import main
 
 def test_evaluate(run):
     data = run("evaluate")
-    assert {"metrics", "examples", "task", "evaluation", "headline", "higher_is_better"} == data.keys()
+    known = {"metrics", "examples", "task", "evaluation", "headline", "higher_is_better"}
+    assert known | {"command_seconds"} == data.keys()
     assert data["examples"] == 16
     assert data["headline"] == "perplexity"
     assert data["metrics"]["perplexity"] > 1

@@ -21,7 +21,7 @@ def generate(run):
 def test_prompts_are_continued(generate, folder):
     data = generate("--prompt", "Paragraph", "--prompt", "no", "--max-new-tokens", "5", "--batch-size", "1")
     known = {"text", "prompts", "tokens", "seconds", "tokens_per_second", "sampler", "model"}
-    added = {"prompt_tokens", "prefill_tokens_per_second", "decode_tokens_per_second", "cache_bytes"}
+    added = {"prompt_tokens", "prefill_tokens_per_second", "decode_tokens_per_second", "cache_bytes", "command_seconds"}
     assert known | added == data.keys()
     # Two layers, keys and values, 9 + 5 tokens, 2 heads of 8 numbers of 4 bytes
     assert data["cache_bytes"] == 2 * 2 * 14 * 2 * 8 * 4
