@@ -197,10 +197,15 @@ def _workers(form: Form, tokenizer: Tokenizer | None, processes: int) -> Iterato
     # Spawned processes inherit no threads, which a forked one could wait for forever.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=_end_with_parent) as pool:
+
+        def elsewhere(work: Work) -> Future[Shard]:
+            with _interrupts_held_back():  # each submission starts a process until there are enough
+                return pool.submit(encode_shard, form, tokenizer, work)
+
         with _interrupts_held_back():
-            pool.submit(os.getpid)  # the first work starts all processes
+            pool.submit(os.getpid)  # starts a process while the first rows are read
         try:
-            yield lambda work: pool.submit(encode_shard, form, tokenizer, work)
+            yield elsewhere
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
