@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,13 @@ RAW = Path(__file__).parent / "measurements"
 def saved_share(trial: Mapping[str, Any], original: Mapping[str, Any]) -> float:
     """Return the share of the cache that a conversion saves, in eighths: a latent keeps its position besides."""
     return round(8 * (1 - trial["cache"] / original["cache"])) / 8
+
+
+def formulation(to: str) -> str:
+    """Return a target of `headjax convert` without its size."""
+    kind, _, fields = to.partition(":")
+    left = [field for field in fields.split(",") if not re.fullmatch(r"(rank|shared_dim|kv_heads|head_dim)=\d+", field)]
+    return ":".join([kind, *filter(None, [",".join(left)])])
 
 
 class Found(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from docs.composition import ORDERS, trials, values
 from docs.design import EVERY, WINDOW, curves, model_of
-from docs.measures import METRICS, models_of, raw, saved_share
+from docs.measures import METRICS, formulation, models_of, raw, saved_share
 from docs.stacks import effects, perplexity_without
 from headjax.report.curves import line_plot, pruning_curves
 from headjax.report.numbers import count, significant
@@ -62,7 +62,7 @@ def caches(name: str, title: str, rows: Mapping[str, tuple[str, str]]) -> Plot:
     series: dict[str, list[tuple[float, float]]] = {label: [] for label in rows}
     for label, (kind, variant) in rows.items():
         for trial in trials:
-            if _without_size(trial["to"]) == kind and trial["variant"] == variant:
+            if formulation(trial["to"]) == kind and trial["variant"] == variant:
                 point = (100 * saved_share(trial, original), trial["metrics"]["perplexity"])
                 series[label].append(point)
     series["the original"] = [(0.0, original["metrics"]["perplexity"])]
@@ -222,10 +222,3 @@ def _mean(numbers: Sequence[float]) -> float:
 
 def _share(text: str) -> float:
     return float(text.rstrip("%")) / 100
-
-
-def _without_size(to: str) -> str:
-    kind, _, fields = to.partition(":")
-    sizes = ("rank=", "kv_heads=", "shared_dim=", "head_dim=")
-    left = [field for field in fields.split(",") if field and not field.startswith(sizes)]
-    return ":".join([kind, *([",".join(left)] if left else [])])

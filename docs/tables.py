@@ -30,7 +30,7 @@ import numpy as np
 
 from docs import claims, composition, design, ground_truth, patterns, plot_list, removals, scaling, stacks
 from docs.claim_list import CLAIMS
-from docs.measures import RAW, estimate, mean_and_interval, models_of, removal_of, rounded, saved_share
+from docs.measures import RAW, estimate, formulation, mean_and_interval, models_of, removal_of, rounded, saved_share
 from headjax.training.grid import CellResult, summarize
 
 PAGES = tuple(
@@ -121,7 +121,7 @@ def conversions_table(found: Mapping[str, Any]) -> str:
     original, *trials = found["trials"]
     rows: dict[tuple[str, str], dict[float, Trial]] = {}
     for trial in trials:
-        rows.setdefault((_formulation(trial["to"]), trial["variant"]), {})[saved_share(trial, original)] = trial
+        rows.setdefault((formulation(trial["to"]), trial["variant"]), {})[saved_share(trial, original)] = trial
     shares = sorted({share for row in rows.values() for share in row})
     lines = [
         "| conversion | variant | "
@@ -141,13 +141,6 @@ def conversions_table(found: Mapping[str, Any]) -> str:
         f"differ from the original by {found['test']} (p < 0.05)."
     )
     return "\n".join([intro, "", *lines])
-
-
-def _formulation(to: str) -> str:
-    """Return a target without its size."""
-    kind, _, fields = to.partition(":")
-    left = [field for field in fields.split(",") if not re.fullmatch(r"(rank|shared_dim|kv_heads|head_dim)=\d+", field)]
-    return ":".join([kind, *([",".join(left)] if left else [])])
 
 
 def sharing_table(found: Mapping[str, Any]) -> str:
