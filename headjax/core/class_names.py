@@ -24,23 +24,40 @@ def tell_nothing(names: Sequence[str]) -> bool:
     return all(match is not None and int(match[1]) == number for number, match in enumerate(found))
 
 
-def find_class(label: str, names: Sequence[str]) -> int | None:
-    """The number of the class that a label names, upper and lower case told apart only where that is needed.
+class ClassIndex:
+    """The numbers of classes by name, upper and lower case told apart only where that is needed.
 
-    None where no class has the name, or several have.
+    Args:
+        names: the classes in the order of their numbers.
     """
-    for matches in (
-        [number for number, name in enumerate(names) if name == label],
-        [number for number, name in enumerate(names) if name.casefold() == label.casefold()],
-    ):
-        if matches:
-            return matches[0] if len(matches) == 1 else None
-    return None
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._exact, self._folded = _numbers(names), _numbers([name.casefold() for name in names])
+
+    def find(self, label: str) -> int | None:
+        """Return the number of the class that a label names; None where no class has the name, or several have."""
+        if label in self._exact:
+            return self._exact[label]
+        return self._folded.get(label.casefold())
+
+
+def _numbers(names: Sequence[str]) -> dict[str, int | None]:
+    """Return the number of each name; None for a name that occurs twice."""
+    found: dict[str, int | None] = {}
+    for number, name in enumerate(names):
+        found[name] = None if name in found else number
+    return found
+
+
+def find_class(label: str, names: Sequence[str]) -> int | None:
+    """Return `ClassIndex(names).find(label)`."""
+    return ClassIndex(names).find(label)
 
 
 def reorder(wanted: Sequence[str], names: Sequence[str]) -> tuple[int, ...] | None:
     """For each wanted name its place among `names`; None unless both hold the same names, each once."""
-    places = tuple(place for place in (find_class(name, names) for name in wanted) if place is not None)
+    index = ClassIndex(names)
+    places = tuple(place for place in map(index.find, wanted) if place is not None)
     return places if len(places) == len(wanted) and sorted(places) == list(range(len(names))) else None
 
 

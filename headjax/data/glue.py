@@ -15,9 +15,9 @@ from headjax.data.files import candidate_folders, find_files, missing
 from headjax.data.forms.labelled import LabelledForm
 from headjax.data.labelled_text import LabelledText, TextClassification, TextRegression, TextSimilarity
 from headjax.data.rows import Rows, RowSource, Split
+from headjax.data.tables import header
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.task_spec import TaskSpec, TfdsSource, local_rows
-from headjax.data.text_rows import header
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
@@ -162,7 +162,9 @@ class Glue(DataConfig):
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         task = GLUE[self.name]
-        data = self.table().load_measured(tokenizer, () if self.similarity else task.metrics)
+        table = self.table()
+        metrics = () if self.similarity else task.metrics
+        data = table.load_table(table.read(quotes=False), tokenizer, metrics)
         if not self.classes or data.measured is None:
             return data
         # GLUE's F1 is that of its class 1, whatever number the model has for it.
@@ -234,7 +236,7 @@ def local_glue(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
         return local_rows(spec, paths)
     if {*spec.form.wanted} <= {*header(find_files(table.path)[0])}:
         return local_rows(spec, paths)
-    return {split: RowSource.of(rows) for split, rows in table.numbered(table.read()).items()}
+    return {split: RowSource.of(rows) for split, rows in table.numbered(table.read(quotes=False)).items()}
 
 
 def _spec(name: str, mismatched: bool = False) -> TaskSpec:

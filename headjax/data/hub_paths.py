@@ -148,7 +148,11 @@ def _expression(pattern: str) -> str:
     """Return the regular expression of a pattern of paths."""
     known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = _PARTS.findall(pattern)
-    return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
+    return "".join(known.get(part, f"[^{part[2:]}" if part[:2] == "[!" else _literal(part)) for part in parts)
+
+
+def _literal(part: str) -> str:
+    return part if part.startswith("[") else re.escape(part)
 
 
 _PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|[^*?]")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from headjax.core.class_names import MISSING, class_numbers, find_class, reorder, tell_nothing
+from headjax.core.class_names import MISSING, ClassIndex, class_numbers, find_class, reorder, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Positive, Size
 from headjax.core.serialize import kind, unknown_name
@@ -18,9 +19,10 @@ from headjax.data.forms import Form, LabelledForm, SimilarityForm
 from headjax.data.forms.labelled import finite
 from headjax.data.loading import Reading, load_rows
 from headjax.data.rows import Row, Split
+from headjax.data.tables import table_rows
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import vocabulary_tokenizer
-from headjax.data.text_rows import hold_out, table_rows
+from headjax.data.text_rows import hold_out
 from headjax.tokenizers.tokenizer import Tokenizer
 
 Table = Mapping[Split, Sequence[Row]]
@@ -58,8 +60,11 @@ class LabelledText(DataConfig):
         super().__post_init__()
         require(bool(self.path or self.validation), "path", "name a file to train on, one to evaluate on, or both")
 
-    def read(self) -> Table:
+    def read(self, *, quotes: bool = True) -> Table:
         """Return the rows of both splits, labels as the text in the files.
+
+        Args:
+            quotes: see `table_rows`.
 
         Raises:
             DataError: a file that cannot be read, or too few rows to hold some out.
@@ -67,7 +72,7 @@ class LabelledText(DataConfig):
         named = {"text": self.text, "second": self.second, "label": self.label}
         columns = {field: column for field, column in named.items() if column}
         train, validation = (
-            [row for file in (find_files(path) if path else ()) for row in table_rows(file, columns)]
+            [row for file in (find_files(path) if path else ()) for row in table_rows(file, columns, quotes=quotes)]
             for path in (self.path, self.validation)
         )
         if self.validation:
@@ -75,16 +80,16 @@ class LabelledText(DataConfig):
         return hold_out(train, "text", self.validation_fraction, self.path)
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
-        return self.load_measured(tokenizer)
+        return self.load_table(self.read(), tokenizer)
 
-    def load_measured(self, tokenizer: Tokenizer | None, metrics: Sequence[str] = ()) -> TaskData:
-        """Return the data with metrics of its own.
+    def load_table(self, table: Table, tokenizer: Tokenizer | None, metrics: Sequence[str] = ()) -> TaskData:
+        """Return rows that were read as a task's data.
 
         Args:
+            table: the rows, labels as the text in the files.
             tokenizer: see `DataConfig.load`.
             metrics: the headline first; empty for the usual metrics of such labels.
         """
-        table = self.read()
         tokenizer = tokenizer or vocabulary_tokenizer(self.vocabulary)
         rows = self.numbered(table)
         reading = Reading(metrics, self.buckets)
@@ -158,13 +163,11 @@ class TextClassification(LabelledText):
 
     def numbering(self, table: Table) -> Callable[[Row], float]:
         classes = self.labels(table)
-        found: dict[str, int] = {}
+        index = ClassIndex(classes)
 
         def number(row: Row) -> float:
-            label = row.values["label"]
-            if label not in found:
-                found[label] = _class_number(row.place, label, classes)
-            return found[label]
+            found = index.find(row.values["label"])
+            return _class_number(row.place, row.values["label"], classes) if found is None else found
 
         return number
 
@@ -226,9 +229,11 @@ def _sorted_labels(labels: set[str]) -> tuple[str, ...]:
 
 
 def _class_number(place: str, label: str, classes: Sequence[str]) -> int:
-    number = find_class(label, classes)
-    if number is not None:
-        return number
+    """Return the number of a class without a name, of a label that is no class's name.
+
+    Raises:
+        DataError: the classes have names, or too few of them.
+    """
     _require_label(place, label)
     if not tell_nothing(classes):
         raise DataError(f"{place}: {unknown_name('label', label, classes)}")
@@ -242,5 +247,18 @@ def _class_number(place: str, label: str, classes: Sequence[str]) -> int:
 
 
 def _require_label(place: str, label: str) -> None:
-    if label.strip().casefold() in MISSING:
+    """Raise `DataError` for a label that stands for none: a word for it, or a number that is not finite."""
+    text = label.strip().casefold()
+    if text in MISSING or (set(text) <= _NUMERIC and not _is_finite(text)):
         raise DataError(f"{place}: no label, found {label!r}")
+
+
+_NUMERIC = frozenset("0123456789+-.einfty")
+"""Characters of numbers, infinity included."""
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return True

@@ -17,7 +17,7 @@ from headjax.data.files import find_files, local_file
 from headjax.data.forms import Form
 from headjax.data.image_rows import pixels
 from headjax.data.rows import Row, Rows, RowSource, Split
-from headjax.data.text_rows import READERS, header, table_rows
+from headjax.data.tables import SUFFIXES, header, table_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _cell(value: str, what: str, place: str) -> Any:
 
 
 TFRECORD = ".tfrecord"
-ROW_SUFFIXES = (*READERS, TFRECORD)
+ROW_SUFFIXES = (*SUFFIXES, TFRECORD)
 """Suffixes of files of rows."""
 
 

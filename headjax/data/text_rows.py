@@ -1,53 +1,18 @@
-"""Rows of text files: tables (TSV, CSV, JSON, Parquet), lines, documents, pairs of sentences, questions."""
+"""Rows of text files: lines, documents, pairs of sentences, questions."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import itertools
-import json
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, first_line, parse_json, read_text, reading
-from headjax.core.limits import LINE
-from headjax.core.serialize import unknown_name
+from headjax.core.files import check_characters, parse_json, read_text
 from headjax.data.documents import Document, text_hash
 from headjax.data.files import count_lines, read_lines, source_of
 from headjax.data.rows import Row, Split
-
-PARQUET_ROWS = 1024
-"""Rows of a Parquet file that are read at a time."""
-
-
-def table_rows(path: str | Path, columns: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the rows of a table, all values as text. Only a JSON array is read as a whole.
-
-    Formats are known by suffix, each also with `.gz`: `.csv` (commas, with quotes), `.tsv` and `.txt` (tabs; a
-    quotation mark is an ordinary character), `.json` (one array of objects), `.jsonl` (one object per line); and
-    `.parquet`, which needs `pyarrow`.
-
-    Args:
-        path: the file.
-        columns: for each field of the rows its column: a name in the header line, a key of the objects, or a number
-            from 0 for a file without a header.
-
-    Raises:
-        DataError: a file that cannot be read, a missing column, a row with another number of columns; the message
-            starts with the file and, where known, the line.
-    """
-    file = source_of(path)
-    suffix = _suffix(file)
-    if suffix not in READERS:
-        raise DataError(f"{file}: a table's name ends in one of {', '.join(READERS)}, also with .gz")
-    row = None
-    for row in READERS[suffix](file, columns):
-        yield row
-    if row is None:
-        raise DataError(f"{file}: no rows")
+from headjax.data.tables import is_table, table_rows
 
 
 def hold_out(rows: Sequence[Row], field: str, fraction: float, path: str) -> dict[Split, list[Row]]:
@@ -69,159 +34,6 @@ def hold_out(rows: Sequence[Row], field: str, fraction: float, path: str) -> dic
         "train": [row for row, out in zip(rows, held, strict=True) if not out],
         "validation": [row for row, out in zip(rows, held, strict=True) if out],
     }
-
-
-def header(path: str | Path) -> tuple[str, ...]:
-    """Return the cells of a TSV or CSV file's first line, the keys of a JSON file's first object, or Parquet's columns.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
-    file = source_of(path)
-    suffix = _suffix(file)
-    if suffix == ".parquet":
-        with _parquet_file(file) as table:
-            return tuple(table.schema_arrow.names)
-    read = _objects(file, suffix == ".jsonl") if suffix in (".json", ".jsonl") else _cells(file, _delimiter(suffix))
-    for _, first in read:
-        return tuple(first)
-    raise DataError(f"{file}: no rows")
-
-
-def is_table(path: str | Path) -> bool:
-    """Return whether a file's suffix is that of a table; `.txt` files count as text."""
-    return _suffix(source_of(path)) in READERS.keys() - {".txt"}
-
-
-def _delimiter(suffix: str) -> str:
-    return "," if suffix == ".csv" else "\t"
-
-
-def _suffix(file: Path) -> str:
-    return Path(file.name.removesuffix(".gz")).suffix
-
-
-def _delimited(file: Path, columns: Mapping[str, str], delimiter: str) -> Iterator[Row]:
-    rows = _cells(file, delimiter)
-    line, first = next(rows)
-    if all(column.isdecimal() for column in columns.values()):
-        wanted = {field: int(column) for field, column in columns.items()}
-        missing = next((number for number in wanted.values() if number >= len(first)), None)
-        if missing is not None:
-            raise DataError(f"{file}: line {line}: no column {missing}, there are {len(first)}, counted from 0")
-        rows = itertools.chain([(line, first)], rows)
-    else:
-        wanted = {field: _index(file, first, column) for field, column in columns.items()}
-    for line, cells in rows:
-        if len(cells) != len(first):
-            raise DataError(f"{file}: line {line}: {len(cells)} columns where the first line has {len(first)}")
-        yield Row(f"{file}: line {line}", {field: cells[number] for field, number in wanted.items()})
-
-
-def _cells(file: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of every row that is not blank, with the number of the row's first line."""
-    csv.field_size_limit(LINE.bytes())
-    lines = read_lines(file)
-    if delimiter == ",":
-        reader = csv.reader(lines, strict=True)
-    else:
-        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    line = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield line, cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{file}: line {line}: {error}") from None
-
-
-def _index(file: Path, names: Sequence[str], column: str) -> int:
-    if column not in names:
-        raise DataError(f"{file}: {unknown_name('column', column, names)}")
-    return list(names).index(column)
-
-
-def _json(file: Path, columns: Mapping[str, str], lines: bool) -> Iterator[Row]:
-    for place, entry in _objects(file, lines):
-        for column in columns.values():
-            if column not in entry:
-                raise DataError(f"{place}: {unknown_name('key', column, entry)}")
-        yield Row(place, {field: _as_text(entry[column], f"{place}: {column}") for field, column in columns.items()})
-
-
-def _objects(file: Path, lines: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the objects of a JSON array or of JSON lines, with their places."""
-    if lines:
-        for number, line in enumerate(read_lines(file), start=1):
-            place = f"{file}: line {number}"
-            if line.strip():
-                yield place, _object(place, parse_json(line.strip(), place))
-        return
-    entries = parse_json(read_text(file), str(file))
-    if not isinstance(entries, list):
-        squad = isinstance(entries, dict) and "data" in entries
-        hint = f"; a task of questions in SQuAD's format is squad:{file}" if squad else ""
-        raise DataError(f"{file}: expected an array of objects{hint}")
-    for number, entry in enumerate(entries):
-        yield f"{file}: entry {number}", _object(f"{file}: entry {number}", entry)
-
-
-@contextlib.contextmanager
-def _parquet_file(file: Path) -> Iterator[Any]:
-    """Open a Parquet file.
-
-    Raises:
-        DataError: pyarrow is not installed, or a file that cannot be read.
-    """
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise DataError(f"{file}: Parquet files are read by pyarrow: pip install 'headjax[data]'") from None
-    with reading(file), file.open("rb") as stream:
-        try:
-            yield ParquetFile(stream)
-        except ArrowException as error:
-            raise DataError(f"{file}: not a Parquet file that can be read ({first_line(error)})") from None
-
-
-def _parquet(file: Path, columns: Mapping[str, str]) -> Iterator[Row]:
-    with _parquet_file(file) as table:
-        names = list(table.schema_arrow.names)
-        for column in columns.values():
-            _index(file, names, column)
-        number = 0
-        for batch in table.iter_batches(PARQUET_ROWS, columns=list(dict.fromkeys(columns.values()))):
-            for entry in batch.to_pylist():
-                place = f"{file}: row {number}"
-                values = {field: _as_text(entry[column], f"{place}: {column}") for field, column in columns.items()}
-                yield Row(place, values)
-                number += 1
-
-
-def _object(place: str, entry: Any) -> Mapping[str, Any]:
-    if not isinstance(entry, dict):
-        raise DataError(f"{place}: expected an object, got {type(entry).__name__}")
-    return entry
-
-
-def _as_text(value: Any, place: str) -> str:
-    try:
-        return check_characters(value, place) if isinstance(value, str) else json.dumps(value)
-    except TypeError:
-        raise DataError(f"{place}: neither text nor a number, but {type(value).__name__}") from None
-
-
-READERS: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[Row]]] = {
-    ".csv": lambda file, columns: _delimited(file, columns, ","),
-    ".tsv": lambda file, columns: _delimited(file, columns, "\t"),
-    ".txt": lambda file, columns: _delimited(file, columns, "\t"),
-    ".json": lambda file, columns: _json(file, columns, False),
-    ".jsonl": lambda file, columns: _json(file, columns, True),
-    ".parquet": _parquet,
-}
-"""Readers of tables by suffix."""
 
 
 def document_rows(found: Mapping[Split, Sequence[Document]]) -> dict[Split, list[Row]]:

@@ -19,7 +19,8 @@ from headjax.data.glue import GLUE, Glue
 from headjax.data.loading import load_rows
 from headjax.data.rows import Row
 from headjax.data.stream import evaluation_batches
-from headjax.data.text_rows import header, is_table, table_rows, translation_pairs
+from headjax.data.tables import header, is_table, table_rows
+from headjax.data.text_rows import translation_pairs
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
 from headjax.evaluation.task import measure_of
@@ -80,7 +81,7 @@ def read_inputs(spec: str) -> Inputs | None:
 def _read_inputs(spec: str) -> Inputs | None:
     name, _, path = spec.partition(":")
     if name in GLUE:
-        return _inputs(Glue(name=name, path=path).table().read()["validation"], "label")
+        return _inputs(Glue(name=name, path=path).table().read(quotes=False)["validation"], "label")
     if name == "translation":
         place, _, languages = path.rpartition(":")
         source, _, target = languages.partition("-")

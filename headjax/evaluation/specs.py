@@ -16,9 +16,9 @@ from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.prepared import PreparedData, is_prepared
+from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering, whole_text_data
-from headjax.data.text_rows import header, is_table, table_rows
 from headjax.data.wikitext import CONTEXT, WikiText2
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of

@@ -14,7 +14,7 @@ from headjax.core.integrity import read_record
 from headjax.core.lock import FolderLock
 from headjax.data.files import read_lines
 from headjax.data.prepared import read_manifest
-from headjax.data.text_rows import table_rows
+from headjax.data.tables import table_rows
 from headjax.hub.fields import Fields
 from headjax.hub.safetensors_files import SafetensorsFiles
 from headjax.models.model import load_model_config

@@ -14,8 +14,8 @@ import pytest
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import LanguageConfig, TextClassification, hub_paths
 from headjax.data.files import find_files, read_lines, source_of
+from headjax.data.tables import header, table_rows
 from headjax.data.tasks import find_task
-from headjax.data.text_rows import header, table_rows
 
 pytest.importorskip("huggingface_hub")
 
@@ -92,6 +92,7 @@ def test_files_are_found_and_read_once(films):
         f"{films}/data/train-00001.jsonl.gz",
     ]
     assert [path.name for path in source_of(films).glob("**/*.t?[tv]")] == ["validation.tsv", "notes.txt"]
+    assert list(map(str, find_files(f"{films}/data/train-0000[!0].*"))) == [f"{films}/data/train-00001.jsonl.gz"]
     assert [path.name for path in source_of(films).iterdir()] == ["README.md", "data", "deep"]
     assert Hub.asked == ["GET /api/datasets/me/films"]
     file = source_of(f"{films}/deep/er/notes.txt")

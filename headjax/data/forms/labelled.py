@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -74,12 +75,15 @@ class LabelledForm(SequenceForm):
         value = row.values["label"]
         if not self.classes:
             return np.asarray([finite(row.place, value)], np.float32)
-        names = {name: number for number, name in enumerate(self.classes)}
-        if value in names:
-            return np.asarray([names[value]], np.int32)
-        if not isinstance(value, str) and 0 <= int(value) < len(names):
+        if value in self._numbers:
+            return np.asarray([self._numbers[value]], np.int32)
+        if not isinstance(value, str) and 0 <= int(value) < len(self.classes):
             return np.asarray([value], np.int32)
-        raise DataError(f"{row.place}: {unknown_name('label', str(value), names)}")
+        raise DataError(f"{row.place}: {unknown_name('label', str(value), self.classes)}")
+
+    @functools.cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {name: number for number, name in enumerate(self.classes)}
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
         if self.classes:
