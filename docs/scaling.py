@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.scaling import plot
+from benchmarks.scaling import table as curves_table
 from docs.measures import RAW, Found, duration, raw, rounded
-from headjax.bench.scaling import plot
-from headjax.bench.scaling import table as curves_table
 
 
 def keep(name: str, found: Mapping[str, Any]) -> Path:

@@ -25,7 +25,6 @@ ORDER = (
     "training",
     "plan",
     "report",
-    "bench",
     "quickstart",
     "head_report",
     "commands",
@@ -35,8 +34,8 @@ ORDER = (
 REPORT_BELOW = {"report"}
 """Packages that import nothing of headjax but `core`, so that any may draw tables with them."""
 
-LATE = {"commands", "bench", "cli", "__init__", "report"}
-"""Where an import inside a function keeps start-up fast, or keeps a peer out of a measured process."""
+LATE = {"commands", "cli", "__init__", "report"}
+"""Where an import inside a function keeps start-up fast."""
 
 OPTIONAL = {("core.paths", "core.buckets")}
 """Imports inside functions that need an optional extra."""

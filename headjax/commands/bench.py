@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from typing import Literal
+import sys
+from pathlib import Path
+from typing import Any, Literal
 
 from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.errors import HeadjaxError
@@ -16,18 +18,18 @@ from headjax.core.serialize import unknown_name
 from headjax.report import numbers
 
 BENCHES = {
-    "decompose": "CP decomposition of all-MiniLM-L6-v2's queries and keys beside TensorLy's parafac",
-    "depth": "compile time, memory and step time of 144 single-head layers beside 12 layers of 12 heads",
     "generate": "prefill and decode of a Llama shape, whole, pruned and converted, beside transformers",
     "heads": "scoring, ablating and removing heads of a BERT-base classifier beside PyTorch",
     "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors; import, pruning and "
     "export of a model of 2.5 GB beside a copy of its files",
-    "input": "reading shuffled, bucketed and packed examples beside the BERT-base train step that consumes them",
     "scaling": "time and memory of a train step, scoring, ablation, conversion and generation as length, depth, heads "
     "and batch grow, beside the growth of their operations",
     "train_step": "a BERT-base train step beside Hugging Face's PyTorch BERT",
 }
-"""Benchmarks and what they compare; each is `run` in `headjax.bench.<name>`."""
+"""Benchmarks and what they compare; each is `run` in `benchmarks/NAME.py` of a checkout."""
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""The folder that holds the package: of a checkout, it holds `benchmarks/` as well."""
 
 STUDIES = ("scaling",)
 """Benchmarks that come in several sizes and draw a plot."""
@@ -52,11 +54,10 @@ class Options(CommandOptions):
 
 def run(options: Options, progress: Progress) -> Result:
     """Measures both sides in one run, and says on what machine."""
-    from headjax.bench.result import measure
-
     _check(options)
-    bench = importlib.import_module(f"headjax.bench.{options.name}").run
-    measured = measure(functools.partial(bench, size=options.size) if options.size else bench, progress)
+    bench = _module(options.name).run
+    bench = functools.partial(bench, size=options.size) if options.size else bench
+    measured = _module("result").measure(bench, progress)
     ratio = numbers.significant(measured.result.ratio)
     message = f"ratio: {ratio} (ours over the peer's)"
     if options.plot and measured.result.plot is not None:
@@ -64,6 +65,19 @@ def run(options: Options, progress: Progress) -> Result:
         write_file(place, drawn.png() if place.suffix == ".png" else drawn.svg().encode())
         message += f"; plot: {options.plot}"
     return Result(measured.to_json(), measured.tables, message)
+
+
+def _module(name: str) -> Any:
+    """Import a file of `benchmarks/`, which no wheel holds.
+
+    Raises:
+        HeadjaxError: the package was not installed from a checkout.
+    """
+    if not (CHECKOUT / "benchmarks" / f"{name}.py").is_file():
+        raise HeadjaxError(f"bench: {CHECKOUT / 'benchmarks'}: no such folder; run headjax bench from a git checkout")
+    if str(CHECKOUT) not in sys.path:
+        sys.path.insert(0, str(CHECKOUT))
+    return importlib.import_module(f"benchmarks.{name}")
 
 
 def _check(options: Options) -> None:

@@ -179,7 +179,7 @@ REQUESTS = [
     tokenizer short.txt --out out --kind bpe --vocab-size 260
     verify model
     plan --config config.py --topology v5e-8 --length 16
-    bench depth
+    bench heads
     """.strip().splitlines()
 ]
 assert {words[0] for words in REQUESTS} == set(COMMANDS)

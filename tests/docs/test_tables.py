@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from benchmarks.operations import Shape
 from docs import composition, measures, scaling
 from docs.claim_list import CLAIMS
 from docs.measures import Found
@@ -36,7 +37,6 @@ from docs.tables import (
     page,
     sharing_table,
 )
-from headjax.bench.operations import Shape
 
 
 def test_the_pages_show_the_raw_results():

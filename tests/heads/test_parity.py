@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from headjax.bench.heads import torch_gate_gradient
+from benchmarks.heads import torch_gate_gradient
 from headjax.heads.fisher import fisher_blocks
 from headjax.heads.head_id import HeadId
 from headjax.heads.scores import score_heads

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from headjax.bench import scaling
-from headjax.bench.operations import OPERATIONS, Operation, Shape
-from headjax.bench.scaling import SIZES, Study
+from benchmarks import scaling
+from benchmarks.operations import OPERATIONS, Operation, Shape
+from benchmarks.scaling import SIZES, Study
 
 
 @pytest.mark.parametrize("size", SIZES)

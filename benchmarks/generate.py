@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from benchmarks.result import BenchResult
 from headjax.attention import Compressed, Grouped
 from headjax.attention.rotary import RotaryHalves
-from headjax.bench.result import BenchResult
 from headjax.conversion import convert
 from headjax.core.errors import HeadjaxError
 from headjax.core.norms import RMSNorm

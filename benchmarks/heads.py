@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from headjax.bench.result import BenchResult
-from headjax.bench.train_step import bert
+from benchmarks.result import BenchResult
+from benchmarks.train_step import bert
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.timing import Timing, time_in_turns

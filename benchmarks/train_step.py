@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.result import BenchResult
 from headjax.attention.multi_head import MultiHead
-from headjax.bench.result import BenchResult
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns

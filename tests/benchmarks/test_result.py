@@ -12,9 +12,9 @@ import subprocess
 import jax
 import pytest
 
-from headjax.bench import result as results
-from headjax.bench.hub import read_and_report
-from headjax.bench.result import BenchResult, in_new_process, machine, machine_table, measure, processor
+from benchmarks import result as results
+from benchmarks.hub import read_and_report
+from benchmarks.result import BenchResult, in_new_process, machine, machine_table, measure, processor
 from headjax.core.errors import HeadjaxError
 
 INTEL = """processor\t: 0

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import generate
 from headjax.attention import Attention, MultiHead
-from headjax.bench import depth, generate
 from headjax.conversion import convert
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Search, Solver, fit_start
@@ -22,6 +22,7 @@ from headjax.heads import gates as head_gates
 from headjax.heads.prefix import Chunk
 from headjax.heads.scores import batch_sums, own_arrays, score_heads
 from headjax.mesh.distributed import put_batch
+from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
 from headjax.models.compute import Compute
 from headjax.models.decoder import DecoderModel, LanguageModel
@@ -29,6 +30,7 @@ from headjax.models.embeddings import NoPositions
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.sublayers import Dense
+from headjax.training.optimizer import AdamW, LinearDecay
 from headjax.training.state import abstract_state
 from headjax.training.step import train_step
 
@@ -119,8 +121,8 @@ def held_bytes(compiled: Any) -> int:
 
 def training(shape: Shape) -> Operation:
     """One step of AdamW."""
-    config, mesh = language_model(shape), depth.one_device()
-    optimizer = depth.optimizer(config)
+    config, mesh = language_model(shape), MeshConfig(data=1).build(jax.devices()[:1])
+    optimizer = AdamW(schedule=LinearDecay(peak=1e-4, warmup_steps=10)).build(config.tensors(), 100)
     step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
     batch = put_batch(tokens(shape), mesh)
     state = abstract_state(config, optimizer, mesh)

@@ -1,6 +1,6 @@
 """The train-step benchmark: the model that is measured, and its peer's absence."""
 
-from headjax.bench.train_step import bert
+from benchmarks.train_step import bert
 from headjax.core.tensors import count
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headjax.bench.operations import NEW, OPERATIONS, READS_WEIGHTS_ALONE, SWEEPS, Operation, Shape
-from headjax.bench.result import BenchResult
-from headjax.bench.slopes import TOLERANCE, CostCurve
+from benchmarks.operations import NEW, OPERATIONS, READS_WEIGHTS_ALONE, SWEEPS, Operation, Shape
+from benchmarks.result import BenchResult
+from benchmarks.slopes import TOLERANCE, CostCurve
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import seconds_in_turns
 from headjax.report import numbers

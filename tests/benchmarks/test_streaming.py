@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from headjax.bench import streaming
+from benchmarks import streaming
 from headjax.core.errors import HeadjaxError
 from headjax.hub import from_huggingface
 from headjax.models.model import load

@@ -19,7 +19,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from headjax.bench.result import in_new_process, peak_bytes
+from benchmarks.result import in_new_process, peak_bytes
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing
 from headjax.hub.families import LLAMA

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from headjax.bench import heads
+from benchmarks import heads
 from headjax.core.errors import HeadjaxError
 from headjax.core.timing import Timing
 

@@ -49,7 +49,7 @@ class Measured(NamedTuple):
 
     Attributes:
         result: the result.
-        machine: see `headjax.bench.machine.machine`.
+        machine: see `benchmarks.machine.machine`.
     """
 
     result: BenchResult
@@ -228,7 +228,9 @@ def in_new_process(function: Callable[..., None], name: str, *arguments: str) ->
         HeadjaxError: the process failed; the message is the last line of its errors.
     """
     code = f"from {function.__module__} import {function.__name__}; {function.__name__}{(name, *arguments)!r}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    root = str(Path(__file__).resolve().parents[1])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["failed"])[-1]
         raise HeadjaxError(f"{function.__module__.rpartition('.')[2]}: {name}: {reason}")

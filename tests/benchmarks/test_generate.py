@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from headjax.bench.generate import Cost, Shape, llama, run, variants
+from benchmarks.generate import Cost, Shape, llama, run, variants
 from headjax.core.tensors import count
 from headjax.models.compute import Compute
 from headjax.models.generation import cache_bytes

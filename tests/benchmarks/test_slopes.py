@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headjax.bench.slopes import CostCurve, slope
+from benchmarks.slopes import CostCurve, slope
 
 VALUES = (1, 2, 4, 8)
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from headjax.bench import operations
-from headjax.bench.operations import NEW, OPERATIONS, Shape, drawn, language_model, tokens
-from headjax.bench.slopes import slope
+from benchmarks import operations
+from benchmarks.operations import NEW, OPERATIONS, Shape, drawn, language_model, tokens
+from benchmarks.slopes import slope
 from headjax.conversion.decomposition import CP, Damping, sweep
 from headjax.conversion.products import Products
 from headjax.core.tensors import count

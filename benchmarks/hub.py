@@ -1,6 +1,6 @@
 """`headjax bench hub`: importing a BERT-base directory of 440 MB, beside reading its file with safetensors alone.
 
-Behind it come import, pruning and export of a model of 2.5 GB, see `headjax.bench.streaming`.
+Behind it come import, pruning and export of a model of 2.5 GB, see `benchmarks.streaming`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 
-from headjax.bench import streaming
-from headjax.bench.result import BenchResult, in_new_process, peak_bytes
-from headjax.bench.train_step import bert
+from benchmarks import streaming
+from benchmarks.result import BenchResult, in_new_process, peak_bytes
+from benchmarks.train_step import bert
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing
 from headjax.report import numbers

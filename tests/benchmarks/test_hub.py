@@ -2,7 +2,7 @@
 
 import json
 
-from headjax.bench import hub
+from benchmarks import hub
 
 
 def test_a_reading_reports_time_memory_and_arrays(tmp_path, monkeypatch, capsys):
