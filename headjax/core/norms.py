@@ -36,9 +36,14 @@ class Norm(Checked, abc.ABC):
         """Return gamma `[width]`, the factor of each normalised feature."""
         return params["scale"]
 
+    def scale(self, gain: jax.Array) -> jax.Array:
+        """Return the parameter `scale` of this gamma, the inverse of `gain`."""
+        return gain
+
     def scaled(self, params: Params, factor: jax.Array | float) -> Params:
         """Return the parameters of a norm whose outputs are this one's times `factor`, a number or `[width]`."""
-        return {name: array * factor for name, array in params.items()}
+        scaled = {name: array * factor for name, array in params.items()}
+        return scaled | {"scale": self.scale(self.gain(params) * factor)}
 
 
 @kind("layer_norm")
@@ -90,8 +95,8 @@ class OffsetRMSNorm(RMSNorm):
     def gain(self, params: Params) -> jax.Array:
         return 1.0 + params["scale"]
 
-    def scaled(self, params: Params, factor: jax.Array | float) -> Params:
-        return {"scale": self.gain(params) * factor - 1.0}
+    def scale(self, gain: jax.Array) -> jax.Array:
+        return gain - 1.0
 
 
 def _row(vector: jax.Array, like: jax.Array) -> jax.Array:

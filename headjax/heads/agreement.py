@@ -174,10 +174,10 @@ def counted_tokens(batch: Batch, mask: jax.Array | None, shape: tuple[int, ...],
         batch: Arrays by Hugging Face's names.
         mask: `[batch, length]` bool of the tokens, None without one.
         shape: (batch, length).
-        target: Whether the tokens are the target's of an encoder-decoder, which without a mask are those with a label.
+        target: Whether these are an encoder-decoder's target tokens. Without a mask, those with labels count.
     """
-    if "pixel_values" in batch:  # a last batch is filled up with images of zeros
-        mask = jnp.any(batch["pixel_values"] != 0, axis=(1, 2, 3))[:, None]
+    if "pixel_values" in batch:
+        mask = _images(batch)[:, None]
     elif mask is None and target and "labels" in batch:
         mask = batch["labels"] != IGNORED
     return jnp.ones(shape) if mask is None else jnp.broadcast_to(mask, shape).astype(jnp.float32)
@@ -185,10 +185,25 @@ def counted_tokens(batch: Batch, mask: jax.Array | None, shape: tuple[int, ...],
 
 def count_examples(batch: Batch) -> int:
     """Return the number of examples of a batch that are no padding."""
-    present = batch.get("attention_mask", batch.get("pixel_values"))
+    if "pixel_values" in batch:
+        return int(_images(batch).sum())
+    present = batch.get("attention_mask")
     if present is None:
         return len(batch["input_ids"])
-    return int(np.asarray(present).reshape(len(present), -1).any(axis=1).sum())
+    return int(np.asarray(present).any(axis=1).sum())
+
+
+def _images(batch: Batch) -> jax.Array:
+    """Return `[batch]` bool, False at the rows that fill up a batch of images: their label says so, an image may not.
+
+    Without labels every row is an image.
+    """
+    labels = batch.get("labels")
+    if labels is None:
+        return jnp.ones(batch["pixel_values"].shape[0], bool)
+    labels = jnp.asarray(labels)
+    filling = jnp.isnan(labels) if jnp.issubdtype(labels.dtype, jnp.floating) else labels == IGNORED
+    return ~filling.reshape(labels.shape[0], -1).all(axis=1)
 
 
 def _counted(config: ModelConfig, batch: Batch, shape: tuple[int, ...]) -> jax.Array:

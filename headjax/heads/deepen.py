@@ -21,6 +21,7 @@ from headjax.attention import Attention, NoHeads, Talking
 from headjax.core import history
 from headjax.core.errors import require
 from headjax.core.fields import Size
+from headjax.core.norms import Norm
 from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, Tensor, map_tensors
 from headjax.models.config import ModelConfig
@@ -150,8 +151,9 @@ def split_params(layer: Layer, params: Params, parts: int, width: int) -> list[P
     cut = {slot: split_attention(attention, params[slot], parts, width) for slot, attention in _slots(layer)}
     cut["feed_forward"] = split_feed_forward(layer.feed_forward, params["feed_forward"], parts, width)
     between = dict(params)
-    if after_norm(layer.residual):
-        between |= {name: params[name] | {"norm": level(params[name]["norm"])} for name in layer.residual_slots}
+    norm = layer.residual.norm
+    if norm is not None and after_norm(layer.residual):
+        between |= {name: params[name] | {"norm": level(norm, params[name]["norm"])} for name in layer.residual_slots}
     rest = [between] * (parts - 1) + [params]
     return [rest[i] | {name: pieces[i] for name, pieces in cut.items()} for i in range(parts)]
 
@@ -161,21 +163,22 @@ def after_norm(residual: Residual) -> bool:
     return residual.norm is not None and not isinstance(residual, PreNorm)
 
 
-def level(norm: Params) -> Params:
-    """Return a norm's weights as constants: outputs of the same mean and variance, all features scaled alike.
+def level(norm: Norm, params: Params) -> Params:
+    """Return a norm's parameters as constants: outputs of the same mean and variance, all features scaled alike.
 
-        scale = sqrt(mean(gamma^2) + var(beta)),   bias = mean(beta)
+        gamma' = sqrt(mean(gamma^2) + var(beta)),   beta' = mean(beta)
 
     Applied to the output of a norm with gamma and beta, this norm is nearly the identity. Gamma and beta themselves,
     applied once for every head, would reduce the stream to the few features with a large gamma.
 
     Args:
-        norm: `scale [width]` and optionally `bias [width]`.
+        norm: Norm, which says what its gamma is.
+        params: Its parameters; `bias [width]` is beta.
     """
-    scale, bias = norm["scale"], norm.get("bias")
-    variance = jnp.square(scale).mean() + (0.0 if bias is None else bias.var())
-    constant = {"scale": jnp.full_like(scale, jnp.sqrt(variance))}
-    return constant if bias is None else constant | {"bias": jnp.full_like(bias, bias.mean())}
+    gamma, beta = norm.gain(params), params.get("bias")
+    size = jnp.sqrt(jnp.square(gamma).mean() + (0.0 if beta is None else beta.var()))
+    constant = {"scale": norm.scale(jnp.full_like(gamma, size))}
+    return constant if beta is None else constant | {"bias": jnp.full_like(beta, beta.mean())}
 
 
 def split_attention(attention: Attention, params: Params, parts: int, width: int) -> list[Params]:

@@ -20,7 +20,7 @@ from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import by_example, check_batch_size, spreading_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, ModelConfig, Options
+from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
 from headjax.models.inputs import check_batch, device_batch
 from headjax.models.layerwise import (
     Place,
@@ -28,10 +28,12 @@ from headjax.models.layerwise import (
     SubLayerSeen,
     layer_output,
     place_of,
+    slots,
     stack_end,
     stack_input,
 )
 from headjax.models.model import Model
+from headjax.models.stack import Stack
 
 Tree = TypeVar("Tree")
 
@@ -79,18 +81,38 @@ class _Streams(NamedTuple):
     student: Stream
 
 
+class SubLayer(NamedTuple):
+    """A sub-layer on the way through a model.
+
+    Attributes:
+        stack: Name of its stack.
+        block: Layers that share its parameters, in the order of computation.
+        slot: Its slot in these layers.
+    """
+
+    stack: str
+    block: tuple[int, ...]
+    slot: str
+
+    @property
+    def head_stack(self) -> str:
+        """Head stack of an attention sub-layer."""
+        return next(name for name, place in HEAD_STACKS.items() if place == (self.stack, self.slot))
+
+
 class TwoModels:
     """A whole model and its copy in repair, computed side by side from hidden states that are at hand.
 
     Attributes:
         teacher, student: Parameters of every layer of the whole and of the repaired model, by stack.
+        gates: Gates of the repaired model, `[layers, max_heads]` by head stack.
         apart: Whether the student differs from the teacher in a layer that has been passed, or is about to be.
     """
 
     def __init__(self, config: ModelConfig, placed: Placed, gates: Gates, compute: Compute) -> None:
         self.config, self.apart = config, False
         self._params, self._batches = placed
-        self._gates, self._whole = dict(gates), head_gates.ones(config)
+        self.gates, self._whole = dict(gates), head_gates.ones(config)
         self._compute = compute
         self.teacher = {name: stack.unstack(self._params[name]) for name, stack in config.stacks().items()}
         self.student = {name: list(layers) for name, layers in self.teacher.items()}
@@ -98,6 +120,24 @@ class TwoModels:
         self._streams: list[_Streams] = []
         self._next: list[Stream] = []
         self._memory: list[tuple[jax.Array | None, jax.Array | None]] = [(None, None)] * len(self._batches)
+
+    def walk(self) -> Iterator[SubLayer]:
+        """Yield the sub-layers in the order of computation; what the caller changes in one, the next one reads.
+
+        Nothing reads the output of the last layer, so it is not computed.
+        """
+        stacks = self.config.stacks()
+        for name, stack in stacks.items():
+            last_stack = name == list(stacks)[-1]
+            self.enter(name)
+            blocks = _blocks(stack)
+            for block in blocks:
+                for slot in slots(stack.layers[block[0]]):
+                    yield SubLayer(name, block, slot)
+                if not (last_stack and block == blocks[-1]):
+                    self.advance(block)
+            if not last_stack:
+                self.leave()
 
     def enter(self, name: str) -> None:
         """Go to the first layer of a stack."""
@@ -107,17 +147,18 @@ class TwoModels:
             teacher = run(memory)
             self._streams.append(_Streams(teacher, teacher if memory is own_memory else run(own_memory)))
 
-    def sums(self, block: Sequence[int], slot: str) -> tuple[RefitSums, np.ndarray]:
+    def sums(self, block: Sequence[int], slot: str, *, mended: bool = True) -> tuple[RefitSums, np.ndarray]:
         """Return the sums of products of a sub-layer over all batches, and the factor of the branch.
 
         Args:
             block: Layers that share the sub-layer's parameters, the one that comes next first.
             slot: Slot of the sub-layer.
+            mended: Whether the errors of earlier layers belong to the target; those of a block of several never do.
         """
         total: Any = None
         streams = self._streams
         for layer in block:
-            sums, scale = sum_over(self._sums_of(layer, slot, streams, mended=len(block) == 1))
+            sums, scale = sum_over(self._sums_of(layer, slot, streams, mended=mended and len(block) == 1))
             total = sums if total is None else jax.tree.map(np.add, total, sums)
             if layer != block[-1]:
                 streams = self._after(layer, streams)
@@ -137,7 +178,7 @@ class TwoModels:
         for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
             sums, teacher = layer_sums(
                 self.config, self._params, batch, at, slot, self._compute, layer, weights, pair,
-                (self._whole, self._gates), number % 2, float(mended),
+                (self._whole, self.gates), number % 2, float(mended),
             )  # fmt: skip
             self._next.append(teacher)
             partial = sums if partial is None else jax.tree.map(jnp.add, partial, sums)
@@ -169,8 +210,14 @@ class TwoModels:
             run = functools.partial(_advance, self.config, self._params, batch, at, self._compute, layer)
             teacher = known[number] if known else run(self.teacher[self._name][layer], pair.teacher, self._whole)
             own = self.student[self._name][layer]
-            found.append(_Streams(teacher, run(own, pair.student, self._gates) if self.apart else teacher))
+            found.append(_Streams(teacher, run(own, pair.student, self.gates) if self.apart else teacher))
         return found
+
+
+def _blocks(stack: Stack) -> list[tuple[int, ...]]:
+    """Return the layers of a stack, those that share their parameters together."""
+    tied = [tuple(stack.tied_layers(layer)) for layer in range(len(stack.layers))]
+    return [block for layer, block in enumerate(tied) if block[0] == layer]
 
 
 @functools.partial(jax.jit, static_argnames=("config", "name", "compute"))

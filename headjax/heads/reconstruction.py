@@ -17,17 +17,16 @@ from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
-from headjax.heads.layer_sums import Placed, TwoModels, spread
+from headjax.heads.layer_sums import Placed, SubLayer, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_params
 from headjax.heads.units import prune_units, silenced, units_to_remove
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
-from headjax.models.layerwise import FEED_FORWARD, slots
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
-from headjax.models.stack import Stack
 
 
 class LayerRepair(NamedTuple):
@@ -116,8 +115,8 @@ def reconstruct(
         progress: Called after every solved map with the number of maps done.
 
     Raises:
-        HeadjaxError: A head does not exist, a head stack loses all heads, a formulation has no output projection, or
-            sums are not finite.
+        HeadjaxError: A head does not exist, the model loses all heads, a formulation has no output projection, or sums
+            are not finite.
         DataError: There are no batches, fewer than two examples, or no tokens.
         ConfigError: A batch does not divide over the mesh.
     """
@@ -147,13 +146,12 @@ def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId
     """Return the heads that go, those that share their parameters together.
 
     Raises:
-        HeadjaxError: A head does not exist, or a head stack loses all heads.
+        HeadjaxError: A head does not exist, or the model loses all heads.
     """
     named = {HeadId.parse(head) if isinstance(head, str) else head for head in removed}
     gone = {tied for head in named for tied in tied_heads(config, head)}
-    for name in config.attentions():
-        if gone and set(all_heads(config, [name])) <= gone:
-            raise HeadjaxError(f"reconstruction: all heads of the {name} are removed, nothing is left to solve")
+    if gone and gone >= set(all_heads(config)):
+        raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
     return gone
 
 
@@ -200,39 +198,31 @@ class _Walk:
         self._gone, self._ridges, self._feed_forward, self._share = gone, ridges, feed_forward, share
 
     def through(self) -> Iterator[LayerRepair]:
-        """Yield the repairs of all stacks. Nothing reads the output of the last layer, so it is not computed."""
-        models, stacks = self.models, self.config.stacks()
-        for name, stack in stacks.items():
-            last_stack = name == list(stacks)[-1]
-            models.enter(name)
-            blocks = _blocks(stack)
-            for block in blocks:
-                for slot in slots(stack.layers[block[0]]):
-                    if slot == FEED_FORWARD:
-                        kept = np.full(stack.layers[block[0]].feed_forward.hidden, self._feed_forward)
-                        models.apart |= self._share > 0.0
-                    else:
-                        kept = self._kept(name, slot, block[0])
-                        models.apart |= not kept.all()
-                    bias = _names(slot)[1] in output_params(models.student[name][block[0]][slot])
-                    solvable = kept.any() or (bias and slot != FEED_FORWARD)
-                    if solvable and models.apart:
-                        yield self._repair(name, block, slot, kept)
-                if not (last_stack and block == blocks[-1]):
-                    models.advance(block)
-            if not last_stack:
-                models.leave()
+        """Yield the repairs of all stacks."""
+        models = self.models
+        for at in models.walk():
+            layer = self.config.stacks()[at.stack].layers[at.block[0]]
+            if at.slot == FEED_FORWARD:
+                kept = np.full(layer.feed_forward.hidden, self._feed_forward)
+                models.apart |= self._share > 0.0
+            else:
+                kept = self._kept(at)
+                models.apart |= not kept.all()
+            bias = _names(at.slot)[1] in output_params(models.student[at.stack][at.block[0]][at.slot])
+            if models.apart and (kept.any() or (bias and at.slot != FEED_FORWARD)):
+                yield self._repair(at, kept)
 
-    def _kept(self, name: str, slot: str, layer: int) -> np.ndarray:
+    def _kept(self, at: SubLayer) -> np.ndarray:
         """Return which features of an attention layer remain, `[heads * value_dim]`."""
-        attention = getattr(self.config.stacks()[name].layers[layer], slot)
-        stack = _head_stack(name, slot)
-        heads = np.array([HeadId(stack, layer, head) not in self._gone for head in attention.ids], bool)
-        return np.repeat(heads, attention.output_matrices(self.models.teacher[name][layer][slot]).shape[1])
+        layer = at.block[0]
+        attention = getattr(self.config.stacks()[at.stack].layers[layer], at.slot)
+        heads = np.array([HeadId(at.head_stack, layer, head) not in self._gone for head in attention.ids], bool)
+        return np.repeat(heads, attention.output_matrices(self.models.teacher[at.stack][layer][at.slot]).shape[1])
 
-    def _repair(self, name: str, block: Sequence[int], slot: str, kept: np.ndarray) -> LayerRepair:
+    def _repair(self, at: SubLayer, kept: np.ndarray) -> LayerRepair:
         """Solve one map, put it into the student, and say how well it did."""
-        title = f"{name}/{block[0]}/{slot}" if slot == FEED_FORWARD else f"{_head_stack(name, slot)}/{block[0]}"
+        name, block, slot = at
+        title = f"{name}/{block[0]}/{slot}" if slot == FEED_FORWARD else f"{at.head_stack}/{block[0]}"
         student = self.models.student[name]
         holder = output_params(student[block[0]][slot])
         matrix, bias = _names(slot)
@@ -269,16 +259,6 @@ class _Walk:
         for layer in block:
             self.models.student[name][layer] = left
         return without_rows(sums, weight, units), kept
-
-
-def _blocks(stack: Stack) -> list[tuple[int, ...]]:
-    """Return the layers of a stack, those that share their parameters together."""
-    tied = [tuple(stack.tied_layers(layer)) for layer in range(len(stack.layers))]
-    return [block for layer, block in enumerate(tied) if block[0] == layer]
-
-
-def _head_stack(stack: str, slot: str) -> str:
-    return next(name for name, place in HEAD_STACKS.items() if place == (stack, slot))
 
 
 def _names(slot: str) -> tuple[str, str]:

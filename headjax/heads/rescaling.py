@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,29 +14,18 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, Tensor, flatten, map_tensors
 from headjax.heads import gates as head_gates
-from headjax.heads.head_id import HeadId
-from headjax.heads.statistics import counted_queries, output_matrices, sum_over
+from headjax.heads.head_id import HeadId, tied_heads
+from headjax.heads.layer_sums import SubLayer, TwoModels, spread
+from headjax.heads.refit import RefitSums
 from headjax.heads.surgery import map_attention
+from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
-from headjax.models.inputs import device_batch
-from headjax.models.layer import Probe
+from headjax.models.config import HEAD_STACKS, Batch, Gates
+from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
 
 LIMIT = 10.0
 """Largest size of a gate. Larger ones are differences of nearly equal heads, which other examples do not repeat."""
-
-
-class NormalEquations(NamedTuple):
-    """The normal equations of one layer's gates.
-
-    Attributes:
-        gram: `[heads, heads]`, sum over tokens of o_g . o_h, with o_h = context_h W_O^h of the pruned model.
-        target: `[heads]`, sum over tokens of o_h . t, with t the layer's output without bias in the whole model.
-    """
-
-    gram: Any
-    target: Any
 
 
 def rescale(
@@ -56,55 +43,82 @@ def rescale(
         min over xi of sum over tokens || sum_(h kept) xi_h o_h - sum_(all h) o'_h ||^2
 
     o_h are the heads' outputs in the pruned model, whose earlier layers already have their new gates, o'_h those in the
-    whole model. Layers with both removed and kept heads are solved in order, one pass over the batches each. Where the
-    equations leave a gate open (heads that write nothing, or the same), the solution nearest to 1 is taken. As in the
-    paper, a layer with a gate beyond 10 in size keeps its gates of 1, and so do all layers after it.
+    whole model. Layers with both removed and kept heads are solved in order, in one way through both models. Layers
+    that share their parameters (ALBERT) have one set of gates, from the sums over all of them. Where the equations
+    leave a gate open (heads that write nothing, or the same), the solution nearest to 1 is taken. As in the paper, a
+    layer with a gate beyond 10 in size keeps its gates of 1, and so do all layers after it.
+
+    Under a mesh set with `jax.set_mesh` the examples of every batch are spread over its batch axes.
 
     Args:
         model: Model with all heads.
         batches: A few examples; labels are not needed.
-        removed: Heads to remove.
+        removed: Heads to remove, as for `prune`.
         compute: How to compute.
-        progress: Called after every layer with the number of layers done.
+        progress: Called after every solved layer with the number of layers done.
 
     Returns:
         Gates `[layers, max_heads]` by head stack: 0 for removed heads, for `fold_gates`, forwards or both.
 
     Raises:
-        HeadjaxError: A head does not exist.
+        HeadjaxError: A head does not exist, or sums are not finite.
         DataError: There are no batches.
     """
     if not batches:
         raise DataError("batches: there is no example to rescale heads on")
     config = model.config
-    gone = set(removed)
-    gates = {stack: np.array(array) for stack, array in head_gates.without(config, gone).items()}
-    doubled = [_doubled(device_batch(config, batch)) for batch in batches]
-    for done, (stack, layer) in enumerate(_affected(config, gone)):
-        current = {name: jnp.asarray(array) for name, array in gates.items()}
-        equations = sum_over(
-            _equations(config, model.params, batch, current, compute)[stack][layer] for batch in doubled
-        )
-        ids = config.attentions()[stack][layer].ids
-        kept = [i for i, head in enumerate(ids) if HeadId(stack, layer, head) not in gone]
-        solved = nearest_to_one(equations.gram[np.ix_(kept, kept)], equations.target[kept])
-        if np.abs(solved).max() > LIMIT:
+    gone = {tied for head in removed for tied in tied_heads(config, head)}
+    models = TwoModels(config, spread(model, batches), head_gates.without(config, gone), compute)
+    waiting, done = {(head.stack, head.layer) for head in gone}, 0
+    for at in models.walk() if gone else ():
+        places = set() if at.slot == FEED_FORWARD else {(at.head_stack, layer) for layer in at.block}
+        if not places & waiting:
+            continue
+        waiting -= places
+        models.apart = True
+        ids = config.attentions()[at.head_stack][at.block[0]].ids
+        kept = [i for i, head in enumerate(ids) if HeadId(at.head_stack, at.block[0], head) not in gone]
+        if kept:
+            solved = _solve(models, at, kept)
+            if np.abs(solved).max() > LIMIT:
+                break
+            rows = np.array(models.gates[at.head_stack])
+            rows[np.ix_(at.block, kept)] = solved
+            models.gates[at.head_stack] = jnp.asarray(rows)
+            done += 1
+            if progress is not None:
+                progress(done, {})
+        if not waiting:
             break
-        gates[stack][layer, kept] = solved
-        if progress is not None:
-            progress(done + 1, {})
-    return {stack: jnp.asarray(array) for stack, array in gates.items()}
+    return models.gates
 
 
-def nearest_to_one(gram: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return the solution of `gram @ gates = target` with the least distance to gates of 1.
+def _solve(models: TwoModels, at: SubLayer, kept: Sequence[int]) -> np.ndarray:
+    """Return the gates of the kept heads of a layer."""
+    attention = getattr(models.config.stacks()[at.stack].layers[at.block[0]], at.slot)
+    matrices = attention.output_matrices(models.student[at.stack][at.block[0]][at.slot])
+    sums, _ = models.sums(at.block, at.slot, mended=False)
+    if not all(np.isfinite(array).all() for array in sums):
+        raise HeadjaxError(f"gates: {at.head_stack}/{at.block[0]}: sums over the examples are not finite")
+    gram, lacking = _by_head(sums, np.asarray(fetch(matrices), np.float64))
+    return 1.0 + np.linalg.lstsq(gram[np.ix_(kept, kept)], lacking[kept], rcond=1e-6)[0]
+
+
+def _by_head(sums: RefitSums, matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return sums over tokens of products of head outputs o_h = c_h W_O^h, from those of contexts c_h.
 
     Args:
-        gram: `[heads, heads]`, positive semidefinite up to rounding.
-        target: `[heads]`.
+        sums: Sums of a layer's contexts, side by side.
+        matrices: W_O^h, `[heads, value_dim, width]`.
+
+    Returns:
+        o_g . o_h, `[heads, heads]`, and o_h . r with r what the layer lacks, `[heads]`.
     """
-    change = np.linalg.lstsq(gram, target - gram.sum(axis=1), rcond=1e-6)[0]
-    return np.asarray(1.0 + change)
+    heads, size, width = matrices.shape
+    rows = matrices.reshape(heads * size, width)
+    gram = sums.gram.sum(axis=0)[:-1, :-1] * (rows @ rows.T)
+    lacking = sums.cross.sum(axis=0)[:-1] * rows
+    return gram.reshape(heads, size, heads, size).sum(axis=(1, 3)), lacking.reshape(heads, -1).sum(axis=1)
 
 
 def fold_gates(model: Model, gates: Gates) -> Model:
@@ -150,47 +164,3 @@ def _scale_outputs(attention: Attention, params: Params, gates: jax.Array, width
         return array * gates.reshape(shape).astype(array.dtype)
 
     return map_tensors(scale, attention.tensors(width, width))
-
-
-def _affected(config: ModelConfig, removed: set[HeadId]) -> list[tuple[str, int]]:
-    """Return (head stack, layer) of the layers with both removed and kept heads, in the order of computation."""
-    affected = []
-    for name, stack in config.stacks().items():
-        own = [head_stack for head_stack, (home, _) in HEAD_STACKS.items() if home == name]
-        for layer in range(len(stack.layers)):
-            for head_stack in own:
-                attention = getattr(stack.layers[layer], HEAD_STACKS[head_stack][1])
-                heads = set() if attention is None else {HeadId(head_stack, layer, head) for head in attention.ids}
-                if heads & removed and heads - removed:
-                    affected.append((head_stack, layer))
-    return affected
-
-
-def _doubled(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return every example twice: the first half is for all heads, the second for the kept ones."""
-    return {name: jnp.concatenate([array, array]) for name, array in batch.items()}
-
-
-@functools.partial(jax.jit, static_argnames=("config", "compute"))
-def _equations(
-    config: ModelConfig, params: Params, batch: Any, gates: Any, compute: Compute
-) -> dict[str, list[NormalEquations]]:
-    """Return the normal equations of every layer at the current gates."""
-    half = next(iter(batch.values())).shape[0] // 2
-
-    def both(array: jax.Array) -> jax.Array:
-        whole = jnp.ones((array.shape[0], half, array.shape[1]))
-        return jnp.concatenate([whole, jnp.broadcast_to(array[:, None, :], whole.shape)], axis=1)
-
-    # Contexts are gated. A layer's gates are 1 until it is solved and it is solved once, so o_h is never rescaled; the
-    # zeros of removed heads are never read.
-    options = Options(gates={stack: both(array) for stack, array in gates.items()}, probe=_normal, compute=compute)
-    return config.apply(params, batch, options).require_probes()
-
-
-def _normal(probe: Probe) -> NormalEquations:
-    half = probe.attended.context.shape[0] // 2
-    outputs = jnp.einsum("bqhv,hvw->bqhw", probe.attended.context.astype(jnp.float32), output_matrices(probe))
-    outputs = outputs * counted_queries(probe)[:, :, None, None]
-    target, own = outputs[:half].sum(axis=2), outputs[half:]
-    return NormalEquations(jnp.einsum("bqgw,bqhw->gh", own, own), jnp.einsum("bqhw,bqw->h", own, target))

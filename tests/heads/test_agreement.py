@@ -12,10 +12,12 @@ from headjax.heads import gates
 from headjax.heads.agreement import agreement, agreements
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
+from headjax.heads.reconstruction import reconstruct
 from headjax.models.encoder import Bert
 from headjax.models.outputs import Pooler
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
+from headjax.models.vision import Patches, Vit
 from tests import tiny
 
 REMOVED = [HeadId("encoder", 0, 1)]
@@ -116,3 +118,20 @@ def test_a_batch_more_of_the_same_changes_nothing():
     pruned = prune(model, REMOVED)
     once, twice = (agreement(model, pruned, [BATCH] * count) for count in (1, 2))
     assert once.value == pytest.approx(twice.value)
+
+
+def test_a_black_image_counts_and_a_row_that_fills_up_a_batch_does_not():
+    config = Vit(
+        patches=Patches(image_size=8, patch_size=4), attention=tiny.multi_head(2), feed_forward=Dense(24),
+        width=tiny.WIDTH, num_layers=1, task=Classification(classes=3),
+    ).build()  # fmt: skip
+    model = tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+    pruned = prune(model, REMOVED)
+    images = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    images[1] = 0.0
+    filled = {"pixel_values": np.concatenate([images, 0 * images]), "labels": np.array([2, 0, -100, -100])}
+    one, other = (softmax(np.asarray(m({"pixel_values": images}).logits, np.float64)) for m in (model, pruned))
+    expected = (one * np.log(one / other)).sum(axis=1).mean()
+    for batch in (filled, {"pixel_values": images}):
+        assert agreement(model, pruned, [batch]).value == pytest.approx(expected, rel=1e-3)
+        assert reconstruct(model, [batch], REMOVED).examples == 2

@@ -14,8 +14,10 @@ from headjax.attention import Call, MultiHead, NoHeads, Talking
 from headjax.attention.operands import Dropout
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
+from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm
+from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal, initialize
-from headjax.heads.deepen import Deep, deep_config, deepen, split_attention, split_feed_forward
+from headjax.heads.deepen import Deep, deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.models.encoder import Albert, Bert
@@ -108,6 +110,14 @@ def test_norms_between_the_parts_of_a_layer_pass_on_what_they_are_given(model):
     np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.02)
     np.testing.assert_allclose(ours.std(), theirs.std(), rtol=0.05)
     assert_close(norm(new[1], ours), ours, sums=2 * tiny.WIDTH)
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), OffsetRMSNorm()], ids=kind_of)
+def test_a_levelled_norm_keeps_the_size_that_the_norm_gives(norm):
+    """Whatever a norm's parameters mean: the weight of OffsetRMSNorm is its gain less 1."""
+    params = {name: jnp.zeros(tiny.WIDTH) for name in norm.tensors(tiny.WIDTH)} | {"scale": jnp.full(tiny.WIDTH, -0.6)}
+    vectors = jax.random.normal(jax.random.key(0), (50, tiny.WIDTH))
+    assert_close(norm(level(norm, params), vectors).std(), norm(params, vectors).std(), sums=50 * tiny.WIDTH)
 
 
 def test_one_layer_alone_and_a_pruned_one(model):

@@ -12,7 +12,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal
 from headjax.heads import layer_sums
-from headjax.heads.head_id import HeadId
+from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.surgery import map_attention
@@ -152,6 +152,18 @@ def test_every_repaired_map_is_at_its_least_squares(case):
         assert repair.unknowns == x.shape[1]
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["at once", "before"])
+def test_a_head_stack_may_lose_all_its_heads(before):
+    """At once with heads of other stacks, or before them; what is left is repaired."""
+    whole, batches, _ = t5()
+    cross = [head for head in all_heads(whole.config) if head.stack == "cross"]
+    start, named = (prune(whole, cross), ["encoder/0/1"]) if before else (whole, [*cross, "encoder/0/1"])
+    found = reconstruct(start, batches, named)
+    assert "encoder/1" in [repair.name for repair in found.layers]
+    assert all_heads(found.model.config) == all_heads(prune(whole, [*cross, "encoder/0/1"]).config)
+    assert np.isfinite(found.model(batches[0]).logits).all()
+
+
 def test_layers_that_share_parameters_are_solved_once():
     config = Albert(
         attention=tiny.multi_head(3), max_length=12, embedding_size=8, vocab_size=tiny.VOCABULARY, width=tiny.WIDTH,
@@ -222,7 +234,7 @@ def test_bad_calibration_is_an_error(model):
         reconstruct(model, [BATCHES[0] | {"attention_mask": 0 * MASK}], REMOVED)
     with pytest.raises(DataError, match="one example is too few"):
         reconstruct(model, [{"input_ids": BATCHES[0]["input_ids"][:1]}], REMOVED)
-    with pytest.raises(HeadjaxError, match="all heads of the decoder are removed"):
+    with pytest.raises(HeadjaxError, match="all heads are removed"):
         reconstruct(model, BATCHES, [HeadId("decoder", layer, head) for layer in range(3) for head in range(4)])
     with pytest.raises(HeadjaxError, match="head decoder/0/7"):
         reconstruct(model, BATCHES, ["decoder/0/7"])

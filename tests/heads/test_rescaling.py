@@ -1,22 +1,28 @@
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 import numpy as np
 import pytest
 
 from headjax.attention import Gated
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.serialize import kind
+from headjax.core.tensors import Normal
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.heads.rescaling import fold_gates, rescale
 from headjax.heads.surgery import map_attention
+from headjax.models.encoder import Albert
+from headjax.models.sublayers import Dense
 from tests import tiny
 from tests.closeness import assert_close
 
-BATCHES = [
-    tiny.tokens(3, 8, seed) | {"attention_mask": np.array([[1] * 8, [1] * 5 + [0] * 3, [1] * 8])} for seed in range(2)
-]
+MASK = np.array([[1] * 8, [1] * 5 + [0] * 3, [1] * 8])
+BATCHES = [tiny.tokens(3, 8, seed) | {"attention_mask": MASK} for seed in range(2)]
 REMOVED = [HeadId("decoder", 0, 3), HeadId("decoder", 1, 0), HeadId("decoder", 1, 2), HeadId("decoder", 2, 1)]
 
 
@@ -124,6 +130,54 @@ def test_gates_fold_into_wrapped_formulations():
     gated = tiny.model(tiny.decoder_config(tiny.layer(Gated(inner=tiny.multi_head(2)))))
     at = {"decoder": jax.numpy.array([[0.5, -2.0]])}
     assert_close(fold_gates(gated, at)(BATCHES[0]).logits, gated(BATCHES[0], at).logits, sums=tiny.SUMS)
+
+
+def test_layers_that_share_parameters_have_one_set_of_gates():
+    """Gates are NumPy's least squares over both depths of a head, and fold into the one set of weights."""
+    config = Albert(
+        attention=tiny.multi_head(3), max_length=12, embedding_size=8, vocab_size=tiny.VOCABULARY, width=tiny.WIDTH,
+        num_layers=2, feed_forward=Dense(24),
+    ).build()  # fmt: skip
+    whole = tiny.model(dataclasses.replace(config, initializer=Normal(0.3)))
+    removed = [HeadId("encoder", 1, 1)]
+    at = rescale(whole, BATCHES, removed)
+    masked = gates.without(config, [HeadId("encoder", layer, 1) for layer in (0, 1)])
+    heads, targets = [], []
+    for batch in BATCHES:
+        wanted, given = (whole(batch, g, probe=by_head).probes["encoder"] for g in (gates.ones(config), masked))
+        heads += [np.asarray(layer)[MASK == 1][:, [0, 2]] for layer in given]
+        targets += [np.asarray(layer)[MASK == 1].sum(axis=1) for layer in wanted]
+    x = np.swapaxes(np.concatenate(heads), 1, 2).reshape(-1, 2)
+    expected = np.linalg.lstsq(x, np.concatenate(targets).ravel(), rcond=None)[0]
+    np.testing.assert_allclose(at["encoder"], [np.insert(expected, 1, 0.0)] * 2, rtol=1e-3)
+    smaller = prune(fold_gates(whole, at), removed)
+    assert_close(smaller(BATCHES[0]).hidden, whole(BATCHES[0], at).hidden, sums=tiny.SUMS)
+
+
+def by_head(probe):
+    """The heads' parts of the layer's attention output, `[batch, query, heads, width]`."""
+    return jax.numpy.einsum("bqhv,hvw->bqhw", probe.attended.context, probe.attention.output_matrices(probe.params))
+
+
+@kind("counting")
+@dataclasses.dataclass(frozen=True)
+class Counting(Dense):
+    """A feed-forward that counts how often it is computed."""
+
+    done: ClassVar[list[int]] = []
+
+    def __call__(self, params, inputs, dropout):
+        jax.debug.callback(lambda: self.done.append(1))
+        return super().__call__(params, inputs, dropout)
+
+
+def test_layers_are_not_computed_again_for_each_one():
+    """Twice with the sums, in the whole and in the pruned model, and once with the new gates."""
+    layers = [tiny.layer(feed_forward=Counting(8))] * 8
+    whole = tiny.model(tiny.decoder_config(*layers))
+    rescale(whole, BATCHES, [HeadId("decoder", number, 0) for number in range(len(layers))])
+    jax.effects_barrier()
+    assert len(layers) * len(BATCHES) <= len(Counting.done) <= 3 * len(layers) * len(BATCHES)
 
 
 def test_bad_requests_are_errors(model):
