@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from benchmarks.result import BenchResult
+from benchmarks.result import BenchResult, pytorch
 from headjax.attention import Compressed, Grouped
 from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import convert
-from headjax.core.errors import HeadjaxError
 from headjax.core.norms import RMSNorm
-from headjax.core.progress import Progress, Update, silent
+from headjax.core.progress import Progress, silent
 from headjax.core.tensors import count
 from headjax.core.timing import Timing
 from headjax.heads.head_id import HeadId
@@ -78,16 +77,27 @@ class Measurement(NamedTuple):
 
     Attributes:
         prefill, decode: seconds of a run.
-        same: share of the tokens that are the peer's; of the whole model alone.
+        read, made: tokens of all prompts, and tokens that were decoded.
+        tokens: `[batch, new]` the continuations, the same in every run.
     """
 
     prefill: Timing
     decode: Timing
-    same: float | None
+    read: int
+    made: int
+    tokens: np.ndarray
+
+    def to_json(self) -> dict[str, Any]:
+        """Return times and rates as JSON data."""
+        return {
+            "prefill": self.prefill._asdict(),
+            "decode": self.decode._asdict(),
+            "prefill_tokens_per_second": self.read / self.prefill.median,
+            "decode_tokens_per_second": self.made / self.decode.median,
+        }
 
 
-PEER = "transformers"
-WHOLE = "whole"
+PEER, WHOLE = "transformers", "whole"
 AFTER, AGAIN = 32, 3
 """Tokens that are decoded after each context, and runs."""
 
@@ -100,26 +110,29 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
     """
     compute = Compute(dtype="bfloat16" if jax.default_backend() == "gpu" else "float32")
     models = variants(llama(shape), shape)
-    sides: dict[str, Callable[[np.ndarray], Run]] = {PEER: _peer(models[WHOLE], shape, compute)}
+    sides = {PEER: _peer(models[WHOLE], shape, compute)}
     sides |= {name: _ours(model, shape, compute) for name, model in models.items()}
     found: dict[int, dict[str, Measurement]] = {}
-    turns = len(shape.batches) * shape.repeats
-    with progress("generating", turns + len(shape.contexts) * AGAIN, "turn") as bar:
-        for number, batch in enumerate(shape.batches):
-            found[batch] = _in_turns(sides, batch, shape, bar, number * shape.repeats)
-        contexts = _by_context(models, shape, compute, bar, turns)
+    contexts: dict[int, dict[str, dict[str, Any]]] = {}
+    with progress("generating", len(shape.batches) + len(shape.contexts), "comparison") as bar:
+        for batch in shape.batches:
+            found[batch] = _in_turns(sides, batch, shape)
+            bar(len(found), {})
+        for context in shape.contexts:
+            contexts[context] = _after(models, shape._replace(prompt=context, new=AFTER, repeats=AGAIN), compute)
+            bar(len(found) + len(contexts), {})
     costs = {name: Cost.of(model.config, shape, compute) for name, model in models.items()}
-    ours: dict[str, dict[str, Any]] = {
-        name: {str(size): _rates(found[size][name], size, shape) for size in found} for name in models
-    }
-    for name, cost in costs.items():
-        for size, timings in found.items():
-            ours[name][str(size)] |= _against(timings, costs, name, size, shape)
-        ours[name] |= {"parameters": count(models[name].config.tensors()), "cache_bytes_per_token": cost.cache}
+    ours: dict[str, dict[str, Any]] = {}
+    for name, model in models.items():
+        ours[name] = {
+            str(size): timings[name].to_json() | _against(timings, costs, name, size, shape)
+            for size, timings in found.items()
+        }
+        ours[name] |= {"parameters": count(model.config.tensors()), "cache_bytes_per_token": costs[name].cache}
         ours[name]["contexts"] = {str(context): rows[name] for context, rows in contexts.items()}
-    peer = {str(size): _rates(found[size][PEER], size, shape) for size in found}
+    peer = {str(size): timings[PEER].to_json() for size, timings in found.items()}
     ratio = max(timings[WHOLE].decode.median / timings[PEER].decode.median for timings in found.values())
-    tables = tuple(_table(size, timings, ours, shape, compute) for size, timings in found.items())
+    tables = [_table(size, timings, ours, shape, compute) for size, timings in found.items()]
     return BenchResult(ours, peer, ratio, (*tables, _context_table(contexts)), ("torch", "transformers"))
 
 
@@ -162,8 +175,7 @@ def _ours(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray]
 
     def once(prompts: np.ndarray) -> Run:
         start = time.perf_counter()
-        started = begin(model, {"input_ids": prompts}, max_new_tokens=shape.new, compute=compute)
-        first = started.block_until_ready()
+        first = begin(model, {"input_ids": prompts}, max_new_tokens=shape.new, compute=compute).block_until_ready()
         middle = time.perf_counter()
         tokens = np.asarray(first.advance().tokens)
         return Run(middle - start, time.perf_counter() - middle, tokens)
@@ -176,20 +188,12 @@ def _peer(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray]
 
     The loop is leaner than `generate` of transformers: it tests no stopping criteria and processes no logits.
     """
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM
-    except ImportError as error:
-        raise HeadjaxError(f"bench generate: needs the parity extra ({error.name} is not installed)") from None
+    torch, transformers = pytorch("generate")
     device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         to_huggingface(model, Path(folder) / "hf")
         dtype = getattr(torch, compute.dtype)
-        peer = AutoModelForCausalLM.from_pretrained(Path(folder) / "hf", dtype=dtype).eval().to(device)
-
-    def wait() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
+        peer = transformers.AutoModelForCausalLM.from_pretrained(Path(folder) / "hf", dtype=dtype).eval().to(device)
 
     @torch.inference_mode()
     def once(prompts: np.ndarray) -> Run:
@@ -197,7 +201,8 @@ def _peer(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray]
         ids = torch.from_numpy(prompts).long().to(device)
         output = peer(ids, use_cache=True, logits_to_keep=1)
         found = [output.logits[:, -1].argmax(dim=-1, keepdim=True)]
-        wait()
+        if device == "cuda":
+            torch.cuda.synchronize()
         middle = time.perf_counter()
         for _ in range(shape.new - 1):
             output = peer(found[-1], past_key_values=output.past_key_values, use_cache=True, logits_to_keep=1)
@@ -208,48 +213,39 @@ def _peer(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray]
     return once
 
 
-def _in_turns(
-    sides: Mapping[str, Callable[[np.ndarray], Run]], batch: int, shape: Shape, bar: Update, done: int
-) -> dict[str, Measurement]:
-    """Run every candidate `repeats` times, one after another in turns; the first run of each compiles."""
+def _in_turns(sides: Mapping[str, Callable[[np.ndarray], Run]], batch: int, shape: Shape) -> dict[str, Measurement]:
+    """Run every candidate `repeats` times, one after another in turns; a first run of each compiles."""
     prompts = np.random.default_rng(batch).integers(1, shape.vocabulary, (batch, shape.prompt), dtype=np.int32)
-    last = {name: once(prompts) for name, once in sides.items()}
-    runs: dict[str, list[Run]] = {name: [] for name in sides}
-    for turn in range(shape.repeats):
+    runs = {name: [once(prompts)] for name, once in sides.items()}
+    for _ in range(shape.repeats):
         for name, once in sides.items():
             runs[name].append(once(prompts))
-        bar(done + turn + 1, {})
-    same = float((last[WHOLE].tokens == last[PEER].tokens).mean()) if PEER in last else None
     return {
         name: Measurement(
-            Timing.of([one.prefill for one in some]),
-            Timing.of([one.decode for one in some]),
-            same if name == WHOLE else None,
+            Timing.of([one.prefill for one in timed]),
+            Timing.of([one.decode for one in timed]),
+            batch * shape.prompt,
+            batch * (shape.new - 1),
+            first.tokens,
         )
-        for name, some in runs.items()
+        for name, (first, *timed) in runs.items()
     }
 
 
-def _by_context(
-    models: Mapping[str, Model], shape: Shape, compute: Compute, bar: Update, done: int
-) -> dict[int, dict[str, dict[str, Any]]]:
-    """Return the speed of decoding after prompts of each length, and what a step reads and computes, by variant."""
-    found: dict[int, dict[str, dict[str, Any]]] = {}
-    for number, context in enumerate(shape.contexts):
-        after = shape._replace(prompt=context, new=AFTER, repeats=AGAIN)
-        sides = {name: _ours(model, after, compute) for name, model in models.items()}
-        timings = _in_turns(sides, 1, after, bar, done + number * AGAIN)
-        found[context] = {}
-        for name, timing in timings.items():
-            cost = Cost.of(models[name].config, after, compute)
-            found[context][name] = {
-                "decode_tokens_per_second": (AFTER - 1) / timing.decode.median,
-                "decode": timing.decode._asdict(),
-                "bytes_per_step": cost.moved(1, after),
-                "flops_per_step": cost.step,
-                "cache_bytes_per_token": cost.cache,
-            }
-    return found
+def _after(models: Mapping[str, Model], shape: Shape, compute: Compute) -> dict[str, dict[str, Any]]:
+    """Return the speed of decoding after one prompt, and what a step reads and computes, by variant."""
+    found = _in_turns({name: _ours(model, shape, compute) for name, model in models.items()}, 1, shape)
+    rows = {}
+    for name, timing in found.items():
+        cost = Cost.of(models[name].config, shape, compute)
+        rows[name] = {
+            "decode_tokens_per_second": timing.made / timing.decode.median,
+            "decode": timing.decode._asdict(),
+            "bytes_per_step": cost.moved(1, shape),
+            "flops_per_step": cost.step,
+            "cache_bytes_per_token": cost.cache,
+        }
+    return rows
 
 
 class Cost(NamedTuple):
@@ -304,8 +300,7 @@ def _against(
     reaches: bytes in its own decoding, operations in its prefill. A prompt is predicted by its operations.
     """
     whole, cost, other = timings[WHOLE], costs[WHOLE], costs[name]
-    steps = shape.new - 1
-    bandwidth = cost.moved(batch, shape) * steps / whole.decode.median
+    bandwidth = cost.moved(batch, shape) * (shape.new - 1) / whole.decode.median
     throughput = batch * cost.prompt / whole.prefill.median
 
     def step(one: Cost) -> float:
@@ -319,17 +314,7 @@ def _against(
         "prefill_speed_up_predicted": cost.prompt / other.prompt,
         "decode_speed_up": whole.decode.median / mine.decode.median,
         "decode_speed_up_predicted": step(cost) / step(other),
-        "same_tokens_as_peer": mine.same,
-    }
-
-
-def _rates(found: Measurement, batch: int, shape: Shape) -> dict[str, Any]:
-    read, made = batch * shape.prompt, batch * (shape.new - 1)
-    return {
-        "prefill": found.prefill._asdict(),
-        "decode": found.decode._asdict(),
-        "prefill_tokens_per_second": read / found.prefill.median,
-        "decode_tokens_per_second": made / found.decode.median,
+        "same_tokens_as_peer": float((mine.tokens == peer.tokens).mean()) if name == WHOLE else None,
     }
 
 
@@ -347,31 +332,26 @@ def _table(
         Column("Predicted", numbers.significant),
         Column("Reached", numbers.percent),
     )
-    rows: list[Sequence[Any]] = []
+    rows = []
     for name, found in timings.items():
-        rates = _rates(found, batch, shape)
         known = ours[name][str(batch)] if name in ours else {}
         measured, predicted = known.get("decode_speed_up"), known.get("decode_speed_up_predicted")
-        rows.append(
-            (
-                name,
-                rates["prefill_tokens_per_second"],
-                _quartiles(found.prefill, batch * shape.prompt),
-                rates["decode_tokens_per_second"],
-                _quartiles(found.decode, batch * (shape.new - 1)),
-                known.get("decode_over_peer"),
-                measured,
-                predicted,
-                measured / predicted if measured and predicted else None,
-            )
-        )
-    same = timings[WHOLE].same
+        rates = (*_rates(found.prefill, found.read), *_rates(found.decode, found.made))
+        reached = measured / predicted if measured and predicted else None
+        rows.append((name, *rates, known.get("decode_over_peer"), measured, predicted, reached))
+    same = ours[WHOLE][str(batch)]["same_tokens_as_peer"]
     notes = (
         f"Llama shape of {ours[WHOLE]['parameters']:,} parameters, random weights, {compute.dtype}, prompts of "
         f"{shape.prompt} tokens and {shape.new} new ones, greedy, {shape.repeats} runs in turns, medians.",
         f"Speed-ups in decoding. {same:.0%} of the whole model's tokens are the peer's.",
     )
     return Table(columns, rows, notes=notes)
+
+
+def _rates(timing: Timing, tokens: int) -> tuple[float, str]:
+    """Tokens a second by the median, and the quartiles in words."""
+    low, high = (numbers.significant(tokens / seconds) for seconds in (timing.high, timing.low))
+    return tokens / timing.median, f"{low}, {high}"
 
 
 def _context_table(contexts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> Table:
@@ -391,7 +371,3 @@ def _context_table(contexts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> T
     ]
     note = f"One prompt of each length, {AFTER} new tokens, {AGAIN} runs in turns, medians."
     return Table(columns, rows, notes=(note,))
-
-
-def _quartiles(timing: Timing, tokens: int) -> str:
-    return f"{numbers.significant(tokens / timing.high)}, {numbers.significant(tokens / timing.low)}"

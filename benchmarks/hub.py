@@ -1,112 +1,285 @@
-"""`headjax bench hub`: importing a BERT-base directory of 440 MB, beside reading its file with safetensors alone.
+"""`headjax bench hub`: time and memory of import, pruning and export.
 
-Behind it come import, pruning and export of a model of 2.5 GB, see `benchmarks.streaming`.
+Importing a BERT-base directory of 440 MB stands beside reading its file with safetensors alone; import, pruning and
+export of a model of 1.2 billion parameters beside a copy of its files. The large model has the shape of Llama-3.2-1B
+and random weights in bfloat16. Every run is a process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import ml_dtypes
+import numpy as np
 
-from benchmarks import streaming
-from benchmarks.result import BenchResult, in_new_process, peak_bytes
+from benchmarks.result import SPREAD, BenchResult, in_new_process, peak_bytes
 from benchmarks.train_step import bert
+from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing
+from headjax.hub import from_huggingface, to_huggingface
+from headjax.hub.families import LLAMA
+from headjax.hub.fields import Fields
+from headjax.hub.importing import read_config
+from headjax.hub.rules import BoundRule, bind
+from headjax.hub.safetensors_files import INDEX, write_safetensors
+from headjax.models.model import Model
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+from headjax.tokenizers.files import write_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
 
-REPEATS = 5
+LARGE: Mapping[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 128_256,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "tie_word_embeddings": True,
+}
+"""Fields of Llama-3.2-1B's config that say which tensors there are; its positions are not stretched."""
+
+SHARD = 10**9
+"""Bytes of a file of the directory, at least; it ends with the tensor that reaches them."""
+BLOCK = 2**24
+"""Bytes that the copy reads and writes at once."""
+
+REPEATS, LARGE_REPEATS = 5, 3
+"""Runs of each step, in turns: of reading BERT-base, and of import, export and copy of the large model."""
+REMOVED, SEQUENCES, LENGTH = "25%", 16, 128
+"""Heads that go, and the sequences that they are chosen on."""
 
 
-def run(progress: Progress = silent) -> BenchResult:
-    """Read the same file both ways, each time in a new process, in turns; memory is the process's peak.
+class Step(NamedTuple):
+    """A measured step.
+
+    Attributes:
+        prepare: returns the function that is timed, for a source and a target; what that needs is imported before.
+        source, target: names of both in the benchmark's folder.
+    """
+
+    prepare: Callable[[Path, Path], Callable[[], Any]]
+    source: str
+    target: str = ""
+
+
+def run(progress: Progress = silent, fields: Mapping[str, Any] = LARGE) -> BenchResult:
+    """Measure all steps, those that are compared in turns; memory is a process's peak.
+
+    Args:
+        progress: shows the runs.
+        fields: config of the large model.
 
     Raises:
         HeadjaxError: a process failed.
     """
-    from headjax.hub import to_huggingface
-    from headjax.models.model import Model
+    moving = ("copy", "import", "export")
+    total = len(READING) * REPEATS + len(moving) * LARGE_REPEATS + 1
+    with tempfile.TemporaryDirectory(prefix="headjax-") as name, progress("reading and writing", total, "runs") as bar:
+        folder, done = Path(name), 0
 
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in READERS}
-    with tempfile.TemporaryDirectory() as folder, progress("reading", REPEATS * len(READERS), "runs") as bar:
-        config = bert(12, 12)
-        size = to_huggingface(Model(config, config.initialize(jax.random.key(0))), Path(folder) / "model").bytes
-        for repeat in range(REPEATS):
-            for place, name in enumerate(READERS):
-                measured[name].append(in_new_process(read_and_report, name, str(Path(folder) / "model")))
-                bar(repeat * len(READERS) + place + 1, {})
-    summaries = {name: _summary(runs, size) for name, runs in measured.items()}
-    ours, peer = summaries.values()
+        def measure(steps: Sequence[str], repeats: int, size: int) -> dict[str, dict[str, Any]]:
+            nonlocal done
+            runs: dict[str, list[dict[str, float]]] = {step: [] for step in steps}
+            for _ in range(repeats):
+                for step in steps:
+                    if STEPS[step].target:
+                        shutil.rmtree(folder / STEPS[step].target, ignore_errors=True)
+                    runs[step].append(in_new_process(report, step, name))
+                    bar(done := done + 1, {})
+            return {step: _summary(found, size) for step, found in runs.items()}
+
+        config = bert()
+        size = to_huggingface(Model(config, config.initialize(jax.random.key(0))), folder / "bert").bytes
+        reading = measure(READING, REPEATS, size)
+        size = write_random(folder / "theirs", fields)
+        large = measure(moving, LARGE_REPEATS, size)
+        shutil.rmtree(folder / "exported", ignore_errors=True)
+        large |= measure(("prune",), 1, size)
+    for step in large.values():
+        step["seconds_over_copy"] = step["seconds"] / large["copy"]["seconds"]
+    ours, peer = reading.values()
+    tables = (_reading_table(reading), _moving_table(large))
     ratio = ours["seconds"] / peer["seconds"]
-    large = streaming.run(progress)
-    tables = (_table(summaries, size), streaming.table(large))
-    return BenchResult({**ours, "large": large}, peer, ratio, tables, ("safetensors",))
+    return BenchResult({**ours, "large": {"file_bytes": size, **large}}, peer, ratio, tables, ("safetensors",))
 
 
-def read_and_report(name: str, directory: str) -> None:
-    """Read a directory in one of the ways and print its time and memory as JSON."""
-    read = READERS[name]()
+def report(name: str, folder: str) -> None:
+    """Do one step in the benchmark's folder, and print its time and this process's memory as JSON."""
+    step = STEPS[name]
+    jax.devices()  # so that all processes hold the same besides
+    call = step.prepare(Path(folder) / step.source, Path(folder) / step.target)
     before = peak_bytes()
     start = time.perf_counter()
-    held = read(Path(directory))
+    held = call()
     seconds = time.perf_counter() - start
-    print(json.dumps({"seconds": seconds, "peak_bytes": peak_bytes(), "before_bytes": before, "arrays": len(held)}))
+    print(json.dumps({"seconds": seconds, "peak_bytes": peak_bytes(), "before_bytes": before}))
+    del held
 
 
-def _headjax() -> Callable[[Path], Mapping[str, Any]]:
-    from headjax.hub import from_huggingface
+def write_random(folder: Path, fields: Mapping[str, Any]) -> int:
+    """Write a Hugging Face directory with random weights, one tensor after another; return the bytes of its tensors.
 
-    jax.devices()
+    Args:
+        folder: the new directory.
+        fields: its config.
+    """
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(dict(fields), indent=2))
+    write_tokenizer(byte_tokenizer(), folder, None)
+    config = read_config(LLAMA, Fields(fields))
+    names: dict[str, str] = {}
+    total = 0
+    for number, shard in enumerate(_shards(bind(LLAMA.tensor_rules(config), config, LLAMA.model_type)), start=1):
+        file = f"model-{number:05}.safetensors"
+        entries = {rule.theirs: jax.ShapeDtypeStruct(rule.shape, ml_dtypes.bfloat16) for rule in shard}
+        write_safetensors(folder / file, entries, ((rule.theirs, _random(rule)) for rule in shard))
+        names |= dict.fromkeys(entries, file)
+        total += sum(map(_bytes, shard))
+    index = {"metadata": {"total_size": total}, "weight_map": names}
+    (folder / INDEX).write_text(json.dumps(index, indent=2))
+    return total
 
-    def read(directory: Path) -> Mapping[str, Any]:
-        return jax.block_until_ready(from_huggingface(directory).params)
 
-    return read
+def _shards(rules: list[BoundRule]) -> Iterator[list[BoundRule]]:
+    """Yield the tensors of each file."""
+    shard: list[BoundRule] = []
+    for rule in rules:
+        shard.append(rule)
+        if sum(map(_bytes, shard)) >= SHARD:
+            yield shard
+            shard = []
+    if shard:
+        yield shard
 
 
-def _safetensors() -> Callable[[Path], Mapping[str, Any]]:
+def _bytes(rule: BoundRule) -> int:
+    return int(np.prod(rule.shape)) * 2
+
+
+def _random(rule: BoundRule) -> np.ndarray:
+    """Return weights of standard deviation 0.02, about 1 for norms, which depend on the tensor's name alone."""
+    generator = np.random.default_rng(list(rule.theirs.encode()))
+    array = np.empty(rule.shape, ml_dtypes.bfloat16)
+    flat = array.reshape(-1)
+    for start in range(0, len(flat), BLOCK):
+        part = flat[start : start + BLOCK]
+        part[...] = 0.02 * generator.standard_normal(len(part), np.float32) + (array.ndim == 1)
+    return array
+
+
+def _read(source: Path, _: Path) -> Callable[[], Any]:
+    return lambda: jax.block_until_ready(from_huggingface(source).params)
+
+
+def _read_alone(source: Path, _: Path) -> Callable[[], Any]:
     from safetensors.numpy import load_file
 
-    jax.devices()  # so that both processes hold the same besides
-    return lambda directory: load_file(directory / "model.safetensors")
+    return lambda: load_file(source / "model.safetensors")
 
 
-READERS = {"headjax": _headjax, "safetensors.numpy.load_file": _safetensors}
-"""Ways to read a directory, by name; each imports what it needs before anything is timed."""
+def _copy(source: Path, target: Path) -> Callable[[], None]:
+    """Return the peer: it reads every file, writes the bytes again and brings them to disk."""
+
+    def copy() -> None:
+        target.mkdir()
+        buffer = memoryview(bytearray(BLOCK))
+        for file in source.iterdir():
+            with file.open("rb", buffering=0) as read, (target / file.name).open("wb", buffering=0) as written:
+                while count := read.readinto(buffer):
+                    written.write(buffer[:count])
+                os.fsync(written.fileno())
+
+    return copy
 
 
-def _summary(runs: list[dict[str, float]], size: int) -> dict[str, Any]:
-    timing = Timing.of([run["seconds"] for run in runs])
-    peak = max(run["peak_bytes"] for run in runs)
-    before = max(run["before_bytes"] for run in runs)
+def _command(name: str, *words: str) -> Callable[[Path, Path], Callable[[], None]]:
+    """Return a step that runs a command of headjax with other words behind its two folders."""
+
+    def prepared(source: Path, target: Path) -> Callable[[], None]:
+        import orbax.checkpoint  # noqa: F401  (imports are not measured)
+
+        from headjax.cli import main
+
+        def command() -> None:
+            if code := main([name, str(source), str(target), *words]):
+                raise HeadjaxError(f"{name}: exit code {code}")
+
+        return command
+
+    return prepared
+
+
+CHOSEN_ON = ("--task", "python", "--length", str(LENGTH), "--selected", str(SEQUENCES))
+PRUNING = ("--remove", REMOVED, "--by", "output_norm", "--no-metrics", *CHOSEN_ON)
+
+STEPS: Mapping[str, Step] = {
+    "headjax": Step(_read, "bert"),
+    "safetensors.numpy.load_file": Step(_read_alone, "bert"),
+    "copy": Step(_copy, "theirs", "copied"),
+    "import": Step(_command("import"), "theirs", "ours"),
+    "export": Step(_command("export"), "ours", "exported"),
+    "prune": Step(_command("prune", *PRUNING), "ours", "pruned"),
+}
+"""Steps by name."""
+
+READING = ("headjax", "safetensors.numpy.load_file")
+"""The two that read BERT-base."""
+
+
+def _summary(runs: Sequence[Mapping[str, float]], size: int) -> dict[str, Any]:
+    """Return the quartiles of the time, of a single run all three, and the most memory."""
+    seconds = [run["seconds"] for run in runs]
+    timing = Timing.of(seconds * 2 if len(seconds) == 1 else seconds)
+    peak = int(max(run["peak_bytes"] for run in runs))
     return {
         "seconds": timing.median,
         "seconds_low": timing.low,
         "seconds_high": timing.high,
         "peak_bytes": peak,
-        "before_bytes": before,
+        "before_bytes": int(max(run["before_bytes"] for run in runs)),
         "file_bytes": size,
         "peak_over_file": peak / size,
     }
 
 
-def _table(summaries: Mapping[str, Mapping[str, Any]], size: int) -> Table:
+def _rows(found: Mapping[str, Mapping[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
+    every = ("seconds", "seconds_low", "seconds_high", *keys)
+    return [(name, *(step[key] for key in every)) for name, step in found.items()]
+
+
+def _reading_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    columns = (Column("Peak memory", numbers.size, "lower"), Column("of it before", numbers.size))
+    size = numbers.size(found["headjax"]["file_bytes"])
+    note = f"A BERT-base file of {size}, in the page cache; {REPEATS} new processes each, in turns."
+    return Table((Column("Reading"), *SPREAD, *columns), _rows(found, "peak_bytes", "before_bytes"), notes=(note,))
+
+
+def _moving_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = (
-        Column("Reading"),
-        Column("Median", numbers.duration, "lower"),
-        Column("First quartile", numbers.duration),
-        Column("Third quartile", numbers.duration),
+        Column("over copying", numbers.significant),
         Column("Peak memory", numbers.size, "lower"),
-        Column("of it before", numbers.size),
+        Column("over the file", numbers.significant),
     )
-    keys = ("seconds", "seconds_low", "seconds_high", "peak_bytes", "before_bytes")
-    rows = [(name, *(summary[key] for key in keys)) for name, summary in summaries.items()]
-    note = f"A BERT-base file of {numbers.size(size)}, in the page cache; {REPEATS} new processes each, in turns."
-    return Table(columns, rows, notes=(note,))
+    rows = _rows(found, "seconds_over_copy", "peak_bytes", "peak_over_file")
+    note = (
+        f"Random weights of {numbers.size(found['copy']['file_bytes'])}; a process each, its interpreter and libraries "
+        "counted in its memory and their start not in its time. copy: the peer, which reads the files and writes them "
+        f"again. prune: {REMOVED} of the heads by output_norm on {SEQUENCES} sequences of {LENGTH} tokens."
+    )
+    return Table((Column("Moving"), *SPREAD, *columns), rows, notes=(note,))

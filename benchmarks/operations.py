@@ -83,7 +83,7 @@ class Operation(NamedTuple):
 
 
 def language_model(shape: Shape) -> DecoderModel:
-    """Return the config of a decoder, none of whose parameters depends on the length."""
+    """Return the config of a decoder, none of whose weights depends on the length."""
     return LanguageModel(
         vocab_size=shape.vocabulary,
         max_length=shape.length + NEW,
@@ -278,6 +278,3 @@ OPERATIONS: Mapping[str, Callable[[Shape], Operation]] = {
     "decode step": decoding,
 }
 """Operations by name."""
-
-READS_WEIGHTS_ALONE = ("conversion",)
-"""Operations that neither length nor batch changes."""

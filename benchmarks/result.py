@@ -1,7 +1,8 @@
-"""Results of benchmarks, and the machine they were measured on: processor, cores, load, threads and versions."""
+"""What a benchmark returns, the machine it was measured on, and runs in processes of their own."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -11,17 +12,32 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.progress import Progress, silent
+from headjax.report import numbers
+from headjax.report.style import Plot
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
 
-if TYPE_CHECKING:
-    from headjax.report.style import Plot
+SPREAD = (
+    Column("Median", numbers.duration, "lower"),
+    Column("First quartile", numbers.duration),
+    Column("Third quartile", numbers.duration),
+)
+"""Columns of the first three fields of a `Timing`."""
+
+X86 = ("SSE4_2", "AVX", "AVX2", "FMA", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AVX512_FP16")
+INSTRUCTION_SETS = (*X86, "AMX", "AMX_BF16", "AMX_INT8", "NEON", "SVE", "SVE2")
+"""Vector and matrix instructions of x86-64 and ARM that are named."""
+LINUX_NAMES = {"AVX512": "avx512f", "AMX": "amx_tile"}
+"""What /proc/cpuinfo calls those whose name is not in lower case there; NEON is `asimd` on 64-bit ARM."""
+
+BLAS_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+THREAD_VARIABLES = ("XLA_FLAGS", *BLAS_VARIABLES, "NPROC", "KMP_AFFINITY", "KMP_BLOCKTIME")
+"""Environment variables that change how many threads the libraries take, or what they compute with."""
 
 
 class BenchResult(NamedTuple):
@@ -44,106 +60,40 @@ class BenchResult(NamedTuple):
     plot: Plot | None = None
 
 
-class Measured(NamedTuple):
-    """A benchmark's result and the machine it was taken on.
-
-    Attributes:
-        result: the result.
-        machine: see `benchmarks.machine.machine`.
-    """
-
-    result: BenchResult
-    machine: Mapping[str, Any]
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """The result's tables, and the machine's."""
-        return (*self.result.tables, machine_table(self.machine))
-
-    def to_json(self) -> dict[str, Any]:
-        """Both as JSON data."""
-        ours, peer, ratio = dict(self.result.ours), dict(self.result.peer), self.result.ratio
-        return {"ours": ours, "peer": peer, "ratio": ratio, "machine": dict(self.machine)}
-
-
-def measure(run: Callable[[Progress], BenchResult], progress: Progress = silent) -> Measured:
-    """Run a benchmark; the load is read before and after it."""
-    before = load()
-    result = run(progress)
-    return Measured(result, machine(peers=result.peers, load_before=before))
-
-
-INSTRUCTION_SETS = {
-    "SSE4_2": ("sse4_2",),
-    "AVX": ("avx",),
-    "AVX2": ("avx2",),
-    "FMA": ("fma",),
-    "AVX512": ("avx512f",),
-    "AVX512_VNNI": ("avx512_vnni",),
-    "AVX512_BF16": ("avx512_bf16",),
-    "AVX512_FP16": ("avx512_fp16",),
-    "AMX": ("amx_tile",),
-    "AMX_BF16": ("amx_bf16",),
-    "AMX_INT8": ("amx_int8",),
-    "NEON": ("neon", "asimd"),
-    "SVE": ("sve",),
-    "SVE2": ("sve2",),
-}
-"""Names that Linux gives an instruction set in /proc/cpuinfo, on x86-64 and ARM."""
-
-THREAD_VARIABLES = (
-    "XLA_FLAGS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NPROC",
-    "KMP_AFFINITY",
-    "KMP_BLOCKTIME",
-)
-"""Environment variables that change how many threads the libraries take, or what they compute with."""
-
-LIBRARIES = ("jax", "jaxlib", "numpy")
-"""Libraries whose versions every benchmark names, besides its peers'."""
-
-
-class Processor(NamedTuple):
-    """A processor.
-
-    Attributes:
-        model: its maker's name for it; the architecture's where the system gives none.
-        instruction_sets: the vector and matrix instructions it has, of `INSTRUCTION_SETS`.
-    """
-
-    model: str
-    instruction_sets: tuple[str, ...]
-
-
-def processor(cpuinfo: str) -> Processor:
-    """The processor that the text of /proc/cpuinfo describes; all cores are taken to be alike.
+def pytorch(bench: str) -> tuple[Any, Any]:
+    """Import PyTorch and transformers.
 
     Args:
-        cpuinfo: the text; empty where the system has no such file.
+        bench: name of the benchmark that needs them.
+
+    Raises:
+        HeadjaxError: one of them is not installed.
     """
-    fields: dict[str, str] = {}
-    for line in cpuinfo.splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip().lower(), value.strip())
-    flags = set(f"{fields.get('flags', '')} {fields.get('features', '')}".split())
-    sets = tuple(name for name, spellings in INSTRUCTION_SETS.items() if flags.intersection(spellings))
-    return Processor(fields.get("model name") or platform.processor() or platform.machine(), sets)
+    try:
+        return importlib.import_module("torch"), importlib.import_module("transformers")
+    except ImportError as error:
+        raise HeadjaxError(f"bench {bench}: needs the parity extra ({error.name} is not installed)") from None
+
+
+def instruction_sets(cpuinfo: str) -> list[str]:
+    """Return those of `INSTRUCTION_SETS` that the text of /proc/cpuinfo lists; all cores are taken to be alike."""
+    fields = _fields(cpuinfo)
+    flags = f"{fields.get('flags', '')} {fields.get('features', '')}".replace("asimd", "neon").split()
+    return [name for name in INSTRUCTION_SETS if LINUX_NAMES.get(name, name.lower()) in flags]
+
+
+def _fields(cpuinfo: str) -> dict[str, str]:
+    """The fields of the first core."""
+    pairs = (line.partition(":") for line in reversed(cpuinfo.splitlines()))
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 def load() -> float | None:
-    """Processes that ran or waited for a core, averaged over the last minute; None where the system cannot tell."""
+    """Return the processes that ran or waited for a core in the last minute; None where the system cannot tell."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def usable_cores() -> int:
-    """Number of cores that this process may run on, which a container or `taskset` may limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def machine(*, peers: Sequence[str] = (), load_before: float | None = None) -> dict[str, Any]:
+def machine(peers: Sequence[str] = (), load_before: float | None = None) -> dict[str, Any]:
     """Return a description of this machine, as JSON data.
 
     Args:
@@ -151,59 +101,44 @@ def machine(*, peers: Sequence[str] = (), load_before: float | None = None) -> d
         load_before: `load` before the measurement.
     """
     file = Path("/proc/cpuinfo")
-    cpu = processor(file.read_text() if file.is_file() else "")
+    cpuinfo = file.read_text() if file.is_file() else ""
     device = jax.devices()[0]
-    versions = {name: importlib.metadata.version(name) for name in (*LIBRARIES, *peers)}
+    threads: dict[str, Any] = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+    if "torch" in peers:
+        threads["torch"] = importlib.import_module("torch").get_num_threads()
     return {
         "device": device.device_kind,
         "platform": device.platform,
         "processor": platform.machine(),
-        "processor_model": cpu.model,
-        "instruction_sets": list(cpu.instruction_sets),
+        "processor_model": _fields(cpuinfo).get("model name") or platform.processor() or platform.machine(),
+        "instruction_sets": instruction_sets(cpuinfo),
         "cores": os.cpu_count(),
-        "usable_cores": usable_cores(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "load_before": load_before,
         "load_after": load(),
-        "threads": threads(peers),
+        "threads": threads,
         "python": platform.python_version(),
         "jax": jax.__version__,
         "headjax": __version__,
-        "versions": versions,
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", *peers)},
     }
 
 
-def threads(peers: Sequence[str]) -> dict[str, str | int]:
-    """Return what sets the number of threads: environment variables, and PyTorch's own count where it is a peer.
-
-    XLA takes one thread a usable core unless one of the variables says otherwise.
-    """
-    found: dict[str, str | int] = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
-    if "torch" in peers:
-        import torch
-
-        found["torch"] = torch.get_num_threads()
-    return found
-
-
 def machine_table(found: Mapping[str, Any]) -> Table:
-    """`machine`'s result as a table."""
-    cores = f"{found['usable_cores']} of {found['cores']}"
-    loads = [found["load_before"], found["load_after"]]
+    """Return `machine`'s result as a table."""
+    loads = ["unknown" if one is None else f"{one:.2f}" for one in (found["load_before"], found["load_after"])]
+    versions = {"python": found["python"], "headjax": found["headjax"], **found["versions"]}
     rows = [
         ("processor", f"{found['processor_model']} ({found['processor']})"),
         ("instruction sets", " ".join(found["instruction_sets"]) or "unknown"),
-        ("cores used", cores),
-        ("load before, after", ", ".join("unknown" if one is None else f"{one:.2f}" for one in loads)),
-        ("threads", _pairs(found["threads"], "=") or "as the libraries choose"),
+        ("cores used", f"{found['usable_cores']} of {found['cores']}"),
+        ("load before, after", ", ".join(loads)),
+        ("threads", ", ".join(f"{name}={value}" for name, value in found["threads"].items()) or "each library's own"),
         ("device", f"{found['device']} ({found['platform']})"),
-        ("versions", _pairs({"python": found["python"], "headjax": found["headjax"], **found["versions"]}, " ")),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
     ]
-    notes = ("Load: processes that ran or waited for a core, averaged over a minute; the benchmark's own count after.",)
-    return Table((Column("Machine"), Column("")), rows, notes=notes)
-
-
-def _pairs(values: Mapping[str, Any], between: str) -> str:
-    return ", ".join(f"{name}{between}{value}" for name, value in values.items())
+    note = "Load: processes that ran or waited for a core, averaged over a minute; afterwards with the benchmark's own."
+    return Table((Column("Machine"), Column("")), rows, notes=(note,))
 
 
 def peak_bytes() -> int:

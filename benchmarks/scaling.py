@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.operations import NEW, OPERATIONS, READS_WEIGHTS_ALONE, SWEEPS, Operation, Shape
+import numpy as np
+
+from benchmarks.operations import NEW, OPERATIONS, SWEEPS, Operation, Shape
 from benchmarks.result import BenchResult
-from benchmarks.slopes import TOLERANCE, CostCurve
 from headjax.core.progress import Progress, silent
-from headjax.core.timing import seconds_in_turns
+from headjax.core.timing import Timing, seconds_in_turns
 from headjax.report import numbers
 from headjax.report.cost_curves import CostPoints, cost_curves
 from headjax.report.style import Plot
 from headjax.report.tables import Column, Table
 
-WEIGHT_FACTORS = ("depth", "heads")
-"""Factors that change the weights."""
+TOLERANCE = 0.15
+"""Difference of a measured slope from the predicted one from which on an operation departs from theory: a factor of
+1.23 in cost where the factor grows fourfold."""
 
 
 class Study(NamedTuple):
@@ -33,10 +36,6 @@ class Study(NamedTuple):
     factors: Mapping[str, tuple[int, ...]]
     turns: int = 5
     settle: int = 0
-
-    def shapes(self, factor: str) -> list[Shape]:
-        """Return the shapes of a factor's values, which differ in it alone."""
-        return [self.base._replace(**{factor: value}) for value in self.factors[factor]]
 
 
 SIZES: Mapping[str, Study] = {
@@ -63,6 +62,66 @@ SIZES: Mapping[str, Study] = {
 """Studies by name."""
 
 
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return a of y = c x^a by least squares on log x and log y."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+class CostCurve(NamedTuple):
+    """Costs of an operation as one factor grows and all others stay.
+
+    Attributes:
+        values: values of the factor, ascending.
+        seconds: by value, the seconds of each turn; every turn has one call at each value.
+        flops: by value, the FLOPs that the program is counted to take.
+        memory: by value, bytes of the compiled program: arguments and temporaries.
+    """
+
+    values: Sequence[int]
+    seconds: Sequence[Sequence[float]]
+    flops: Sequence[float]
+    memory: Sequence[int]
+
+    @property
+    def measured(self) -> Timing:
+        """Median and quartiles of the slopes of the time, one of each turn."""
+        return Timing.of([slope(self.values, turn) for turn in zip(*self.seconds, strict=True)])
+
+    @property
+    def predicted(self) -> float:
+        """Slope of the FLOPs over the same values."""
+        return slope(self.values, self.flops)
+
+    @property
+    def medians(self) -> list[float]:
+        """Median seconds at each value."""
+        return [statistics.median(turns) for turns in self.seconds]
+
+    @property
+    def departs(self) -> bool:
+        """Whether the time grows otherwise than the FLOPs, by more than `TOLERANCE` and more than its spread."""
+        measured, predicted = self.measured, self.predicted
+        outside = not measured.low <= predicted <= measured.high
+        return outside and abs(measured.median - predicted) > TOLERANCE
+
+    @property
+    def verdict(self) -> str:
+        """Whether the time grows as the FLOPs do, in a few words."""
+        if not self.departs:
+            return "as counted"
+        return "faster than counted" if self.measured.median > self.predicted else "slower than counted"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the curve and its slopes as JSON data."""
+        median, low, high, _ = self.measured
+        return self._asdict() | {
+            "slope": {"median": median, "low": low, "high": high},
+            "predicted_slope": self.predicted,
+            "memory_slope": slope(self.values, self.memory),
+            "departs": self.departs,
+        }
+
+
 def run(progress: Progress = silent, size: str = "full", study: Study | None = None) -> BenchResult:
     """Measure every operation at every value of every factor.
 
@@ -72,19 +131,19 @@ def run(progress: Progress = silent, size: str = "full", study: Study | None = N
         study: a study of one's own instead.
     """
     study = study or SIZES[size]
-    found: dict[str, dict[str, CostCurve]] = {name: {} for name in OPERATIONS}
+    # Conversion reads weights alone, which neither length nor batch changes.
     asked = [
         (name, factor)
         for factor in study.factors
         for name in OPERATIONS
-        if factor in WEIGHT_FACTORS or name not in READS_WEIGHTS_ALONE
+        if factor in ("depth", "heads") or name != "conversion"
     ]
+    curves: dict[str, dict[str, CostCurve]] = {name: {} for name in OPERATIONS}
     bases: dict[str, Operation] = {}
     with progress("measuring", len(asked), "curve") as bar:
         for done, (name, factor) in enumerate(asked, 1):
-            found[name][factor] = measure_curve(study, name, factor, bases)
+            curves[name][factor] = measure_curve(study, name, factor, bases)
             bar(done, {})
-    curves = {name: by_factor for name, by_factor in found.items() if by_factor}
     ours = {
         "base": study.base._asdict(),
         "turns": study.turns,
@@ -105,42 +164,31 @@ def measure_curve(study: Study, name: str, factor: str, bases: dict[str, Operati
         factor: the factor that grows.
         bases: operations on the base, by name, which all factors share; one that is missing is added.
     """
-    base, *grown = study.shapes(factor)
+    values = study.factors[factor]
     if name not in bases:
-        bases[name] = OPERATIONS[name](base)
-    operations = {str(getattr(base, factor)): bases[name]}
-    operations |= {str(getattr(shape, factor)): OPERATIONS[name](shape) for shape in grown}
-    before = {value: each.before for value, each in operations.items() if each.before is not None}
+        bases[name] = OPERATIONS[name](study.base)
+    grown = (OPERATIONS[name](study.base._replace(**{factor: value})) for value in values[1:])
+    operations = dict(zip(map(str, values), (bases[name], *grown), strict=True))
     seconds = seconds_in_turns(
         {value: each.call for value, each in operations.items()},
         repeats=study.turns,
         settle=study.settle,
-        before=before,
+        before={value: each.before for value, each in operations.items() if each.before is not None},
     )
     return CostCurve(
-        study.factors[factor],
-        tuple(_per_step(operations[value], turns) for value, turns in seconds.items()),
-        tuple(each.flops for each in operations.values()),
-        tuple(each.memory for each in operations.values()),
+        values,
+        [[second / operations[value].steps for second in turns] for value, turns in seconds.items()],
+        [each.flops for each in operations.values()],
+        [each.memory for each in operations.values()],
     )
-
-
-def _per_step(operation: Operation, seconds: list[float]) -> tuple[float, ...]:
-    return tuple(each / operation.steps for each in seconds)
 
 
 def curves_of(ours: Mapping[str, Any]) -> dict[str, dict[str, CostCurve]]:
     """Return the curves of the benchmark's JSON data, by operation and factor."""
     return {
-        name: {factor: CostCurve.from_json(data) for factor, data in by.items()} for name, by in ours["curves"].items()
+        name: {factor: CostCurve(*(data[field] for field in CostCurve._fields)) for factor, data in by.items()}
+        for name, by in ours["curves"].items()
     }
-
-
-def verdict(curve: CostCurve) -> str:
-    """Return in a few words whether the time grows as the operations do."""
-    if not curve.departs:
-        return "as counted"
-    return "faster than counted" if curve.measured.median > curve.predicted else "slower than counted"
 
 
 def table(ours: Mapping[str, Any]) -> Table:
@@ -158,23 +206,14 @@ def table(ours: Mapping[str, Any]) -> Table:
         Column("to", numbers.size),
         Column("Slope", numbers.fixed(2)),
     )
-    rows = [
-        (
-            name,
-            f"{factor} {curve.values[0]} to {curve.values[-1]}",
-            curve.medians[0],
-            curve.medians[-1],
-            curve.measured.median,
-            f"{curve.measured.low:.2f}, {curve.measured.high:.2f}",
-            curve.predicted,
-            verdict(curve),
-            curve.memory[0],
-            curve.memory[-1],
-            curve.memory_slope,
-        )
-        for name, by in curves_of(ours).items()
-        for factor, curve in by.items()
-    ]
+    rows = []
+    for name, by in curves_of(ours).items():
+        for factor, curve in by.items():
+            grows, seconds, held = curve.measured, curve.medians, curve.memory
+            slopes = (grows.median, f"{grows.low:.2f}, {grows.high:.2f}", curve.predicted, curve.verdict)
+            memory = (held[0], held[-1], slope(curve.values, held))
+            what = f"{factor} {curve.values[0]} to {curve.values[-1]}"
+            rows.append((name, what, seconds[0], seconds[-1], *slopes, *memory))
     base = Shape(**ours["base"])
     notes = (
         f"Decoder of width {base.width}, feed-forward {base.hidden}, heads of {base.head_dim}, float32; base: length "

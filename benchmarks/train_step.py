@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.result import BenchResult
+from benchmarks.result import SPREAD, BenchResult, pytorch
 from headjax.attention.multi_head import MultiHead
-from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
+from headjax.core.tensors import Params
 from headjax.core.timing import Timing, time_in_turns
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models.compute import Compute
-from headjax.models.config import ModelConfig
+from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder import Bert
 from headjax.models.outputs import Pooler
 from headjax.models.sublayers import Dense
@@ -31,33 +31,24 @@ BATCH, LENGTH, REPEATS = 8, 128, 5
 
 
 def run(progress: Progress = silent) -> BenchResult:
-    """Times both steps in turns: same shapes, masked-language-model loss on random tokens, AdamW, float32, no dropout.
+    """Time both steps in turns: same shapes, masked-language-model loss on random tokens, AdamW, float32, no dropout.
 
     Raises:
         HeadjaxError: PyTorch or transformers is not installed.
     """
-    steps = {"headjax": our_step(), "transformers (PyTorch)": _peer()}
-    timings = time_in_turns(steps, repeats=REPEATS, progress=progress)
-    ours, peer = timings.values()
-    ratio = ours.median / peer.median
-    return BenchResult(ours._asdict(), peer._asdict(), ratio, (_table(timings),), ("torch", "transformers"))
+    peer = _peer()
+    sides = {"headjax": our_step(bert(), _batch()), "transformers (PyTorch)": peer}
+    timings = time_in_turns(sides, repeats=REPEATS, progress=progress)
+    mine, theirs = timings.values()
+    ratio = mine.median / theirs.median
+    return BenchResult(mine._asdict(), theirs._asdict(), ratio, (_table(timings),), ("torch", "transformers"))
 
 
 def _table(timings: dict[str, Timing]) -> Table:
-    tokens = BATCH * LENGTH
-    rows = [(name, t.median, t.low, t.high, tokens / t.median) for name, t in timings.items()]
-    columns = (
-        Column("Train step"),
-        Column("Median", numbers.duration, "lower"),
-        Column("First quartile", numbers.duration),
-        Column("Third quartile", numbers.duration),
-        Column("Tokens/s", numbers.count, "higher"),
-    )
-    return Table(
-        columns,
-        rows,
-        notes=(f"BERT-base, batch {BATCH} x {LENGTH}, float32, AdamW, {REPEATS} turns, the second step of each.",),
-    )
+    rows = [(name, *timing[:3], BATCH * LENGTH / timing.median) for name, timing in timings.items()]
+    columns = (Column("Train step"), *SPREAD, Column("Tokens/s", numbers.count, "higher"))
+    note = f"BERT-base, batch {BATCH} x {LENGTH}, float32, AdamW, {REPEATS} turns, the second step of each."
+    return Table(columns, rows, notes=(note,))
 
 
 def _batch() -> dict[str, np.ndarray]:
@@ -67,31 +58,31 @@ def _batch() -> dict[str, np.ndarray]:
     return {"input_ids": tokens, "labels": labels}
 
 
-def our_step() -> Callable[[], Any]:
-    """One step of headjax per call, waited for."""
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
-    model = bert(12, 12)
-    optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(model.tensors(), 100)
-    step = train_step(model, optimizer, mesh, compute=Compute(), seed=0)
-    held = {"state": initial_state(model, optimizer, mesh, 0)}
-    batch = put_batch(_batch(), mesh)
+def our_step(config: ModelConfig, batch: Batch, params: Params | None = None) -> Callable[[], Any]:
+    """Return a function that takes one step of AdamW after the other, all on one device and one batch.
 
-    def once() -> None:
-        held["state"], metrics = step(held["state"], batch)
-        jax.block_until_ready((held["state"], metrics))
+    Args:
+        config: the model.
+        batch: the batch.
+        params: start from these instead of fresh ones.
+    """
+    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(config.tensors(), 100)
+    step = train_step(config, optimizer, mesh, compute=Compute(), seed=0)
+    held, placed = {"state": initial_state(config, optimizer, mesh, 0, params)}, put_batch(batch, mesh)
+
+    def once() -> Any:
+        held["state"], metrics = step(held["state"], placed)
+        return held["state"], metrics
 
     return once
 
 
 def _peer() -> Callable[[], Any]:
-    try:
-        import torch
-        from transformers import BertConfig, BertForMaskedLM
-    except ImportError as error:
-        raise HeadjaxError(f"bench train_step: needs the parity extra ({error.name} is not installed)") from None
+    torch, transformers = pytorch("train_step")
     torch.manual_seed(0)
-    config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = BertForMaskedLM(config).train()
+    config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = transformers.BertForMaskedLM(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
     batch = {name: torch.from_numpy(array).long() for name, array in _batch().items()}
 
@@ -103,32 +94,13 @@ def _peer() -> Callable[[], Any]:
     return once
 
 
-def bert(
-    num_heads: int,
-    num_layers: int,
-    *,
-    width: int = 768,
-    hidden: int = 3072,
-    task: TaskOutput = MaskedLanguageModel(),
-    dropout: float = 0.0,
-) -> ModelConfig:
-    """Return the config of a BERT with heads of 64.
-
-    Args:
-        num_heads: heads a layer.
-        num_layers: layers.
-        width: size of the residual stream.
-        hidden: inner feed-forward size.
-        task: its output.
-        dropout: rate everywhere; benchmarks against other libraries leave it at 0, since generators differ.
-    """
+def bert(task: TaskOutput = MaskedLanguageModel()) -> ModelConfig:
+    """Return the config of BERT-base without dropout, whose random numbers the libraries draw differently."""
     return Bert(
-        width=width,
-        num_layers=num_layers,
-        attention=MultiHead(num_heads=num_heads, head_dim=64),
-        feed_forward=Dense(hidden),
+        attention=MultiHead(num_heads=12, head_dim=64),
+        feed_forward=Dense(3072),
         pooler=Pooler() if task.needs_pooler else None,
         task=task,
-        dropout=dropout,
-        attention_dropout=dropout,
+        dropout=0.0,
+        attention_dropout=0.0,
     ).build()

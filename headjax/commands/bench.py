@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import sys
 from pathlib import Path
@@ -53,18 +52,19 @@ class Options(CommandOptions):
 
 
 def run(options: Options, progress: Progress) -> Result:
-    """Measures both sides in one run, and says on what machine."""
+    """Measure both sides in one run, and say on what machine."""
     _check(options)
-    bench = _module(options.name).run
-    bench = functools.partial(bench, size=options.size) if options.size else bench
-    measured = _module("result").measure(bench, progress)
-    ratio = numbers.significant(measured.result.ratio)
-    message = f"ratio: {ratio} (ours over the peer's)"
-    if options.plot and measured.result.plot is not None:
-        drawn, place = measured.result.plot, path_of(options.plot)
-        write_file(place, drawn.png() if place.suffix == ".png" else drawn.svg().encode())
+    bench, result = _module(options.name).run, _module("result")
+    before = result.load()
+    found = bench(progress, size=options.size) if options.size else bench(progress)
+    machine = result.machine(found.peers, before)
+    message = f"ratio: {numbers.significant(found.ratio)} (ours over the peer's)"
+    if options.plot and found.plot is not None:
+        place = path_of(options.plot)
+        write_file(place, found.plot.png() if place.suffix == ".png" else found.plot.svg().encode())
         message += f"; plot: {options.plot}"
-    return Result(measured.to_json(), measured.tables, message)
+    data = {"ours": found.ours, "peer": found.peer, "ratio": found.ratio, "machine": machine}
+    return Result(data, (*found.tables, result.machine_table(machine)), message)
 
 
 def _module(name: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import operations
 from benchmarks.operations import NEW, OPERATIONS, Shape, drawn, language_model, tokens
-from benchmarks.slopes import slope
+from benchmarks.scaling import slope
 from headjax.conversion.decomposition import CP, Damping, sweep
 from headjax.conversion.products import Products
 from headjax.core.tensors import count

@@ -12,9 +12,8 @@ import subprocess
 import jax
 import pytest
 
-from benchmarks import result as results
-from benchmarks.hub import read_and_report
-from benchmarks.result import BenchResult, in_new_process, machine, machine_table, measure, processor
+from benchmarks.hub import report
+from benchmarks.result import in_new_process, instruction_sets, machine, machine_table
 from headjax.core.errors import HeadjaxError
 
 INTEL = """processor\t: 0
@@ -29,24 +28,9 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n"
 
 
 def test_the_processor_is_read_from_what_linux_says_of_it():
-    found = processor(INTEL)
-    assert found.model == "Intel(R) Xeon(R) Processor"
-    assert found.instruction_sets == (
-        "SSE4_2",
-        "AVX",
-        "AVX2",
-        "FMA",
-        "AVX512",
-        "AVX512_BF16",
-        "AMX",
-        "AMX_BF16",
-    )
-    assert processor(ARM).instruction_sets == ("NEON", "SVE")
-
-
-def test_a_system_without_the_file_still_names_an_architecture():
-    assert processor("").model
-    assert processor("").instruction_sets == ()
+    assert instruction_sets(INTEL) == ["SSE4_2", "AVX", "AVX2", "FMA", "AVX512", "AVX512_BF16", "AMX", "AMX_BF16"]
+    assert instruction_sets(ARM) == ["NEON", "SVE"]
+    assert instruction_sets("") == []
 
 
 def test_the_machine_names_versions_cores_load_and_threads(monkeypatch):
@@ -70,14 +54,6 @@ def test_pytorch_says_how_many_threads_it_takes():
     assert found["versions"]["torch"] == importlib.metadata.version("torch")
 
 
-def test_the_load_is_that_before_the_benchmark(monkeypatch):
-    loads = iter([0.25, 7.0])
-    monkeypatch.setattr(results, "load", lambda: next(loads))
-    measured = measure(lambda progress: BenchResult({"a": 1}, {}, 0.5, (), ("optax",)))
-    assert measured.machine["load_before"] == 0.25
-    assert measured.to_json()["ours"] == {"a": 1}
-
-
 def print_twice(name, text):
     """For a process of its own."""
     print(json.dumps({"name": name, "text": 2 * text}))
@@ -98,4 +74,4 @@ def run_here(command, **_):
 
 def test_a_failed_process_is_the_last_line_of_its_errors():
     with pytest.raises(HeadjaxError, match=r"^hub: nothing: KeyError: 'nothing'$"):
-        in_new_process(read_and_report, "nothing", "nowhere")
+        in_new_process(report, "nothing", "nowhere")

@@ -9,19 +9,48 @@ import pytest
 
 from benchmarks import scaling
 from benchmarks.operations import OPERATIONS, Operation, Shape
-from benchmarks.scaling import SIZES, Study
+from benchmarks.scaling import SIZES, CostCurve, Study, slope
+
+VALUES = (1, 2, 4, 8)
+
+
+def curve(powers, work=1.0):
+    """Costs whose time grows with another power in each turn."""
+    seconds = [[0.5 * value**power for power in powers] for value in VALUES]
+    return CostCurve(VALUES, seconds, [3.0 * value**work for value in VALUES], [100 * value for value in VALUES])
+
+
+def test_the_slope_is_that_of_least_squares():
+    assert slope(VALUES, [7.0 * value**1.5 for value in VALUES]) == pytest.approx(1.5, abs=1e-12)
+    # log2 of the costs: 0, 0, 1, 3 at 0, 1, 2, 3; sum of (x - 1.5)(y - 1) over that of (x - 1.5)^2.
+    assert slope(VALUES, [1.0, 1.0, 2.0, 8.0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("powers", "verdict"),
+    [
+        ([1.0, 1.05, 1.1], "as counted"),
+        ([1.4, 1.5, 1.6], "faster than counted"),
+        ([0.4, 0.5, 0.6], "slower than counted"),
+        ([0.4, 1.5, 2.5], "as counted"),  # the turns do not agree
+    ],
+)
+def test_a_departure_is_larger_than_the_tolerance_and_the_spread(powers, verdict):
+    found = curve(powers)
+    assert found.verdict == verdict
+    assert found.measured.median == pytest.approx(powers[1])
+    assert found.predicted == pytest.approx(1.0)
+    assert found.to_json()["memory_slope"] == pytest.approx(1.0)
+    assert found.medians == pytest.approx([0.5 * value ** powers[1] for value in VALUES])
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_factor_grows_alone_from_the_base(size):
+def test_every_factor_grows_from_the_base(size):
     study = SIZES[size]
     assert set(study.factors) == {"length", "depth", "heads", "batch"}
     for factor, values in study.factors.items():
-        shapes = study.shapes(factor)
-        assert shapes[0] == study.base
-        assert [getattr(shape, factor) for shape in shapes] == sorted(set(values))
-        for shape in shapes:
-            assert shape._replace(**{factor: getattr(study.base, factor)}) == study.base
+        assert values[0] == getattr(study.base, factor)
+        assert list(values) == sorted(set(values))
 
 
 def test_the_full_run_has_the_ranges_of_the_docs():
