@@ -9,8 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --e
 WORKERS ?= 2
 TOOLS := build/tools/bin
 
-.PHONY: help quickstart docs test test-whole attack test-portable test-wheel test-lowest test-newest parity sbom audit check \
-	format clean
+.PHONY: help quickstart docs test test-whole attack test-wheel test-lowest test-newest parity check format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,10 +18,8 @@ help:
 	@echo 'make test         the tests, but for those that run whole programs'
 	@echo 'make test-whole   the tests that run whole programs: notebooks, the quickstart, commands, long runs, every formulation in every stack'
 	@echo 'make attack       the tests that kill, damage and overload, seeded, for long'
-	@echo 'make test-portable  the tests as processors with other instruction sets and fewer cores run them'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
-	@echo 'make sbom         a software bill of materials of the core, build/sbom.json; make audit its known vulnerabilities'
 	@echo 'make parity       the tests against PyTorch, transformers and TensorLy'
 	@echo 'make check        lint, format and types'
 	@echo 'make format       let ruff fix and format the code'
@@ -45,12 +42,6 @@ test-whole: $(VENV)/.test
 attack: $(VENV)/.test
 	$(BIN)/python -m pytest -m attack tests
 
-# By default every instruction set that the processor has, each with 1, 2 and 4 cores for a worker. A part of it:
-# make test-portable ISAS="SSE4_2 AVX2" CORES=2 TESTS=tests/models WORKERS=4
-test-portable: $(VENV)/.test
-	$(BIN)/python tests/portable.py $(if $(ISAS),--isas '$(ISAS)') $(if $(CORES),--cores '$(CORES)') \
-		$(if $(filter-out file,$(origin WORKERS)),--workers $(WORKERS)) $(TESTS)
-
 test-wheel: $(BIN)/python
 	$(BIN)/python tests/wheel.py
 
@@ -64,24 +55,10 @@ test-lowest test-newest: test-%: build/tools/.installed
 	$(TOOLS)/uv pip install --quiet --python build/$* --resolution $(RESOLUTION) --upgrade --editable '.[test,data,sentencepiece,translation]'
 	build/$*/bin/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-# Tools that need no place in .venv, and would change versions there.
 build/tools/.installed: | $(BIN)/python
 	$(BIN)/python -m venv --without-pip build/tools
-	$(BIN)/python -m pip --python build/tools/bin/python install --quiet 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.9'
+	$(BIN)/python -m pip --python build/tools/bin/python install --quiet 'uv>=0.9'
 	@touch $@
-
-# Of an environment that holds the core alone, at the versions of constraints.txt.
-build/core/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m venv --without-pip build/core
-	$(BIN)/python -m pip --python build/core/bin/python install --quiet --constraint constraints.txt .
-	@touch $@
-
-sbom: build/core/.installed build/tools/.installed
-	$(TOOLS)/cyclonedx-py environment --no-validate --pyproject pyproject.toml --mc-type library --output-file build/sbom.json build/core/bin/python
-
-# Asks the Python Package Index for advisories.
-audit: build/core/.installed build/tools/.installed
-	$(TOOLS)/pip-audit --local --path $$(build/core/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 parity: $(VENV)/.parity
 	$(BIN)/python -m pytest -m parity tests

@@ -64,7 +64,7 @@ class Refused(NamedTuple):
 
 
 def run(options: Options, progress: Progress) -> Result:
-    """Compiles the training step for a TPU slice, on any machine."""
+    """Compile the training step for a TPU slice, on any machine."""
     import jax
 
     from headjax.plan.elsewhere import Elsewhere
@@ -86,7 +86,7 @@ def run(options: Options, progress: Progress) -> Result:
         with Elsewhere() as process:
             best = largest_batch(config, find_slice(main.topology), functools.partial(_compiled, process), progress)
     data: dict[str, Any] = main.to_json()
-    tables = [_slices([*plans, best] if best else plans), _messages(plans), _hops(plans)]
+    tables = [_slices([*plans, best] if best else plans), _messages(plans)]
     if others:
         data["scale"] = [found[other.name].to_json() for other in others]
         tables.insert(0, _scale(list(found.values())))
@@ -157,7 +157,7 @@ def _each(
 
 
 def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
-    """The plan, made in another process, since not every program gets through the TPU's compiler."""
+    """Return the plan, made in another process, since not every program gets through the TPU's compiler."""
     from headjax.plan.elsewhere import Crashed
     from headjax.plan.plan import plan
 
@@ -261,28 +261,6 @@ def _messages(plans: list[Plan]) -> Table:
         for kind, entry in sorted(sent.items())
     ]
     return Table(columns, rows, title="Messages in one step, per device")
-
-
-def _hops(plans: list[Plan]) -> Table:
-    columns = (
-        Column("Slice"),
-        Column("Mesh axis"),
-        Column("Order"),
-        Column("Mean", numbers.significant),
-        Column("Longest", numbers.count),
-        Column("Messages a link", numbers.count),
-    )
-    rows = [
-        (each.topology, axis, order, *hops)
-        for each in plans
-        for axis, both in each.hops.items()
-        for order, hops in (("the mesh's", both.arranged), ("as listed", both.listed))
-    ]
-    note = (
-        "Links from each device to the next on the axis, and from the last to the first, counted from the chips' "
-        "coordinates; and the most messages on one link in one direction when all devices send at once."
-    )
-    return Table(columns, rows, title="Links between devices of an axis", notes=(note,))
 
 
 def _verdict(plan: Plan) -> str:

@@ -46,7 +46,7 @@ class _Instruction(NamedTuple):
 
 
 def collectives(text: str) -> dict[str, Collective]:
-    """The collectives of a compiled program within a slice, by kind; kinds that do not occur are left out.
+    """Return the collectives of a compiled program within a slice, by kind; kinds that do not occur are left out.
 
     Args:
         text: `jax.stages.Compiled.as_text()`.
@@ -62,7 +62,7 @@ def collectives(text: str) -> dict[str, Collective]:
 
 
 def between_slices(text: str) -> dict[str, Collective]:
-    """The messages of a compiled program between slices, over the data-centre network, by kind of collective.
+    """Return the messages of a compiled program between slices, over the data-centre network, by kind of collective.
 
     The TPU compiler splits a collective over several slices into one within each and a transfer by the hosts. Bytes are
     those that one device hands to its host, before what the runtime makes of them.
@@ -80,7 +80,7 @@ def between_slices(text: str) -> dict[str, Collective]:
 
 
 def _counted(text: str, kind_of: Callable[[str, _Instruction], str | None]) -> dict[str, Collective]:
-    """The messages that have a kind, from the name of the computation and the instruction in it, summed by kind."""
+    """Return the messages summed by kind, which follows from the computation's name and the instruction in it."""
     computations, entry = _computations(text)
     found: dict[str, Collective] = {}
     for name, times in _runs(computations, entry).items():
@@ -95,7 +95,7 @@ def _counted(text: str, kind_of: Callable[[str, _Instruction], str | None]) -> d
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """Instructions by computation, and the entry's name."""
+    """Return instructions by computation, and the entry's name."""
     computations: dict[str, list[_Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -151,7 +151,7 @@ def _moved(kind: str, instruction: _Instruction, sizes: dict[str, int]) -> int:
 
 
 def _operands(rest: str) -> list[str]:
-    """Names in the parentheses after the operation."""
+    """Return the names in the parentheses after the operation."""
     depth, end = 1, 0
     while end < len(rest) and depth:
         depth += {"(": 1, ")": -1}.get(rest[end], 0)
@@ -160,7 +160,7 @@ def _operands(rest: str) -> list[str]:
 
 
 def _size(shape: str) -> int:
-    """Bytes of a shape, a tuple's parts together."""
+    """Return the bytes of a shape, a tuple's parts together."""
     return sum(
         _bits(kind) * math.prod(int(size) for size in sizes.split(",") if size) // 8
         for kind, sizes in _ARRAY.findall(shape)

@@ -28,7 +28,6 @@ from headjax.models.memory import STATE
 from headjax.models.recipe import Recipe
 from headjax.models.summary import check_kernels
 from headjax.plan.collectives import Collective, between_slices, collectives
-from headjax.plan.hops import AxisHops, axis_hops
 from headjax.plan.tpu import GIB, Roofline, Slice, roofline
 from headjax.training.optimizer import Optimizer
 from headjax.training.state import abstract_state
@@ -78,7 +77,7 @@ class PlanConfig(Checked):
 
 
 class Plan(NamedTuple):
-    """Sizes and operations of a training step on a slice, by the compiler.
+    """Memory, FLOPs and messages of a training step on a slice, by the compiler.
 
     Attributes:
         topology: name of the slice.
@@ -92,10 +91,9 @@ class Plan(NamedTuple):
         fits: whether the step fits into memory.
         peak_bytes_per_device: memory that it needs at its peak; where it does not fit, as far as the compiler says.
         hbm_bytes_per_device: memory that there is.
-        flops_per_device: operations of the matrix products of one step, forward and backward, nothing counted twice.
+        flops_per_device: FLOPs of the matrix products of one step, forward and backward, nothing counted twice.
         collectives: by kind, messages of one step within a slice; empty where it does not fit.
         between_slices: by kind, messages of one step over the data-centre network; empty where it does not fit.
-        hops: by mesh axis, links between the devices that it joins; none of the slices' own axis.
         compile_seconds: time that tracing and compiling took.
         estimate: the shortest time of a step; None where it does not fit.
     """
@@ -114,26 +112,21 @@ class Plan(NamedTuple):
     flops_per_device: float
     collectives: Mapping[str, Collective]
     between_slices: Mapping[str, Collective]
-    hops: Mapping[str, AxisHops]
     compile_seconds: float
     estimate: Roofline | None
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON data."""
+        """Return the plan as JSON data."""
         names = ("collectives", "between_slices")
         sent = {
             name: {kind: dataclasses.asdict(entry) for kind, entry in getattr(self, name).items()} for name in names
         }
-        hops = {
-            axis: {order: found._asdict() for order, found in both._asdict().items()}
-            for axis, both in self.hops.items()
-        }
         estimate = None if self.estimate is None else self.estimate._asdict() | {"bound": self.estimate.bound}
-        return self._asdict() | sent | {"hops": hops, "estimate": estimate}
+        return self._asdict() | sent | {"estimate": estimate}
 
 
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
-    """Reads what a plan needs of a training config; how data are read matters only for their length.
+    """Read what a plan needs of a training config; of the data it needs the length alone.
 
     Args:
         data: the training config as plain data.
@@ -157,7 +150,7 @@ def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfi
 
 
 def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
-    """The model and the mesh of a plan, for which nothing is compiled yet.
+    """Return the model and the mesh of a plan, before anything is compiled.
 
     Raises:
         ConfigError: a mesh that does not fill the slice, a batch or a tensor that does not divide over it, a kernel
@@ -238,7 +231,6 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
         flops_per_device=3.0 * forward,
         collectives={},
         between_slices={},
-        hops=axis_hops(mesh, where.devices(), where.shape, where.wraps),
         compile_seconds=0.0,
         estimate=None,
     )
@@ -269,7 +261,7 @@ def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -
 
 
 def _needed(message: str) -> int:
-    """The memory that a program needs, from the compiler's complaint that there is less.
+    """Return the memory that a program needs, from the compiler's error that there is less.
 
     Raises:
         ConfigError: the message is about something else.
@@ -284,7 +276,7 @@ def _needed(message: str) -> int:
 def largest_batch(
     config: PlanConfig, where: Slice, compiled: Callable[[PlanConfig, Slice], Plan] = plan, progress: Progress = silent
 ) -> Plan | None:
-    """The plan with the largest batch that fits, to one part in `RESOLUTION`; None when no batch fits.
+    """Return the plan with the largest batch that fits, to one part in `RESOLUTION`; None when no batch fits.
 
     From the config's batch on, halved until it fits, and doubled, the next to try is where a line through the memory of
     the last two that fit has no memory left. Batches are multiples of the devices and parts that split them.
@@ -317,7 +309,7 @@ def largest_batch(
 
 
 def _ahead(fitting: list[Plan], unit: int) -> int:
-    """A number of units that may be the last to fit, at least one part in `RESOLUTION` above those that do."""
+    """Return a number of units that may be the last to fit, at least one part in `RESOLUTION` above those that do."""
     if not fitting:
         return 0
     last = fitting[-1]

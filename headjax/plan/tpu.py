@@ -112,18 +112,11 @@ class Slice(NamedTuple):
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     def resized(self, size: int) -> Slice:
-        """The slice of the same generation with this number in its Cloud name, as many of them as here."""
+        """Return the slice of the same generation with this number in its Cloud name, as many of them as here."""
         return find_slice(f"{self.chip.name}-{size}" + (f"x{self.slices}" if self.slices > 1 else ""))
 
-    @property
-    def wraps(self) -> tuple[bool, ...]:
-        """Whether the ends of each dimension are neighbours: full pods in two dimensions, from 4x4x4 on in three."""
-        if self.chip.dimensions == 3:
-            return (all(size % 4 == 0 for size in self.shape),) * 3
-        return tuple(size**2 == self.chip.max_chips for size in self.shape)
-
     def between(self, low: int, high: int) -> list[Slice]:
-        """The slices of the same generation whose numbers in Cloud names lie in a range, as many of each as here.
+        """Return the slices of this generation whose numbers in Cloud names lie in a range, as many of each as here.
 
         Beyond the largest slice come 2, 4, ... up to `MOST_SLICES` of it, whose numbers together lie in the range.
 
@@ -143,7 +136,7 @@ class Slice(NamedTuple):
         return found
 
     def devices(self) -> list[jax.Device]:
-        """Devices that programs can be compiled for, not run on.
+        """Return devices that programs can be compiled for, not run on.
 
         Raises:
             HeadjaxError: libtpu, which holds the compiler, is not installed, belongs to another version of jax, or
@@ -170,7 +163,7 @@ class Slice(NamedTuple):
 def _check_libtpu() -> None:
     """Raise `HeadjaxError` unless the installed libtpu is one that the installed jax names."""
     if importlib.util.find_spec("libtpu") is None:
-        raise HeadjaxError("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+        raise HeadjaxError("compiling for a TPU needs libtpu: pip install '.[tpu]'")
     try:
         found = importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:  # a compiler built by its user
@@ -185,7 +178,7 @@ def _check_libtpu() -> None:
 
 
 def find_slice(name: str) -> Slice:
-    """The slice of a Cloud name (`v3-32`, `v5e-16`) or of a compiler's topology string (`v3:4x4`).
+    """Return the slice of a Cloud name (`v3-32`, `v5e-16`) or of a compiler's topology string (`v3:4x4`).
 
     `v5e-256x2` are two slices v5e-256. A Cloud name counts cores up to v4 and for v5p, chips for v5e and v6e. Of that
     many chips, a power of two, the shape is the one nearest to a square or a cube.
@@ -209,13 +202,13 @@ def find_slice(name: str) -> Slice:
 
 
 def _sizes(chip: Chip) -> list[int]:
-    """Numbers in the names of a generation's slices."""
+    """Return the numbers in the names of a generation's slices."""
     chips = [2**power for power in range(2, chip.max_chips.bit_length())]
     return [count * chip.counted for count in ([1] if chip.name in SINGLE_CHIP else []) + chips]
 
 
 def _shape(chips: int, dimensions: int) -> tuple[int, ...]:
-    """Powers of two as equal as can be, ascending; four chips, those of one host, always lie in a plane."""
+    """Return powers of two as equal as can be, ascending; four chips, those of one host, always lie in a plane."""
     power = chips.bit_length() - 1
     if dimensions == 3 and chips == 4:
         return (2, 2, 1)
@@ -251,8 +244,8 @@ class Roofline(NamedTuple):
         memory_seconds: traffic to and from HBM.
         collective_seconds: messages between devices.
         step_seconds: the largest of them.
-        mfu: the most that model FLOPs utilisation can be: the share of the peak that useful operations take.
-        operations_per_byte: arithmetic intensity, operations per byte of memory traffic.
+        mfu: the most that model FLOPs utilisation can be: the share of the peak that useful FLOPs take.
+        operations_per_byte: arithmetic intensity, FLOPs per byte of memory traffic.
     """
 
     compute_seconds: float
@@ -276,12 +269,12 @@ class Roofline(NamedTuple):
 def roofline(
     chip: Chip, *, flops: float, recomputed: float, traffic: float, collectives: Mapping[str, Collective]
 ) -> Roofline:
-    """The estimate for one device's part of a step, under `ASSUMPTIONS`.
+    """Return the estimate for one device's part of a step, under `ASSUMPTIONS`.
 
     Args:
         chip: the generation, whose chips' devices share evenly what a chip has.
-        flops: useful operations.
-        recomputed: operations done twice.
+        flops: useful FLOPs.
+        recomputed: FLOPs done twice.
         traffic: bytes to and from memory.
         collectives: messages of the compiled step.
     """

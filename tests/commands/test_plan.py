@@ -28,7 +28,7 @@ def config(tmp_path):
 
 PLANNED = Plan(
     "v5e-8", 8, 1, 32, 16, "full", 1, "rbg", True, 10**9, 2 * 10**9, 7e12, {"all-reduce": Collective(3, 2_500_000)},
-    {}, {}, 1.0, Roofline(0.25, 0.5, 0.125, 0.5, 0.4375, 321.0),
+    {}, 1.0, Roofline(0.25, 0.5, 0.125, 0.5, 0.4375, 321.0),
 )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def test_the_compilers_complaint_says_how_much_is_wanted():
 def planned(tmp_path_factory):
     """Plans for v5e-8, and v5e-4 and v5e-64 beside it, whose devices the batch does not divide over."""
     if importlib.util.find_spec("libtpu") is None:
-        pytest.skip("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
+        pytest.skip("compiling for a TPU needs libtpu")
     folder = tmp_path_factory.mktemp("plan")
     (folder / "config.py").write_text(CONFIG)
     arguments = ["--config", str(folder / "config.py"), "--topology", "v5e-8", "--scale", "4,64", "--json", "-"]
@@ -159,7 +159,7 @@ def test_a_plan_for_a_tpu(planned):
 
 def plan_of(batch, peak):
     """What the compiler says of a batch on devices with 1000 bytes."""
-    return Plan("v5e-8", 8, 1, batch, 16, "none", 1, "rbg", peak <= 1000, int(peak), 1000, 0.0, {}, {}, {}, 0.0, None)
+    return Plan("v5e-8", 8, 1, batch, 16, "none", 1, "rbg", peak <= 1000, int(peak), 1000, 0.0, {}, {}, 0.0, None)
 
 
 @pytest.mark.parametrize(
