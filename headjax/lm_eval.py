@@ -21,7 +21,7 @@ def main() -> int:
         from lm_eval.__main__ import cli_evaluate
         from lm_eval.api.registry import model_registry
     except ImportError as error:
-        missing = f"needs lm-evaluation-harness ({error.name} is not installed): pip install 'headjax[eval]'"
+        missing = f"needs lm-evaluation-harness ({error.name} is not installed): pip install '.[eval]' from a checkout"
         print(f"headjax.lm_eval: error: {missing}", file=sys.stderr)
         return FAILED
     if NAME not in model_registry:

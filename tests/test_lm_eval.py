@@ -24,7 +24,7 @@ def test_without_lm_eval_it_is_one_line(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
     assert lm_eval.main() == 2
     error = capsys.readouterr().err
-    assert "pip install 'headjax[eval]'" in error
+    assert "pip install '.[eval]' from a checkout" in error
     assert error.count("\n") == 1
 
 

@@ -57,7 +57,7 @@ def run(options: Options, progress: Progress) -> Result:
         from headjax.evaluation.translation import translate
 
         if options.beams is None and importlib.util.find_spec("sacrebleu") is None:
-            notes = ("BLEU needs sacrebleu: pip install 'headjax[translation]'.",)
+            notes = ("BLEU needs sacrebleu: pip install '.[translation]' from a checkout.",)
         else:
             some = pairs.first(options.limit)
             batches = task.count_batches(options.batch_size, limit=options.limit)

@@ -152,7 +152,8 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
         from headjax.data.seqio_tasks import tfds_rows
     except ImportError as error:
         raise HeadjaxError(
-            f"{spec.name}: TFDS needs {error.name}: pip install 'headjax[data]'; or name local files with --source"
+            f"{spec.name}: TFDS needs {error.name}: pip install '.[data]' from a checkout; or name local files with "
+            "--source"
         ) from None
     return tfds_rows(spec)
 

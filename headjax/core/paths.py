@@ -46,7 +46,7 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     try:
         from headjax.core.buckets import BucketPath
     except ImportError as error:
-        raise HeadjaxError(f"{text}: buckets need {error.name}; pip install 'headjax[gcs]'") from None
+        raise HeadjaxError(f"{text}: buckets need {error.name}; pip install '.[gcs]' from a checkout") from None
     return cast(Path, BucketPath(text))
 
 

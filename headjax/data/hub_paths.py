@@ -172,7 +172,9 @@ def _snapshot_of(name: str, revision: str | None, endpoint: str | None) -> Snaps
         from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
         from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
-        raise HeadjaxError(f"{address}: the Hub's data sets need {error.name}: pip install 'headjax[data]'") from None
+        raise HeadjaxError(
+            f"{address}: the Hub's data sets need {error.name}: pip install '.[data]' from a checkout"
+        ) from None
     disable_progress_bars()
     try:
         found = HfApi(endpoint=endpoint).dataset_info(name, revision=revision, timeout=SECONDS)

@@ -224,7 +224,7 @@ def read_tfrecord(
     try:
         import tensorflow as tf
     except ImportError:
-        raise DataError(f"{file}: TFRecords are read by TensorFlow: pip install 'headjax[data]'") from None
+        raise DataError(f"{file}: TFRecords are read by TensorFlow: pip install '.[data]' from a checkout") from None
 
     number = 0
     dataset = tf.data.TFRecordDataset(local_file(file), compression_type="GZIP" if file.suffix == ".gz" else "")

@@ -46,7 +46,7 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokeniz
     try:
         from sacrebleu.metrics import BLEU
     except ImportError:
-        raise DataError("bleu: needs sacrebleu: pip install 'headjax[translation]'") from None
+        raise DataError("bleu: needs sacrebleu: pip install '.[translation]' from a checkout") from None
     metric = BLEU(tokenize=tokenize)
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Bleu(float(score), str(metric.get_signature()))

@@ -329,7 +329,9 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
         import jax2onnx
         import onnxruntime
     except ImportError:
-        raise HeadjaxError("layout onnx: needs jax2onnx and onnxruntime; pip install 'headjax[onnx]'") from None
+        raise HeadjaxError(
+            "layout onnx: needs jax2onnx and onnxruntime; pip install '.[onnx]' from a checkout"
+        ) from None
     batch = example_batch(model, length=_onnx_length(model, length))
     names = list(batch)
     expected = _named_outputs(model, batch)

@@ -125,5 +125,5 @@ def sentencepiece_library() -> Any:
     try:
         import sentencepiece
     except ImportError:
-        raise DataError("sentencepiece: not installed: pip install 'headjax[sentencepiece]'") from None
+        raise DataError("sentencepiece: not installed: pip install '.[sentencepiece]' from a checkout") from None
     return sentencepiece

@@ -8,9 +8,11 @@ A block that cannot run here says why in a comment above it, which no reader of 
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ import jax
 import pytest
 
 from headjax.attention import MultiHead
-from headjax.cli import COMMANDS, Parser
+from headjax.cli import COMMANDS, Parser, main
 from headjax.commands.options import CommandOptions, parse_options
 from headjax.core import serialize
 from headjax.models import Bert, Model
@@ -172,6 +174,30 @@ def test_commands_and_options_within_sentences_exist(path):
         known |= {other for field in options for other in field.metadata["option"].also} | {"--help"}
         asked = {word.split("=")[0] for word in words if word.startswith("--") and not word.startswith("--config.")}
         assert asked <= known, span
+
+
+def test_advice_to_install_names_an_extra_of_a_checkout():
+    # Nothing is published: `pip install headjax` would bring somebody else's package.
+    texts = [path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "headjax").rglob("*.py"))]
+    advised = [found for text in texts for found in re.findall(r"'([^'\[\]]*)\[([a-z,]+)\]'", text)]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert len(advised) > 10
+    for package, names in advised:
+        assert package == "."
+        assert set(names.split(",")) <= set(extras)
+
+
+# JSON.
+
+
+@pytest.mark.parametrize("command", ["inspect", "tasks", "evaluate", "score", "ablate", "predict", "verify"])
+def test_the_page_of_json_has_every_key_that_a_command_writes(command, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    task = ["--task", "reviews.tsv"] if command not in ("inspect", "tasks", "verify") else []
+    assert main([command, *(["model"] if command != "tasks" else []), *task, "--json", "-"]) == 0
+    rows = re.findall(r"^\| `(\w+)`[^|]*\| (.*) \|$", (ROOT / "docs/json.md").read_text(encoding="utf-8"), re.MULTILINE)
+    documented = {key.split(".")[0].removesuffix("[]") for key in re.findall(r"`([^`]+)`", dict(rows)[command])}
+    assert set(json.loads(capsys.readouterr().out)) - {"command_seconds"} <= documented
 
 
 # Python.

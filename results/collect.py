@@ -1,0 +1,158 @@
+"""Keep the JSON of commands as raw results.
+
+    python -m results.collect NAME JSON [JSON ...]     # writes results/measurements/NAME.csv
+
+Files are what `--json` of these commands wrote: `headjax sweep` (removals or conversions), `headjax ablate`,
+`headjax grid`, `headjax report --run`, `headjax bench scaling`. Files of one model, told by its metrics with all heads,
+are one seed; seeds are counted in the order of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from results.table import Row, write
+
+Json = Mapping[str, Any]
+
+
+def collect(name: str, files: Sequence[str]) -> Path:
+    """Write the raw results of an experiment."""
+    rows: dict[tuple[object, ...], Row] = {}
+    models: list[str] = []
+    for file in files:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        whole = json.dumps(_whole(found))
+        models += [] if whole in models else [whole]
+        for row in rows_of(found, str(models.index(whole))):
+            rows[tuple(row[:8])] = row  # a later file takes the place of an earlier one
+    if len(models) == 1 and not any(row.seed not in ("", "0") for row in rows.values()):
+        return write(name, (row._replace(seed="") for row in rows.values()))
+    return write(name, rows.values())
+
+
+def _whole(found: Json) -> Any:
+    """Return what tells a model from another one: its metrics with all heads."""
+    if "trials" in found:
+        return found["trials"][0]["metrics"]
+    if "modes" in found:
+        return next(iter(found["modes"].values()))["baseline"]
+    if "snapshots" in found:
+        return found["snapshots"][-1]["baseline"]
+    return found.get("baseline")
+
+
+def rows_of(found: Json, seed: str) -> Iterator[Row]:
+    """Yield the numbers of a command's JSON."""
+    if "removals" in found:
+        return _removals(found, seed)
+    if "trials" in found:
+        return _conversions(found, seed)
+    if "modes" in found:
+        return _ablations(found, seed)
+    if "snapshots" in found:
+        return _snapshots(found, seed)
+    if "curves" in found.get("ours", ()):
+        return _curves(found["ours"]["curves"])
+    if "results" in found:
+        return _runs(found)
+    raise ValueError(f"no command wrote this: {', '.join(found)}")
+
+
+def _paired(row: Row, metric: str, test: Json | None) -> Iterator[Row]:
+    """Yield a paired test's difference with its interval."""
+    if test is not None:
+        numbers = {"value": test["difference"], "low": test["low"], "high": test["high"], "p": test["p_value"]}
+        yield row._replace(metric=metric, seconds=math.nan, **numbers)
+
+
+def _tested(headline: str) -> str:
+    """Return the metric whose per-example values are compared: of perplexities their logarithm, the loss."""
+    return "loss" if headline == "perplexity" else headline
+
+
+def _removals(found: Json, seed: str) -> Iterator[Row]:
+    headline = found["headline"]
+    for metric, value in found["baseline"].items():
+        yield Row(seed=seed, share="0%", metric=metric, value=value)
+    ordered = set()
+    for trial in found["removals"]:
+        row = Row(",".join(trial["stacks"]), seed, str(trial["draw"]), trial["order"], trial["remove"], trial["repair"])
+        order = (trial["order"], trial["draw"], row.setting)
+        seconds = trial["repair_seconds"] + (0.0 if order in ordered else trial["order_seconds"])
+        ordered.add(order)
+        for metric, value in trial["metrics"].items():
+            yield row._replace(metric=metric, value=value, seconds=seconds if metric == headline else math.nan)
+        yield row._replace(metric=found["agreement"], value=trial["agreement"])
+        yield from _paired(row, f"{_tested(headline)} change", trial["against_whole"])
+        yield from _paired(row, f"{_tested(headline)} gain", trial["against_none"])
+
+
+def _conversions(found: Json, seed: str) -> Iterator[Row]:
+    for trial in found["trials"]:
+        row = Row(trial["to"], seed, repair=trial["variant"])
+        for metric in ("parameters", "cache", "logit_error"):
+            yield row._replace(metric=metric, value=float(trial[metric]))
+        for metric, value in trial["metrics"].items():
+            yield row._replace(metric=metric, value=value)
+        yield from _paired(row, f"{_tested(found['headline'])} change", trial["against_original"])
+
+
+def _ablations(found: Json, seed: str) -> Iterator[Row]:
+    for mode, effects in found["modes"].items():
+        for head, effect in effects["effect"].items():
+            low, high = (effects.get(end, {}).get(head, math.nan) for end in ("low", "high"))
+            numbers = {"value": effect, "low": low, "high": high, "p": effects["p_value"][head]}
+            yield Row(mode, seed, head=head, metric=f"{found['metric']} change", **numbers)
+            loss = effects.get("effects", {}).get("loss", {}).get(head)
+            if loss is not None:
+                yield Row(mode, seed, head=head, metric="ratio of exp(loss)", value=float(np.exp(loss)))
+
+
+def _snapshots(found: Json, seed: str) -> Iterator[Row]:
+    for snapshot in found["snapshots"]:
+        row = Row(f"step={snapshot['step']}", seed)
+        yield row._replace(share="0%", metric="perplexity", value=snapshot["baseline"])
+        yield row._replace(metric="agreement", value=snapshot["agreement"])
+        for point in snapshot["curve"]:
+            ratio = point["value"] / snapshot["baseline"]
+            yield row._replace(share=f"{point['fraction']:.0%}", metric="perplexity ratio", value=ratio)
+
+
+def _runs(found: Json) -> Iterator[Row]:
+    for run in found["results"]:
+        row = Row(settings(run["settings"]), str(run["seed"]))
+        if run["diverged"] is not None:
+            yield row._replace(metric="diverged", value=1.0, seconds=run["seconds"])
+            continue
+        for metric, value in run["metrics"].items():
+            yield row._replace(metric=metric, value=value, seconds=run["seconds"] if metric == "loss" else math.nan)
+
+
+def settings(values: Mapping[str, str]) -> str:
+    """Return settings of a grid as the table names them."""
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def _curves(curves: Mapping[str, Mapping[str, Json]]) -> Iterator[Row]:
+    """Yield the exponents by which costs grow, each turn's less that of the FLOPs."""
+    for operation, factors in curves.items():
+        for factor, curve in factors.items():
+            x = np.log(curve["values"])
+            counted = float(np.polyfit(x, np.log(curve["flops"]), 1)[0])
+            row = Row(f"{operation},{factor}", metric="exponent over that of FLOPs")
+            for draw, turn in enumerate(zip(*curve["seconds"], strict=True)):
+                exponent = float(np.polyfit(x, np.log(turn), 1)[0])
+                yield row._replace(draw=str(draw), value=exponent - counted, seconds=sum(turn))
+            yield row._replace(metric="exponent of FLOPs", value=counted)
+
+
+if __name__ == "__main__":
+    print(collect(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,1 @@
+"""Experiments that no command of headjax runs."""

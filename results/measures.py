@@ -1,0 +1,275 @@
+"""From a row of a claim to its number, interval and verdict; results/claims.toml has the rows."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from results.table import Row, read, select
+from results.verdicts import NORMAL, Bound, Estimate, Sample, Verdict, over_seeds_and_examples, share, verdict
+
+FILE = Path(__file__).parent / "claims.toml"
+
+Where = Mapping[str, str]
+
+
+class Form(NamedTuple):
+    """How a number is told.
+
+    Attributes:
+        unit: What stands behind it.
+        digits: Decimals; None for three significant digits.
+        transform: From the raw number.
+        sign: "+" where plus is written, too.
+    """
+
+    unit: str
+    digits: int | None
+    transform: Callable[[float], float] = float
+    sign: str = ""
+
+
+FORMS = {
+    "points lost": Form("points lost", 2, lambda value: -100.0 * value),
+    "lost": Form("lost", 4, lambda value: -value),
+    "times": Form("times", 3, lambda value: float(np.exp(value))),
+    "BLEU": Form("BLEU", 2, sign="+"),
+    "nats": Form("nats", 3, sign="+"),
+    "nats from the pattern": Form("nats from the pattern", None),
+    "number": Form("", 2),
+}
+"""Forms by name; bounds of claims are in their units."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRow:
+    """One measurement of a claim.
+
+    Attributes:
+        setting: What was measured, and what is claimed of it.
+        data: Experiment.
+        metric, where: Which of its rows; the mean over draws, then over seeds.
+        against: Rows that are taken away, paired by seed; of several, those with the lowest mean.
+        form: How the number is told.
+        log: Whether the logarithms of the values are compared.
+        measure: `mean`; `share` of items within `at_least` and `within`; `best share`, of each layer's best head;
+            `correlation` over heads.
+        exact: Whether the items of a share have no error of measurement.
+        what: What the items are.
+        least, most: Bound of the claim.
+        comparable, obstacle: See `verdict`.
+    """
+
+    setting: str
+    data: str
+    metric: str
+    where: Where
+    form: str
+    against: Where | tuple[Where, ...] = ()
+    log: bool = False
+    measure: str = "mean"
+    within: float = np.inf
+    at_least: float = -np.inf
+    exact: bool = False
+    what: str = ""
+    least: float = -np.inf
+    most: float = np.inf
+    comparable: bool = True
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim and its measurements.
+
+    Attributes:
+        name: Its name.
+        heading: Heading of its section.
+        source: Who says it.
+        says: The claim.
+        reading: What the measurements say beside their verdicts.
+        rows: Measurements.
+    """
+
+    name: str
+    heading: str
+    source: str
+    says: str
+    reading: str = ""
+    rows: tuple[ClaimRow, ...] = field(default=())
+
+
+class Found(NamedTuple):
+    """A measurement and its verdict.
+
+    Attributes:
+        estimate: The number and its interval, in the units of the row's form.
+        verdict: What follows for the claim.
+        text: The number as it is printed.
+    """
+
+    estimate: Estimate
+    verdict: Verdict
+    text: str
+
+
+@cache
+def document() -> Mapping[str, Any]:
+    """Return claims.toml."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """Return all claims, in the order of the page."""
+    return tuple(
+        Claim(**{**claim, "rows": tuple(ClaimRow(**_tuples(row)) for row in claim["rows"])})
+        for claim in document()["claims"]
+    )
+
+
+def _tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+def samples(data: str, metric: str, where: Where, *, log: bool = False) -> dict[str, Sample]:
+    """Return a metric by seed, the mean over draws."""
+    groups: dict[str, list[Row]] = {}
+    for row in select(read(where.get("data", data)), {"metric": metric, **_columns(where)}):
+        groups.setdefault(row.seed, []).append(row)
+    if not groups:
+        raise ValueError(f"{data}: no {metric} of {dict(where)}")
+    return {seed: _mean(rows, log=log) for seed, rows in groups.items()}
+
+
+def _columns(where: Where) -> dict[str, str]:
+    return {column: value for column, value in where.items() if column != "data"}
+
+
+def _mean(rows: Sequence[Row], *, log: bool = False) -> Sample:
+    values = np.array([row[8:11] for row in rows])
+    return Sample(*(np.log(values) if log else values).mean(axis=0).tolist())
+
+
+def difference(first: Sample, second: Sample) -> Sample:
+    """Return a difference; its interval takes both examples' errors for independent, which paired ones are not."""
+    half = NORMAL * np.sqrt(first.variance + second.variance)
+    gap = first.value - second.value
+    return Sample(gap, gap - half, gap + half)
+
+
+def measure(row: ClaimRow) -> Found:
+    """Return a row's number, interval and verdict."""
+    if row.measure == "mean":
+        estimate, text = _compared(row)
+    elif row.measure == "correlation":
+        estimate, text = _correlation(row)
+    else:
+        estimate, text = _share(row)
+    bound = Bound(row.least, row.most)
+    return Found(estimate, verdict(estimate, bound, comparable=row.comparable, obstacle=row.obstacle), text)
+
+
+def _compared(row: ClaimRow) -> tuple[Estimate, str]:
+    form = FORMS[row.form]
+    own = samples(row.data, row.metric, row.where, log=row.log)
+    means = ""
+    if row.against:
+        rivals = [row.against] if isinstance(row.against, Mapping) else row.against
+        other = min(
+            (samples(row.data, row.metric, rival, log=row.log) for rival in rivals),
+            key=lambda each: np.mean([sample.value for sample in each.values()]),
+        )
+        seeds = [seed for seed in own if seed in other]
+        both = [[each[seed].value for seed in seeds] for each in (own, other)]
+        if row.form != "times":
+            means = " against ".join(told(float(np.mean(each)), form._replace(sign="")) for each in both) + ": "
+        paired = [difference(own[seed], other[seed]) for seed in seeds]
+    else:
+        paired = list(own.values())
+    estimate = _estimate(row, over_seeds_and_examples(paired), paired)
+    return estimate, f"{means}{interval(estimate, form)}"
+
+
+def _estimate(row: ClaimRow, found: tuple[float, float, float], paired: Sequence[Sample]) -> Estimate:
+    value, *ends = (FORMS[row.form].transform(each) for each in found)
+    over = [f"{len(paired)} seeds"] if len(paired) > 1 else []
+    if np.isfinite([sample.variance for sample in paired]).all():
+        over.append(experiment(row.data)["examples"])
+    return Estimate(value, min(ends), max(ends), " x ".join(over))
+
+
+def experiment(name: str) -> Mapping[str, str]:
+    """Return what claims.toml says of an experiment."""
+    found: Mapping[str, str] = document()["experiments"][name]
+    return found
+
+
+def interval(found: Estimate, form: Form) -> str:
+    """Return a number with its interval and what that covers, as pages print it."""
+    text = told(found.value, form)
+    if np.isfinite(found.low):
+        text += f" ({told(found.low, form)} to {told(found.high, form)})"
+    return ", ".join(filter(None, (f"{text} {form.unit}".strip(), found.over)))
+
+
+def told(value: float, form: Form) -> str:
+    """Return a number as a form has it."""
+    if form.digits is None:
+        return f"{value:.3g}" if abs(value) >= 1e-6 else "below 1e-6"
+    return f"{0.0 + round(value, form.digits):{form.sign}.{form.digits}f}"  # no -0.00
+
+
+def _share(row: ClaimRow) -> tuple[Estimate, str]:
+    """Return the share of items within a bound; an item is a setting's or a head's, the mean over draws."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for each in select(read(row.data), {"metric": row.metric, **row.where}):
+        groups.setdefault((each.setting, each.seed, each.head), []).append(each)
+    items = {key: over_seeds_and_examples([Sample(*each[8:11]) for each in rows]) for key, rows in groups.items()}
+    transform = FORMS[row.form].transform
+    values = {key: Sample(mid, *sorted(ends)) for key, (mid, *ends) in _each(items, transform).items()}
+    if row.measure == "best share":
+        layers: dict[tuple[str, ...], list[Sample]] = {}
+        for (_, seed, head), sample in values.items():
+            layers.setdefault((seed, head.rpartition("/")[0]), []).append(sample)
+        chosen = [min(layer) for layer in layers.values()]
+    else:
+        chosen = list(values.values())
+    within, surely, possibly = share(chosen, Bound(row.at_least, row.within), exact=row.exact)
+    counts = [round(each * len(chosen)) for each in (within, surely, possibly)]
+    sure = "" if row.exact else f"; surely {counts[1]}, possibly {counts[2]}"
+    return Estimate(within, surely, possibly), f"{counts[0]} of {len(chosen)} {row.what}{sure}"
+
+
+def _each(
+    items: Mapping[tuple[str, ...], tuple[float, float, float]], transform: Callable[[float], float]
+) -> dict[tuple[str, ...], tuple[float, ...]]:
+    return {key: tuple(transform(value) for value in found) for key, found in items.items()}
+
+
+def _correlation(row: ClaimRow) -> tuple[Estimate, str]:
+    """Return Pearson's r between heads' effects in two settings, of each seed; intervals are Fisher's over heads."""
+    if not isinstance(row.against, Mapping):
+        raise TypeError(f"{row.setting}: a correlation is against one setting")
+    pairs: dict[str, list[list[float]]] = {}
+    effects = [
+        {(each.seed, each.head): each.value for each in select(read(row.data), {"metric": row.metric, **where})}
+        for where in (row.where, row.against)
+    ]
+    for seed, head in effects[0]:
+        pairs.setdefault(seed, []).append([each[seed, head] for each in effects])
+    found = []
+    for heads in pairs.values():
+        test = stats.pearsonr(*np.transpose(heads))
+        ends = test.confidence_interval()
+        found.append(Sample(float(test.statistic), float(ends.low), float(ends.high)))
+    value, low, high = over_seeds_and_examples(found)
+    estimate = Estimate(value, low, high, f"{len(found)} seeds x {len(heads)} heads")
+    return estimate, f"r = {interval(estimate, FORMS[row.form])}"

@@ -1,0 +1,138 @@
+"""The plots of RESULTS.md, from raw results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from headjax.report.curves import line_plot
+from headjax.report.numbers import percent
+from headjax.report.style import Plot
+from results.table import Row, read, select
+
+Points = list[tuple[float, float]]
+
+REPAIRED = "reconstruction, all maps solved anew"
+
+
+def pruning() -> Plot:
+    """Return the accuracy of three MiniLMs against the share of heads removed."""
+    rows = select(read("removals_sst2_seeds"), {"metric": "accuracy"})
+    whole = [(0.0, row.value) for row in select(rows, {"share": "0%"})]
+    ways = {
+        "random": {"order": "random", "repair": "none"},
+        "importance": {"order": "importance", "repair": "none"},
+        "reconstruction, no repair": {"order": "reconstruction", "repair": "none"},
+        REPAIRED: {"order": "reconstruction", "repair": "feed_forward"},
+    }
+    curves = {name: [*whole, *_points(select(rows, where), _share)] for name, where in ways.items()}
+    return line_plot(
+        curves,
+        title="Three MiniLMs on SST-2, heads removed without training",
+        x_label="Heads removed",
+        y_label="Accuracy",
+        x_format=percent,
+    )
+
+
+def stacks() -> Plot:
+    """Return the perplexity of three translation models without heads of one kind of attention."""
+    rows = select(read("stacks_translation"), {"metric": "loss change"})
+    names = {"encoder": "encoder", "decoder": "decoder, to itself", "cross": "decoder, to the encoder"}
+    curves = {
+        name: [(0.0, 1.0), *((x, math.exp(y)) for x, y in _points(select(rows, {"setting": stack}), _share))]
+        for stack, name in names.items()
+    }
+    return line_plot(
+        curves,
+        title="Translation: heads of one kind of attention removed by importance",
+        x_label="Heads of this kind removed",
+        y_label="Perplexity, times the unpruned",
+        x_format=percent,
+    )
+
+
+def caches() -> Plot:
+    """Return the perplexity of a decoder with a smaller cache, not trained after the conversion."""
+    rows = read("conversions_llama")
+    size = {row.setting: row.value for row in select(rows, {"metric": "cache"})}
+    (original,) = select(rows, {"metric": "perplexity", "setting": "original"})
+    ways = {
+        "latent, calibrated (ours)": ("latent:", "calibrated", lambda kind: "error" not in kind),
+        "latent, SVD": ("latent:error=weights", "plain", bool),
+        "latent, ASVD": ("latent:error=magnitudes", "calibrated", bool),
+        "groups, aligned": ("grouped:pooling=aligned", "plain", bool),
+        "groups, calibrated": ("grouped:kv_heads", "calibrated", bool),
+    }
+    curves = {}
+    for name, (start, repair, kept) in ways.items():
+        found = [row for row in select(rows, {"metric": "perplexity", "repair": repair}) if kept(row.setting)]
+        found = [row for row in found if row.setting.startswith(start)]
+        curves[name] = [(0.0, original.value), *_points(found, lambda row: 1 - size[row.setting] / size["original"])]
+    return line_plot(
+        curves,
+        title="A Llama of 5.8 M parameters with a smaller cache, not trained",
+        x_label="Cache saved",
+        y_label="Perplexity per token",
+        scale="log",
+        x_format=percent,
+    )
+
+
+def shared_keys() -> Plot:
+    """Return the BLEU of models trained from scratch, by the size of their queries and keys."""
+    curves: dict[str, Points] = {"concatenated heads": [], "shared keys": []}
+    for row in select(read("grid_keys_translation"), {"metric": "bleu"}):
+        settings = _settings(row)
+        is_shared = settings["shared_dim"] != "0"
+        size = float(settings["shared_dim"]) if is_shared else 8 * float(settings["head_dim"])
+        curves["shared keys" if is_shared else "concatenated heads"].append((size, row.value))
+    return line_plot(
+        curves,
+        title="Translation from scratch: size of queries and keys",
+        x_label="Size of queries and keys, all heads together",
+        y_label="BLEU",
+    )
+
+
+def admin() -> Plot:
+    """Return the loss of deep post-norm models with and without Admin, each at its better learning rate."""
+    rates: dict[tuple[str, int, str], list[float]] = {}
+    for row in select(read("grid_deep_layers"), {"metric": "loss"}):
+        settings = _settings(row)
+        key = settings["variant"], 8 * int(settings["num_layers"]), settings["peak"]
+        rates.setdefault(key, []).append(row.value)
+    curves: dict[str, Points] = {}
+    for variant, name in (("deep", "without Admin"), ("deep_admin", "with Admin")):
+        for layers in sorted({key[1] for key in rates}):
+            found = [values for key, values in rates.items() if key[:2] == (variant, layers)]
+            best = min(found, key=lambda values: sum(values) / len(values))
+            curves.setdefault(name, []).extend((float(layers), value) for value in best)
+    return line_plot(
+        curves,
+        title="Post-norm layers of one head, width 32",
+        x_label="Layers",
+        y_label="Loss, nats per byte",
+    )
+
+
+PLOTS: Mapping[str, Callable[[], Plot]] = {
+    "pruning": pruning,
+    "stacks": stacks,
+    "caches": caches,
+    "shared_keys": shared_keys,
+    "admin": admin,
+}
+"""Plots by name, in the order of the page."""
+
+
+def _points(rows: Iterable[Row], x: Callable[[Row], float]) -> Points:
+    return [(x(row), row.value) for row in rows]
+
+
+def _share(row: Row) -> float:
+    return float(row.share.rstrip("%")) / 100
+
+
+def _settings(row: Row) -> dict[str, str]:
+    return dict(part.split("=") for part in row.setting.split(","))
