@@ -19,7 +19,8 @@ from headjax.core.directories import UNFINISHED as UNFINISHED_DIRECTORY
 from headjax.core.errors import CheckpointError, DataError
 from headjax.core.paths import file_sizes, is_bucket, path_of
 from headjax.data import PreparedData
-from headjax.data.prepared import UNFINISHED, ShardRecords, is_prepared, load_manifest
+from headjax.data.prepared import Host, hosts_of, load_manifest
+from headjax.data.shards import ShardRecords
 from headjax.hub import from_huggingface
 from headjax.models.model import Model, load
 from headjax.models.tasks import Classification
@@ -84,18 +85,17 @@ def of_parameters(model: Model) -> str:
 
 def of_shards(path: Path) -> str | None:
     """What a prepared folder holds; None while it is not finished. Every shard in a manifest is whole."""
-    shards = any(path.glob("*.array_record"))
-    if not is_prepared(path):
-        assert not shards
+    hosts = hosts_of(path)
+    if not hosts:
         return None
-    if not (path / UNFINISHED).is_file():
+    if hosts == {Host(): True}:
         data = PreparedData(path=str(path)).load()
         assert sum(len(data.train[index]["input_ids"]) for index in range(len(data.train))) > 0
         return str(data.info["data"])
     try:
-        manifest = load_manifest(path / UNFINISHED)
+        manifest = load_manifest(path / Host().manifest(partial=True))
     except DataError:
-        if (path / UNFINISHED).is_file():
+        if hosts_of(path) != {Host(): True}:
             raise
         return of_shards(path)  # finished meanwhile
     for shard in manifest.shards:

@@ -65,8 +65,8 @@ class Options(CommandOptions):
 def run(options: Options, progress: Progress) -> Result:
     """Writes a task as tokenised shards; started again it goes on."""
     from headjax.data.files import source_of
-    from headjax.data.journal import Host
     from headjax.data.prepare import prepare
+    from headjax.data.prepared import Host
     from headjax.data.tasks import find_task
 
     out, spec = path_of(options.out), find_task(options.task)
@@ -80,8 +80,7 @@ def run(options: Options, progress: Progress) -> Result:
             raise DataError(f"{path}: no such file or folder")
     rows = _rows(spec, paths)
     host = Host(*options.host)
-    begun = (host.home(out.expanduser()), out.expanduser())
-    tokenizer = _tokenizer(spec, rows, options, begun) if form.reads_text else None
+    tokenizer = _tokenizer(spec, rows, options, out.expanduser()) if form.reads_text else None
     found = prepare(
         spec.name,
         form,
@@ -158,14 +157,14 @@ def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
     return tfds_rows(spec)
 
 
-def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, begun: Sequence[Path]) -> Tokenizer:
+def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, out: Path) -> Tokenizer:
     """The tokenizer that is given, the one of a preparation that goes on, or a new one learned from the text.
 
     Args:
         spec: the task.
         rows: its rows.
         options: of the command.
-        begun: folders that may hold a preparation that goes on.
+        out: folder that may hold a preparation that goes on.
     """
     import itertools
 
@@ -177,9 +176,8 @@ def _tokenizer(spec: TaskSpec, rows: Rows, options: Options, begun: Sequence[Pat
         return open_tokenizer(options.tokenizer)
     if spec.vocabulary == "given":
         raise HeadjaxError(f"--tokenizer: {spec.name} needs one: a vocab.txt, a folder with a tokenizer, or a MODEL")
-    for folder in begun:
-        if is_prepared(folder) and has_tokenizer(folder):
-            return Tokenizer.load(folder / TOKENIZER)
+    if is_prepared(out) and has_tokenizer(out):
+        return Tokenizer.load(out / TOKENIZER)
     if "train" not in rows:
         raise HeadjaxError("--tokenizer: there is no training text to learn a vocabulary from")
     some = itertools.islice(rows["train"].rows(), LEARNED_FROM)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from headjax.commands.options import CommandOptions, Result, argument
 from headjax.core import integrity
-from headjax.core.errors import FAILED, DamagedError, HeadjaxError
+from headjax.core.errors import FAILED, DamagedError, DataError, HeadjaxError
 from headjax.core.files import DELETED, shown
 from headjax.core.paths import file_sizes, path_of
 from headjax.core.progress import Progress
@@ -24,7 +26,7 @@ MARKERS = ("history.json", "_CHECKPOINT_METADATA")
 class Options(CommandOptions):
     """Options of `headjax verify`."""
 
-    path: str = argument("PATH", "model directory, checkpoint, or folder of them such as a workdir")
+    path: str = argument("PATH", "model directory, checkpoint, prepared folder, or a folder of them")
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -32,24 +34,22 @@ def run(options: Options, progress: Progress) -> Result:
     path, start = path_of(options.path), time.perf_counter()
     if not path.is_dir():
         raise HeadjaxError(f"{path}: no such folder")
-    folders = sorted({folder for name in (integrity.RECORD, integrity.SIZES) for folder in _folders_of(path, name)})
-    if not folders:
+    from headjax.data.prepared import MANIFESTS
+
+    records = _folders_of(path, (integrity.RECORD, integrity.SIZES))
+    prepared = _folders_of(path, MANIFESTS)
+    if not records and not prepared:
         raise HeadjaxError(f"{path}: nothing to compare with: no {integrity.RECORD} in it or below it")
+    work = [(_compare, folder) for folder in records] + [(_compare_prepared, folder) for folder in prepared]
     damaged: list[integrity.Damage] = []
     files = size = 0
-    with progress("comparing", len(folders), "folder") as bar:
-        for done, folder in enumerate(folders):
+    with progress("comparing", len(work), "folder") as bar:
+        for done, (compare, folder) in enumerate(work):
             bar(done, {"damaged": len(damaged)})
-            try:
-                entries = integrity.read_record(folder) or {}
-            except DamagedError as error:
-                file, _, problem = str(error).partition(": ")
-                found = [integrity.Damage(path_of(file), problem)]
-            else:
-                files, size = files + len(entries), size + sum(entry.size for entry in entries.values())
-                found = list(integrity.damages(folder))
-            damaged.extend(found if folder.is_dir() else ())  # a run that goes on deletes its older checkpoints
-    unsure = sorted(set(_without_checksums(path)))
+            found = compare(folder)
+            files, size = files + found.files, size + found.size
+            damaged.extend(found.damaged if folder.is_dir() else ())  # a run that goes on deletes its older checkpoints
+    unsure = sorted({*_without_checksums(path), *(folder for folder in prepared if _is_of_earlier_version(folder))})
     data = {
         "path": str(path),
         "files": files,
@@ -58,7 +58,7 @@ def run(options: Options, progress: Progress) -> Result:
         "without_checksums": [str(folder) for folder in unsure],
         "seconds": time.perf_counter() - start,
     }
-    rows = [("folders", numbers.count(len(folders))), ("files", numbers.count(files)), ("bytes", numbers.count(size))]
+    rows = [("folders", numbers.count(len(work))), ("files", numbers.count(files)), ("bytes", numbers.count(size))]
     rows += [("without checksums", str(folder)) for folder in unsure]
     rows += [("damaged", f"{file}: {problem}") for file, problem in damaged]
     message = f"{path}: intact" + (f", but for {len(unsure)} folders without checksums" if unsure else "")
@@ -67,16 +67,66 @@ def run(options: Options, progress: Progress) -> Result:
     return Result(data, [Table((Column("Integrity"), Column("")), rows)], message, FAILED if damaged else 0)
 
 
-def _folders_of(path: Path, name: str) -> Iterator[Path]:
-    """Yield the folders below a path that hold a file of this name, but for those that are written or deleted."""
+class _Compared(NamedTuple):
+    """Number and bytes of the files of a folder, and those that are damaged."""
+
+    files: int
+    size: int
+    damaged: Sequence[integrity.Damage]
+
+
+def _compare(folder: Path) -> _Compared:
+    """Compare a folder with its record."""
+    try:
+        entries = integrity.read_record(folder) or {}
+    except DamagedError as error:
+        return _Compared(0, 0, [_damage(error)])
+    return _Compared(len(entries), sum(entry.size for entry in entries.values()), list(integrity.damages(folder)))
+
+
+def _compare_prepared(folder: Path) -> _Compared:
+    """Compare the shards of a prepared folder with its manifest; nothing of one that is still written."""
+    from headjax.data.prepared import hosts_of, read_manifest
+
+    if not all(hosts_of(folder).values()):
+        return _Compared(0, 0, ())
+    try:
+        shards = read_manifest(folder).shards
+    except DataError as error:
+        return _Compared(0, 0, [_damage(error)])
+    damaged = [damage for shard in shards for damage in shard.damages(folder)]
+    return _Compared(2 * len(shards), sum(shard.bytes for shard in shards), damaged)
+
+
+def _is_of_earlier_version(folder: Path) -> bool:
+    from headjax.data.prepared import hosts_of, load_manifest
+
+    try:
+        return not all(
+            load_manifest(folder / host.manifest()).has_checksums for host, done in hosts_of(folder).items() if done
+        )
+    except DataError:
+        return False
+
+
+def _damage(error: HeadjaxError) -> integrity.Damage:
+    file, _, problem = str(error).partition(": ")
+    return integrity.Damage(path_of(file), problem)
+
+
+def _folders_of(path: Path, names: Container[str] | re.Pattern[str]) -> list[Path]:
+    """Return the folders below a path that hold a file of such a name, but for those that are written or deleted."""
+    found = set()
     for each in file_sizes(path):
-        folder = (path / each).parent
-        if Path(each).name == name and DELETED not in Path(each).parts and shown(str(folder)) == str(folder):
-            yield folder
+        folder, name = (path / each).parent, Path(each).name
+        known = names.fullmatch(name) is not None if isinstance(names, re.Pattern) else name in names
+        if known and DELETED not in Path(each).parts and shown(str(folder)) == str(folder):
+            found.add(folder)
+    return sorted(found)
 
 
 def _without_checksums(path: Path) -> Iterator[Path]:
     """Yield model directories and checkpoints of which no content can be compared: no record is in or above them."""
-    for folder in (folder for name in MARKERS for folder in _folders_of(path, name)):
+    for folder in _folders_of(path, MARKERS):
         if not any((above / integrity.RECORD).is_file() for above in (folder, *folder.parents)):
             yield folder

@@ -82,6 +82,26 @@ def write_record(folder: Path) -> None:
     write_file(folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())
 
 
+def entry_of(path: Path) -> Entry:
+    """Return size and checksums of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    return Entry(size, tuple(_sum(path, start) for start in _starts(size)))
+
+
+def damage_of(path: Path, entry: Entry) -> Damage | None:
+    """Return the damage of a file; None for one that fits its entry."""
+    return _compare(path, entry, path.stat().st_size if path.is_file() else None)
+
+
+def sum_of(data: bytes) -> str:
+    """Return the CRC-32 of data, as hexadecimal digits."""
+    return f"{zlib.crc32(data):08x}"
+
+
 def read_record(folder: Path) -> dict[str, Entry] | None:
     """Return a folder's record: entries by the path below the folder; None for a folder without one.
 
@@ -194,7 +214,7 @@ def _compare_block(path: Path, entry: Entry, block: int) -> Damage | None:
     if entry.sums is None or found == entry.sums[block]:
         return None
     end = min((block + 1) * BLOCK, entry.size)
-    return Damage(path, f"damaged: bytes {block * BLOCK} to {end} differ from their checksum in {RECORD}")
+    return Damage(path, f"damaged: bytes {block * BLOCK} to {end} differ from their checksum")
 
 
 def _starts(size: int) -> range:
@@ -213,7 +233,7 @@ def _sum(path: Path, start: int) -> str:
 
 
 def _sum_of_entries(entries: Mapping[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(entries, sort_keys=True).encode()):08x}"
+    return sum_of(json.dumps(entries, sort_keys=True).encode())
 
 
 def _read_sizes(path: Path) -> dict[str, Entry] | None:

@@ -26,14 +26,12 @@ class Reading(NamedTuple):
         metrics: the task's own metrics, the headline first; empty for the form's usual ones.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
         augmentation: random changes of training images; None for the form's usual ones.
-        ranges: number of ranges of training examples, see `TaskData`.
         threads: number of threads that read training batches ahead.
     """
 
     metrics: Sequence[str] = ()
     buckets: Sequence[int] = ()
     augmentation: Augmentation | None = None
-    ranges: int = 0
     threads: int = 0
 
 
@@ -120,7 +118,7 @@ def task_data(
     if form.label_names:
         known["labels"] = list(form.label_names)
     measured = form.measured(reading.metrics, held.counts, sources["validation"])
-    return TaskData(tokenizer, train, sources["validation"], known, measured, reading.ranges, reading.threads)
+    return TaskData(tokenizer, train, sources["validation"], known, measured, reading.threads)
 
 
 def _bucketed(source: Source, buckets: Sequence[int]) -> Source:

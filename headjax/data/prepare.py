@@ -1,9 +1,15 @@
-"""Preparation of a task: rows, chunks, shards that several processes and hosts write; it resumes where it stopped."""
+"""Preparation of a task: rows, chunks, shards that several processes and hosts write; it resumes where it stopped.
+
+A shard has the same name and content whoever writes it, and gets its name when it is complete. The manifest of a host
+lists its complete shards after each of them, and is final when the last is. Nothing else has to be remembered.
+"""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
+import hashlib
 import importlib.metadata
 import multiprocessing
 import os
@@ -15,21 +21,54 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headjax.core.errors import DataError, require
+from headjax.core.files import shown
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, Update, silent
 from headjax.data.forms import Form
-from headjax.data.journal import Host, Journal, Prepared
 from headjax.data.loading import record_sizes
-from headjax.data.prepared import SHARD, Manifest, Shard, write_shard
-from headjax.data.rows import Row, Rows, RowSource, Split, chunks, fingerprint
+from headjax.data.prepared import (
+    TOKENIZER,
+    Host,
+    Manifest,
+    has_tokenizer,
+    hosts_of,
+    joined,
+    load_manifest,
+    names_in,
+)
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, chunks, fingerprint
+from headjax.data.shards import (
+    SUFFIX,
+    Shard,
+    ShardRecords,
+    is_shard,
+    number_of,
+    read_sizes,
+    remove_shard,
+    shard_name,
+    write_shard,
+)
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.version import __version__
 
 SHARD_BYTES = 2**25
 """Default size of the rows of one shard in bytes, approximately."""
 
-SPLITS: tuple[Split, ...] = ("train", "validation")
 PACKAGES = ("array_record", "numpy", "seqio", "tensorflow-datasets", "tokenizers")
+
+
+class Prepared(NamedTuple):
+    """A finished preparation, or the finished part of a host.
+
+    Attributes:
+        manifest: the manifest of the folder; while other hosts are at work, that of the shards of those that are not.
+        written: number of shards written by this call; the others existed.
+        waiting: numbers of the hosts that have not finished.
+    """
+
+    manifest: Manifest
+    written: int
+    waiting: tuple[int, ...] = ()
 
 
 class Work(NamedTuple):
@@ -67,12 +106,12 @@ def prepare(
 ) -> Prepared:
     """Write a task as shards of records, with a manifest and the tokenizer.
 
-    A shard gets its name when it is complete. If the call is interrupted (a full disk, a signal, a bad row), complete
-    shards stay, and the same call resumes: it reads the rows again and encodes those of missing shards, and of shards
-    whose rows have changed. The result depends neither on interruptions nor on the number of processes or hosts.
+    If the call is interrupted (a full disk, a signal, a bad row), complete shards stay, and the same call resumes: it
+    reads the rows again and encodes those of missing shards, and of shards whose rows have changed. The shards depend
+    neither on interruptions nor on the number of processes or hosts.
 
     Of several hosts each makes the same call with its own number, on a folder that all of them see. Each reads all rows
-    and encodes those of its own shards. The last to finish writes the manifest.
+    and encodes those of its own shards. The folder is finished when the last of them is.
 
     Args:
         name: name of the task.
@@ -88,9 +127,8 @@ def prepare(
         progress: shows the progress.
 
     Raises:
-        DataError: a row that cannot be used, a split without examples, a file that cannot be written, a folder with
-            other content, or hosts that have read other rows.
-        HeadjaxError: another process has the host's number.
+        DataError: a row that cannot be used, a split without examples, a file that cannot be written, or a folder with
+            other content.
     """
     require(processes >= 1, "processes", f"must be at least 1, got {processes}")
     require(shard_bytes >= 1, "shard_bytes", f"must be at least 1, got {shard_bytes}")
@@ -98,7 +136,7 @@ def prepare(
     tokenizer = tokenizer if form.reads_text else None
     if form.reads_text:
         form.check(tokenizer)
-    manifest = Manifest(
+    wanted = Manifest(
         task=name,
         form=form,
         source=source,
@@ -107,26 +145,128 @@ def prepare(
         seed=seed,
         versions=_versions(),
     )
-    with Journal(path_of(out).expanduser(), manifest, tokenizer, host) as journal:
-        _write_splits(journal, splits, processes, progress)
-        return journal.finish()
-
-
-def _write_splits(journal: Journal, splits: Rows, processes: int, progress: Progress) -> None:
-    """Write the shards of every split and enter them in the journal."""
-    wanted = journal.wanted
-    with _workers(wanted.form, journal.tokenizer, processes) as submit:
+    folder = path_of(out).expanduser()
+    journal = Journal(folder, wanted, tokenizer, host, complete_shards(folder, wanted, host))
+    with _workers(form, tokenizer, processes) as submit:
         for split in (split for split in SPLITS if split in splits):
             rows = splits[split]
             with progress(f"preparing {split}", rows.count, "row") as bar:
-                planned = _plan(journal, split, rows, bar)
-                examples = sum(shard.examples for shard in _in_order(planned, submit, processes, journal))
-            if not examples and journal.host.count == 1:
-                raise _empty(wanted, split)
+                _write_split(journal, _plan(journal, split, rows, bar), submit, processes)
+            if host.count == 1:
+                _check_examples(journal.manifest(), split)
+    journal.finish()
+    whole, waiting = joined(folder, hosts_of(folder), journal.rows)
+    for split in () if waiting else splits:
+        _check_examples(whole, split)
+    return Prepared(whole, journal.written, waiting)
 
 
-def _empty(wanted: Manifest, split: Split) -> DataError:
-    return DataError(f"{wanted.source or wanted.task}: the split {split} has no examples")
+def _check_examples(found: Manifest, split: Split) -> None:
+    if not found.counts(split)["examples"]:
+        raise DataError(f"{found.source or found.task}: the split {split} has no examples")
+
+
+def complete_shards(folder: Path, wanted: Manifest, host: Host) -> dict[str, Shard]:
+    """Return the shards that the host has completed in earlier calls, by name.
+
+    Raises:
+        DataError: the folder has other content, or another preparation.
+    """
+    names = names_in(folder)  # first: other hosts may begin at any moment
+    hosts = hosts_of(folder)
+    if folder.exists() and (not folder.is_dir() or not (hosts or all(map(_is_ours, names)))):
+        raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
+    shards: tuple[Shard, ...] = ()
+    for other in hosts:
+        manifest = load_manifest(folder / other.manifest(partial=not hosts[other]))
+        difference = manifest.difference(wanted)
+        if other.count != host.count:
+            difference = f"number of hosts was {other.count} and is {host.count} now"
+        if difference:
+            raise DataError(f"{folder}: holds another preparation, {difference}; choose another folder")
+        shards = manifest.shards if other == host else shards
+    return {shard.name: shard for shard in shards if _is_whole(folder, shard, wanted.form.limit)}
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a killed preparation may have left an entry of this name in a folder without a manifest."""
+    return is_shard(name) or name == TOKENIZER or shown(name) != name
+
+
+def _is_whole(folder: Path, shard: Shard, limit: int) -> bool:
+    try:
+        ShardRecords([folder / shard.name], [shard.examples])
+        read_sizes(folder / shard.name, shard, limit)
+    except DataError:
+        return False
+    return True
+
+
+class Journal:
+    """The complete shards of a host, listed on disk after each of them.
+
+    Attributes:
+        folder: the prepared folder.
+        wanted: the final manifest, without shards.
+        tokenizer: tokenizer of the text.
+        host: the host.
+        there: the shards that it has completed in earlier calls, by name.
+        shards: those of them that were needed again, and new ones.
+        written: number of new ones.
+    """
+
+    def __init__(
+        self, folder: Path, wanted: Manifest, tokenizer: Tokenizer | None, host: Host, there: dict[str, Shard]
+    ) -> None:
+        self.folder, self.wanted, self.tokenizer, self.host, self.there = folder, wanted, tokenizer, host, there
+        self.shards: dict[str, Shard] = {}
+        self.written = 0
+        self._rows = hashlib.sha256()
+
+    @property
+    def rows(self) -> str:
+        """Hash of the rows of all shards so far, of whichever host."""
+        return self._rows.hexdigest()[:16]
+
+    def manifest(self, rows: str = "") -> Manifest:
+        """Return the manifest of the shards of this call."""
+        return dataclasses.replace(self.wanted, shards=tuple(self.shards.values()), rows=rows)
+
+    def read(self, name: str, rows: str) -> None:
+        """Enter the fingerprint of the rows of the next shard, of whichever host."""
+        self._rows.update(f"{name} {rows}\n".encode())
+
+    def forget(self, name: str) -> None:
+        """Take a shard out of the manifest, and its final name from that, before the shard changes."""
+        final = self.folder / self.host.manifest()
+        if self.there.pop(name, None) is not None or final.is_file():
+            self._save(self.there | self.shards)
+            final.unlink(missing_ok=True)
+
+    def add(self, shard: Shard, *, fresh: bool) -> None:
+        """Enter the next shard; `fresh` if this call has written it."""
+        self.shards[shard.name] = shard
+        self.written += fresh
+        if fresh:
+            self._save(self.there | self.shards)
+
+    def _save(self, shards: dict[str, Shard]) -> None:
+        ordered = tuple(shards[name] for name in sorted(shards))
+        dataclasses.replace(self.wanted, shards=ordered).write(self.folder / self.host.manifest(partial=True))
+        try:
+            if self.tokenizer is not None and not has_tokenizer(self.folder):
+                self.tokenizer.save(self.folder / TOKENIZER)
+        except OSError as error:
+            raise DataError(f"{self.folder / TOKENIZER}: cannot be written ({error.strerror})") from None
+
+    def finish(self) -> None:
+        """Remove shards without rows, and write the final manifest."""
+        for name in names_in(self.folder):
+            if name.endswith(SUFFIX) and is_shard(name) and self.host.owns(number_of(name)) and name not in self.shards:
+                self.forget(name)
+                remove_shard(self.folder / name)
+        self.manifest(self.rows).write(self.folder / self.host.manifest())
+        (self.folder / self.host.manifest(partial=True)).unlink(missing_ok=True)
 
 
 def _plan(journal: Journal, split: Split, source: RowSource, bar: Update) -> Iterator[Shard | Work]:
@@ -139,47 +279,43 @@ def _plan(journal: Journal, split: Split, source: RowSource, bar: Update) -> Ite
     for number, rows in enumerate(chunks(source.rows(), journal.wanted.shard_bytes)):
         read += len(rows)
         bar(read, {})
-        name = f"{split}-{number:05d}{SHARD}"
+        name, found = shard_name(split, number), fingerprint(rows)
+        journal.read(name, found)
         if not journal.host.owns(number):
-            journal.read(name, fingerprint(rows))
             continue
-        journal.read(name, "")
-        found = journal.there.get(name)
-        if found is not None and found.rows == fingerprint(rows):
-            yield found
+        there = journal.there.get(name)
+        if there is not None and there.rows == found:
+            yield there
         else:
-            journal.begin()
+            journal.forget(name)
             seed = (journal.wanted.seed, SPLITS.index(split), number)
             yield Work(journal.folder / name, split, rows, seed)
     if not read:
-        raise _empty(journal.wanted, split)
+        _check_examples(journal.wanted, split)
 
 
-def _in_order(planned: Iterator[Shard | Work], submit: Submit, processes: int, journal: Journal) -> Iterator[Shard]:
-    """Yield the shards in order, several written at the same time; each is entered in the journal when complete."""
+def _write_split(journal: Journal, planned: Iterator[Shard | Work], submit: Submit, processes: int) -> None:
+    """Write the shards of a split, several at the same time, and enter each in the journal, in order."""
     waiting: collections.deque[Shard | Future[Shard]] = collections.deque()
 
-    def next_one() -> Shard:
+    def enter_next() -> None:
         entry = waiting.popleft()
-        shard = entry if isinstance(entry, Shard) else entry.result()
-        journal.add(shard, fresh=not isinstance(entry, Shard))
-        return shard
+        journal.add(entry if isinstance(entry, Shard) else entry.result(), fresh=not isinstance(entry, Shard))
 
     for entry in planned:
         waiting.append(submit(entry) if isinstance(entry, Work) else entry)
         if len(waiting) > 2 * (processes - 1):
-            yield next_one()
+            enter_next()
     while waiting:
-        yield next_one()
+        enter_next()
 
 
 def encode_shard(form: Form, tokenizer: Tokenizer | None, work: Work) -> Shard:
     """Encode rows and write their shard."""
     encoded = form.encode(tokenizer, work.rows, work.split, work.seed)
-    sizes = record_sizes(form, encoded.records)
-    write_shard(work.path, encoded.records, sizes)
+    sums = write_shard(work.path, encoded.records, record_sizes(form, encoded.records))
     counts = {key: int(count) for key, count in encoded.counts.items()}
-    return Shard(work.path.name, work.split, len(encoded.records), fingerprint(work.rows), counts)
+    return Shard(work.path.name, work.split, len(encoded.records), fingerprint(work.rows), counts, **sums)
 
 
 @contextlib.contextmanager

@@ -1,87 +1,77 @@
-"""Prepared folders: shards of records on disk, the manifest that describes them, and the kind of data `task`.
+"""Prepared folders: the manifests that describe shards of records, and the kind of data `task` that reads them.
 
-A shard is an ArrayRecord file (https://github.com/google/array_record) whose records are safetensors files.
+A process writes `manifest.json`. Of N hosts that prepare a folder together host I writes `manifest-I-of-N.json`, and
+readers join all N. Until its host has finished, a manifest has `.partial` in its name and lists the complete shards.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
 import json
-import os
 import re
-import tempfile
-import threading
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from headjax.core import integrity
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Count, Size
-from headjax.core.files import first_line, hidden, leftovers, read_bytes, read_document, write_file
+from headjax.core.files import read_document, write_file
 from headjax.core.formats import check_format
-from headjax.core.paths import copy_file, is_bucket
-from headjax.core.serialize import dumps, from_data, kind
+from headjax.core.paths import is_bucket
+from headjax.core.serialize import dumps, from_data, kind, to_data
 from headjax.data.augmentation import Augmentation
-from headjax.data.examples import Record, Records
 from headjax.data.files import candidate_folders, missing, source_of
 from headjax.data.forms.form import Form
 from headjax.data.loading import Reading, Stored, task_data, totals
-from headjax.data.rows import Split
+from headjax.data.rows import SPLITS, Split
+from headjax.data.shards import Shard, ShardRecords, read_sizes
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import metrics_of
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
-UNFINISHED = "manifest.partial.json"
 TOKENIZER = "tokenizer"
-HOSTS = "hosts"
-PART = "part.json"
-FORMAT = 1
+FORMAT = 2
 
-WRITING = "group_size:1"
-READING = "readahead_buffer_size:0,max_parallelism:0"
-"""ArrayRecord's options for records that are read one by one in any order."""
+SETTINGS = ("task", "form", "source", "tokenizer", "shard_bytes", "seed")
+"""Fields of the manifest that must be the same for a preparation to resume."""
 
-SHARD = ".array_record"
-"""Suffix of a shard."""
+MANIFESTS = re.compile(r"manifest(?:-(\d+)-of-(\d+))?(\.partial)?\.json")
+"""Names of manifests: number of the host, number of hosts, and whether it is still at work."""
 
 READ_AHEAD = 8
 """Threads that read training batches ahead from a bucket, where each example is a request to the service."""
 
-OPEN_SHARDS = 512
-"""Greatest number of shards open at the same time; systems often allow a process 1024 open files."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """Entry of a shard in the manifest.
+@dataclasses.dataclass(frozen=True, order=True)
+class Host:
+    """One of the hosts that prepare a task together.
 
     Attributes:
-        name: file name.
-        split: `train` or `validation`.
-        examples: number of records.
-        rows: fingerprint of the rows that were encoded.
-        counts: counts of the form.
+        index: its number, from 0.
+        count: number of hosts.
     """
 
-    name: str
-    split: str
-    examples: int
-    rows: str
-    counts: Mapping[str, int]
+    index: int = 0
+    count: int = 1
+
+    def owns(self, number: int) -> bool:
+        """Return whether the host encodes the shard of a number."""
+        return number % self.count == self.index
+
+    def manifest(self, partial: bool = False) -> str:
+        """Return the name of the host's manifest, while it is at work or after it has finished."""
+        name = "manifest" if self.count == 1 else f"manifest-{self.index}-of-{self.count}"
+        return f"{name}.partial.json" if partial else f"{name}.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Description of a prepared task.
+    """Description of a prepared task, or of one host's part of it.
 
     Attributes:
         task: name of the task.
@@ -92,6 +82,7 @@ class Manifest:
         seed: seed of the random choices in encoding.
         versions: versions of the programs that wrote the folder.
         shards: the shards in order.
+        rows: hash of the rows of all shards, also of other hosts'; empty while the host is at work.
         format: version of the folder's format.
     """
 
@@ -103,13 +94,23 @@ class Manifest:
     seed: int
     versions: Mapping[str, str]
     shards: tuple[Shard, ...] = ()
+    rows: str = ""
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        names = [shard.name for shard in self.shards]
+        require(len(set(names)) == len(names), "shards", "name a shard twice")
 
     @property
     def fingerprint(self) -> str:
         """Hash of everything that the examples depend on."""
         data = [dumps(self.form), self.tokenizer, self.seed, [[shard.name, shard.rows] for shard in self.shards]]
         return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether all shards have checksums, as all but those of earlier versions."""
+        return all(shard.crc32 for shard in self.shards)
 
     def of(self, split: str) -> list[Shard]:
         """Return the shards of a split."""
@@ -125,11 +126,11 @@ class Manifest:
         Raises:
             DataError: a shard is missing or damaged.
         """
-        train, held = (self.records(folder, split) for split in ("train", "validation"))
+        train, held = (self.records(folder, split) for split in SPLITS)
         in_memory = [held[index] for index in range(len(held))]
         return {
-            "train": Stored(train, train.sizes(), self.counts("train")),
-            "validation": Stored(in_memory, held.sizes(), self.counts("validation")),
+            "train": Stored(train, self.sizes(folder, "train"), self.counts("train")),
+            "validation": Stored(in_memory, self.sizes(folder, "validation"), self.counts("validation")),
         }
 
     def records(self, folder: Path, split: str) -> ShardRecords:
@@ -141,31 +142,60 @@ class Manifest:
         shards = self.of(split)
         return ShardRecords([folder / shard.name for shard in shards], [shard.examples for shard in shards])
 
-    def write(self, folder: Path, name: str = MANIFEST) -> None:
-        """Write the manifest into its folder."""
-        write_file(folder / name, dumps(self).encode())
+    def sizes(self, folder: Path, split: str) -> np.ndarray:
+        """Return the numbers of tokens `[records]` of a split.
+
+        Raises:
+            DataError: a file of sizes is missing or damaged.
+        """
+        found = [read_sizes(folder / shard.name, shard, self.form.limit) for shard in self.of(split)]
+        return np.concatenate([*found, np.zeros(0, np.int32)])
+
+    def difference(self, other: Manifest, fields: Sequence[str] = SETTINGS) -> str:
+        """Return in words the first setting in which another manifest differs; empty if none does."""
+        for field in fields:
+            old, new = getattr(self, field), getattr(other, field)
+            if old == new:
+                continue
+            if isinstance(old, str | int) or isinstance(new, str | int):
+                return f"{field} was {old!r} and is {new!r} now"
+            before, now = to_data(old), to_data(new)
+            part = next(name for name in {**before, **now} if before.get(name) != now.get(name))
+            return f"{part} was {before.get(part)!r} and is {now.get(part)!r} now"
+        return ""
+
+    def write(self, file: Path) -> None:
+        """Write the manifest with its checksum."""
+        data = to_data(self)
+        write_file(file, (json.dumps({**data, "crc32": _checksum(data)}, indent=2) + "\n").encode())
+
+
+def _checksum(data: Any) -> str:
+    return integrity.sum_of(json.dumps(data, sort_keys=True).encode())
+
+
+def load_manifest(file: Path) -> Manifest:
+    """Return a manifest, finished or not.
+
+    Raises:
+        DataError: a damaged file, or one of a later format; the message starts with it.
+    """
+    try:
+        data = json.loads(read_document(file))
+        check_format(data, FORMAT, file, data.get("versions", {}).get("headjax"), DataError)
+        said = data.pop("crc32", None)
+        if said != (_checksum(data) if data.get("format", 0) >= FORMAT else None):
+            raise DataError(f"{file}: damaged: differs from its checksum")
+        return from_data(Manifest, data, "manifest")
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        if isinstance(error, HeadjaxError) and str(error).startswith(f"{file}: "):
+            raise
+        raise DataError(f"{file}: broken: {' '.join(str(error).split())}") from None
 
 
 def is_prepared(path: str | Path) -> bool:
     """Return whether a path is a folder of prepared shards, finished or not."""
-    folder = source_of(path)
-    return (folder / MANIFEST).is_file() or (folder / UNFINISHED).is_file() or bool(hosts_of(folder))
-
-
-def hosts_of(folder: Path) -> list[tuple[int, int]]:
-    """Return (number, count) of the hosts that have begun to prepare a folder together; none in a finished folder."""
-    found = (re.fullmatch(r"(\d+)-of-(\d+)", name) for name in names_in(folder / HOSTS))
-    return sorted((int(match[1]), int(match[2])) for match in found if match)
-
-
-def names_in(folder: Path) -> list[str]:
-    """Return the names of a folder's entries; none if the folder is missing, or another host removes it meanwhile."""
-    if not folder.is_dir():
-        return []
-    try:
-        return [entry.name for entry in folder.iterdir()]
-    except FileNotFoundError:
-        return []
+    return bool(hosts_of(source_of(path)))
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -173,184 +203,69 @@ def has_tokenizer(folder: Path) -> bool:
     return (folder / TOKENIZER / SPECIAL_FILE).is_file()
 
 
+def hosts_of(folder: Path) -> dict[Host, bool]:
+    """Return the hosts whose manifests a folder holds, and whether each has finished."""
+    found: dict[Host, bool] = {}
+    for match in filter(None, map(MANIFESTS.fullmatch, names_in(folder))):
+        host = Host() if match[1] is None else Host(int(match[1]), int(match[2]))
+        found[host] = match[3] is None and found.get(host, True)
+    return dict(sorted(found.items()))
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of a folder's entries; none of a folder that is not there."""
+    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+
+
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a prepared folder.
+    """Return the manifest of a prepared folder, joined from those of all hosts.
 
     Raises:
-        DataError: the folder has no manifest, is not finished, or is damaged.
+        DataError: the folder has no manifest, is not finished, is damaged, or hosts have read different rows.
     """
-    if not (folder / MANIFEST).is_file():
-        if (folder / UNFINISHED).is_file():
-            raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` goes on")
-        begun = hosts_of(folder)
-        if begun:
-            raise DataError(f"{folder}: not prepared to the end; {_waiting_for(folder, begun)}")
+    hosts = hosts_of(folder)
+    if not hosts:
         raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
-    return load_manifest(folder / MANIFEST)
+    whole, waiting = joined(folder, hosts)
+    if waiting == (0,) and Host() in hosts:
+        raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` goes on")
+    if waiting:
+        names = ", ".join(map(str, waiting))
+        raise DataError(f"{folder}: not prepared to the end; hosts that have not finished, or read other rows: {names}")
+    return whole
 
 
-def _waiting_for(folder: Path, hosts: Sequence[tuple[int, int]]) -> str:
-    """Return in words for which hosts a folder waits."""
-    count = hosts[0][1]
-    done = {index for index, _ in hosts if (folder / HOSTS / f"{index}-of-{count}" / PART).is_file()}
-    rest = [str(index) for index in range(count) if index not in done]
-    if not rest:
-        return f"all {count} hosts have finished their part: the same `headjax prepare` on any of them ends it"
-    return f"of {count} hosts these have not finished: {', '.join(rest)}"
-
-
-def load_manifest(file: Path) -> Manifest:
-    """Return a manifest, finished or not.
-
-    Raises:
-        DataError: a damaged file, or one of a later format.
-    """
-    try:
-        data = json.loads(read_document(file))
-        check_format(data, FORMAT, file, data.get("versions", {}).get("headjax"), DataError)
-        return from_data(Manifest, data, "manifest")
-    except DataError:
-        raise
-    except (OSError, ValueError, AttributeError, RecursionError, HeadjaxError) as error:
-        raise DataError(f"{file}: broken: {' '.join(str(error).split())}") from None
-
-
-def write_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
-    """Write a shard and, beside it, its records' sizes (`.npy`). The shard gets its name when both are complete.
-
-    Raises:
-        DataError: the shard cannot be written (a full disk); no partial file is left.
-    """
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    if is_bucket(path):  # the library writes files of this machine alone
-        _upload_shard(path, records, sizes)
-        return
-    partial = hidden(path, "new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writer = ArrayRecordWriter(str(partial), WRITING)
-        try:
-            for record in (records[index] for index in range(len(records))):
-                writer.write(safetensors.numpy.save({name: np.ascontiguousarray(a) for name, a in record.items()}))
-        finally:
-            writer.close()
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        beside = io.BytesIO()
-        np.save(beside, sizes)
-        write_file(sizes_path(path), beside.getvalue())
-        partial.replace(path)
-        for entry, _ in leftovers(path):
-            entry.unlink(missing_ok=True)
-    except (OSError, RuntimeError) as error:  # the library turns the system's errors into RuntimeError
-        raise DataError(f"{path}: cannot be written ({' '.join(str(error).split())})") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-
-
-def _upload_shard(path: Path, records: Records, sizes: np.ndarray) -> None:
-    """Write a shard on this machine, and copy its sizes and then the shard to their bucket.
-
-    Raises:
-        DataError: it cannot be written.
-    """
-    with tempfile.TemporaryDirectory(prefix="headjax-") as folder:
-        shard = Path(folder) / path.name
-        write_shard(shard, records, sizes)
-        try:
-            copy_file(sizes_path(shard), sizes_path(path))
-            copy_file(shard, path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror})") from None
-
-
-def sizes_path(path: Path) -> Path:
-    """Return the path of the sizes of a shard's records."""
-    return path.with_suffix(".npy")
-
-
-class ShardRecords:
-    """The records of several shards by index. Threads may share it, and it can be pickled.
+def joined(folder: Path, hosts: Mapping[Host, bool], rows: str = "") -> tuple[Manifest, tuple[int, ...]]:
+    """Return the manifest of all shards of the hosts that have finished, and the numbers of those that have not.
 
     Args:
-        paths: the shards.
-        counts: number of records that each must have.
+        folder: the prepared folder.
+        hosts: see `hosts_of`.
+        rows: hash of the rows; a host that has finished with others counts as one that has not. Empty takes those of
+            the first that has finished.
 
     Raises:
-        DataError: a shard that is missing or has another number of records; the message starts with its path.
+        DataError: manifests are damaged, or of hosts with different settings or numbers of hosts.
     """
+    first = next(iter(hosts))
+    parts: dict[int, Manifest] = {}
+    for host in (host for host, finished in hosts.items() if finished):
+        part = load_manifest(folder / host.manifest())
+        rows = rows or part.rows
+        if part.rows == rows:
+            parts[host.index] = part
+        difference = "" if host.count == first.count else f"number of hosts was {first.count} and is {host.count} now"
+        difference = difference or next(iter(parts.values()), part).difference(part, (*SETTINGS, "versions"))
+        if difference:
+            raise DataError(f"{folder / host.manifest()}: another preparation, {difference}; choose another folder")
+    shards = sorted((shard for part in parts.values() for shard in part.shards), key=_place)
+    whole = next(iter(parts.values()), None) or load_manifest(folder / first.manifest(partial=True))
+    waiting = tuple(index for index in range(first.count) if index not in parts)
+    return dataclasses.replace(whole, shards=tuple(shards)), waiting
 
-    def __init__(self, paths: Sequence[Path], counts: Sequence[int]) -> None:
-        self.paths, self.counts = list(paths), list(counts)
-        self._ends = np.cumsum(self.counts)
-        for path, count in zip(self.paths, self.counts, strict=True):
-            found = self._open(path).num_records() if path.is_file() else None
-            if found != count:
-                held = "missing" if found is None else f"damaged: it holds {found:,} of {count:,} records"
-                raise DataError(f"{path}: {held}; remove it and prepare again")
-        self._readers: dict[int, Any] = {}
-        self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def __getitem__(self, index: int) -> Record:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        shard = int(np.searchsorted(self._ends, index, side="right"))
-        reader = self._reader(shard)
-        try:
-            (data,) = reader.read([index - int(self._ends[shard]) + self.counts[shard]])
-            found: dict[str, np.ndarray] = safetensors.numpy.load(data)
-        except (RuntimeError, IndexError, ValueError, safetensors.SafetensorError) as error:
-            raise DataError(f"{self.paths[shard]}: damaged: {' '.join(str(error).split())}") from None
-        return found
-
-    def _reader(self, shard: int) -> Any:
-        """Return the open reader of a shard; several threads may read from it at a time."""
-        with self._lock:
-            if shard not in self._readers:
-                if len(self._readers) == OPEN_SHARDS:
-                    del self._readers[next(iter(self._readers))]  # closes with the last thread that reads from it
-                self._readers[shard] = self._open(self.paths[shard])
-            return self._readers[shard]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"paths": self.paths, "counts": self.counts}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
-    def sizes(self) -> np.ndarray:
-        """Return `[records]` sizes, as they were written.
-
-        Raises:
-            DataError: a file of sizes is missing or damaged.
-        """
-        found = []
-        for path, count in zip(self.paths, self.counts, strict=True):
-            written = io.BytesIO(read_bytes(sizes_path(path)))
-            try:
-                sizes = np.load(written, allow_pickle=False)
-            except (ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-                raise DataError(f"{sizes_path(path)}: cannot be read ({first_line(error)})") from None
-            if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
-                raise DataError(f"{sizes_path(path)}: not a list of whole numbers")
-            if len(sizes) != count:
-                raise DataError(f"{sizes_path(path)}: {len(sizes):,} sizes for {count:,} records")
-            found.append(sizes)
-        return np.concatenate([*found, np.zeros(0, np.int32)])
-
-    @staticmethod
-    def _open(path: os.PathLike[str]) -> Any:
-        from array_record.python.array_record_module import ArrayRecordReader
-
-        try:
-            return ArrayRecordReader(str(path), READING)
-        except RuntimeError as error:
-            raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+def _place(shard: Shard) -> tuple[int, int]:
+    return SPLITS.index(shard.split), shard.number
 
 
 @kind("task")
@@ -365,9 +280,6 @@ class PreparedData(DataConfig):
         size: side of an image in pixels; if not 0, the folder must have been prepared with it.
         buckets: lengths to which training batches are padded, besides the longest example's; one compilation each.
         augmentation: random changes of training images; None for the task's usual ones.
-        ranges: number of consecutive ranges into which the shards are divided. Each is read for the same rows of every
-            batch and shuffled by itself, so that of several processes each reads the shards of its own ranges. It must
-            divide the batch size, and the number of processes must divide it. 0 shuffles all examples together.
     """
 
     task: str = ""
@@ -376,7 +288,6 @@ class PreparedData(DataConfig):
     size: Count = 0
     buckets: tuple[Size, ...] = ()
     augmentation: Augmentation | None = None
-    ranges: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -399,7 +310,7 @@ class PreparedData(DataConfig):
             "data": manifest.fingerprint,
         }
         threads = READ_AHEAD if is_bucket(folder) else 0
-        reading = Reading(metrics_of(manifest.task), self.buckets, self.augmentation, self.ranges, threads)
+        reading = Reading(metrics_of(manifest.task), self.buckets, self.augmentation, threads)
         return task_data(manifest.form, own, manifest.stored(folder), info, reading)
 
     def open(self) -> tuple[Path, Manifest]:

@@ -12,6 +12,8 @@ import numpy as np
 Split = Literal["train", "validation"]
 """Examples to train on, and examples to evaluate on."""
 
+SPLITS: tuple[Split, ...] = ("train", "validation")
+
 
 class Row(NamedTuple):
     """An example as its source has it.

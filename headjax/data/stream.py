@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +24,6 @@ WINDOW = 64
 
 LABELS = frozenset({"labels", "next_sentence_label", "start_positions", "end_positions"})
 """Names of batch entries that hold targets."""
-
-
-class Indices(Protocol):
-    """An endless stream of example numbers, read by position."""
-
-    def __getitem__(self, index: int) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,97 +53,45 @@ class LengthBuckets:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         return self.rows.padded(index, self.rows.length)
 
-    def stream(self, indices: Indices, batch_size: int, seed: int, ranges: int = 1) -> BucketStream:
-        """Return the endless stream of examples, batch after batch.
 
-        Args:
-            indices: the stream of example numbers without buckets.
-            batch_size: number of examples of a batch.
-            seed: seed of the order of the batches in a window.
-            ranges: parts of a batch, of which each keeps its own examples.
-        """
-        return BucketStream(self, indices, batch_size, seed, ranges)
+@dataclasses.dataclass(frozen=True)
+class _SortedBatches:
+    """The endless stream of `LengthBuckets`: examples by position, each padded like its batch.
 
-
-class BucketStream:
-    """The stream of `LengthBuckets`: examples by position, each padded like its batch."""
-
-    def __init__(self, buckets: LengthBuckets, indices: Indices, batch_size: int, seed: int, ranges: int) -> None:
-        rows = buckets.rows
-        self._rows, self._ends = rows, np.asarray(bucket_ends(buckets.bounds, rows.length))
-        self._indices, self._batch_size, self._seed, self._window = indices, batch_size, seed, buckets.window
-        self._ranges = ranges
-        self._cached = functools.lru_cache(maxsize=4)(self._batches)
-
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        batch, row = divmod(index, self._batch_size)
-        window, place = divmod(batch, self._window)
-        examples = self._cached(window)[place]
-        end = self._ends[np.searchsorted(self._ends, self._rows.lengths[examples].max())]
-        return self._rows.padded(int(examples[row]), int(end))
-
-    def _batches(self, window: int) -> np.ndarray:
-        """Return the example numbers of one window, `[window, batch_size]`."""
-        size = self._window * self._batch_size
-        examples = np.asarray([self._indices[window * size + i] for i in range(size)])
-        examples = examples.reshape(self._window, self._ranges, -1).swapaxes(0, 1).reshape(self._ranges, -1)
-        ascending = np.argsort(self._rows.lengths[examples], axis=1, kind="stable")
-        examples = np.take_along_axis(examples, ascending, 1).reshape(self._ranges, self._window, -1).swapaxes(0, 1)
-        order = np.random.default_rng([self._seed, window]).permutation(self._window)
-        return examples.reshape(self._window, self._batch_size)[order]
-
-
-class RangedIndices:
-    """An endless stream of example numbers in which each part of a batch has examples of one range.
-
-    The examples are divided into consecutive ranges, as many as a batch has parts, and rows
-    [r, r + 1) * batch_size / ranges of every batch take those of range r. A range has as many examples as its rows take
-    in an epoch, so that every epoch has every example once; the borders therefore move by up to a batch between epochs.
-
-    Args:
-        count: number of examples.
+    Attributes:
+        buckets: the examples.
+        order: the endless stream of example numbers without buckets, by position.
         batch_size: number of examples of a batch.
-        ranges: number of ranges, a divisor of the batch size.
-        seed: seed of the order within each range and epoch.
+        seed: seed of the order of the batches in a window.
     """
 
-    def __init__(self, count: int, batch_size: int, ranges: int, seed: int) -> None:
-        self._count, self._batch_size, self._ranges, self._seed = count, batch_size, ranges, seed
-        self._rows = batch_size // ranges
-        self._starts = functools.lru_cache(maxsize=4)(self._starts_of)
-        self._order = functools.lru_cache(maxsize=4 * ranges)(self._order_of)
+    buckets: LengthBuckets
+    order: Any
+    batch_size: int
+    seed: int
 
-    def __len__(self) -> int:
-        return sys.maxsize
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        rows = self.buckets.rows
+        batch, place = divmod(index, self.batch_size)
+        examples = self._window(batch // self.buckets.window)[batch % self.buckets.window]
+        end = next(end for end in self._ends if end >= rows.lengths[examples].max())
+        return rows.padded(int(examples[place]), end)
 
-    def __getitem__(self, index: int) -> int:
-        epoch = index // self._count
-        number = index % self._batch_size // self._rows
-        taken = self._taken(index, number) - self._taken(epoch * self._count, number)
-        return self._starts(epoch)[number] + int(self._order(epoch, number)[taken])
+    @functools.cached_property
+    def _ends(self) -> list[int]:
+        return bucket_ends(self.buckets.bounds, self.buckets.rows.length)
 
-    def _taken(self, index: int, number: int) -> int:
-        """Return the number of positions below an index at which a range is read."""
-        batches, rest = divmod(index, self._batch_size)
-        return batches * self._rows + min(max(rest - self._rows * number, 0), self._rows)
+    @functools.cached_property
+    def _window(self) -> Callable[[int], np.ndarray]:
+        return functools.lru_cache(maxsize=4)(self._sorted)  # neighbouring examples are of the same window
 
-    def _starts_of(self, epoch: int) -> list[int]:
-        """Return the first example of each range in an epoch, and at the end the number of examples."""
-        begin, end = epoch * self._count, (epoch + 1) * self._count
-        sizes = (self._taken(end, number) - self._taken(begin, number) for number in range(self._ranges))
-        return [0, *itertools.accumulate(sizes)]
-
-    def _order_of(self, epoch: int, number: int) -> Indices:
-        """Return the order of the examples of a range in an epoch, counted from its start."""
-        import grain
-
-        starts, sequence = self._starts(epoch), np.random.SeedSequence([self._seed, epoch, number])
-        order: Indices = (
-            grain.MapDataset.range(starts[number + 1] - starts[number])
-            .seed(int(sequence.generate_state(1)[0]))
-            .shuffle()
-        )
-        return order
+    def _sorted(self, number: int) -> np.ndarray:
+        """Return the example numbers of one window, `[window, batch_size]`."""
+        size = self.buckets.window * self.batch_size
+        examples = np.asarray([self.order[number * size + i] for i in range(size)])
+        ascending = examples[np.argsort(self.buckets.rows.lengths[examples], kind="stable")]
+        order = np.random.default_rng([self.seed, number]).permutation(self.buckets.window)
+        return ascending.reshape(self.buckets.window, self.batch_size)[order]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,15 +112,14 @@ class _ShareRows:
 
 
 def train_iterator(
-    source: Source, batch_size: int, seed: int, *, share: BatchShare = BatchShare(), threads: int = 0, ranges: int = 0
+    source: Source, batch_size: int, seed: int, *, share: BatchShare = BatchShare(), threads: int = 0
 ) -> grain.DatasetIterator:
     """Return endless training batches; every epoch has all examples, without replacement, in a new global order.
 
-    The stream of examples is a function of (source, seed) alone; with ranges, of their number and the batch size, too.
-    Global batch i holds the examples from number i * batch_size on, so it is the same for any number of processes, no
-    example is left out at the end of an epoch, and the state after i batches is the number i for every process:
-    `iterator.get_state()` is JSON data, and `set_state` continues exactly there, also with another number of processes
-    or threads.
+    The stream of examples is a function of (source, seed) alone, and global batch i holds the examples from number
+    i * batch_size on: it is the same for any number of processes, and no example is left out at the end of an epoch.
+    The state after i batches is the number i for every process. `iterator.get_state()` is JSON data, and `set_state`
+    continues exactly there, also with another number of processes or threads.
 
     Args:
         source: any object with `__len__` and `__getitem__`, read by index, maybe by several threads. `LengthBuckets`
@@ -188,15 +129,12 @@ def train_iterator(
         seed: seed of the order, 0 <= seed < 2**32.
         share: the rows that this process reads.
         threads: number of threads that read ahead; 0 reads on demand, which is fastest from memory.
-        ranges: number of consecutive ranges of examples that are shuffled each by itself, see `RangedIndices`. A
-            process reads the examples of its ranges alone. 0 shuffles all together, and each process reads among all.
 
     Returns:
         A Grain iterator over dicts of arrays `[batch_size / share.count, ...]`.
 
     Raises:
-        ConfigError: a batch that does not divide into the shares or ranges, ranges that do not divide among the shares,
-            a seed or a share out of range.
+        ConfigError: a batch that does not divide into the shares, a seed or a share out of range.
         DataError: an empty source.
     """
     import grain
@@ -207,19 +145,14 @@ def train_iterator(
     require(0 <= share.index < share.count, "share", f"there is no share {share.index} of {share.count}")
     divides = batch_size % share.count == 0
     require(divides, "batch_size", f"{batch_size} examples do not divide into {share.count} shares")
+    order = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
     stream: Any
-    if ranges:
-        require(batch_size % ranges == 0, "ranges", f"a batch of {batch_size} does not divide into {ranges} ranges")
-        require(ranges % share.count == 0, "ranges", f"{ranges} do not divide among {share.count} processes")
-        stream = grain.MapDataset.source(RangedIndices(len(source), batch_size, ranges, seed)).seed(seed)
-    else:
-        stream = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
     if isinstance(source, LengthBuckets):
-        stream = source.stream(stream, batch_size, seed, ranges or 1)
+        stream = _SortedBatches(source, order, batch_size, seed)
     elif isinstance(source, RandomSource):
-        stream = stream.random_map(source.draw)
+        stream = order.random_map(source.draw)
     else:
-        stream = stream.map(source.__getitem__)
+        stream = order.map(source.__getitem__)
     rows = grain.MapDataset.source(_ShareRows(stream, batch_size, share))
     batches = rows.batch(batch_size // share.count, drop_remainder=True)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))

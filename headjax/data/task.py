@@ -34,8 +34,6 @@ class TaskData(NamedTuple):
         validation: examples to evaluate on, never trained on.
         info: facts to report (documents, tokens, bytes).
         measured: measure of the examples; None for the loss and the perplexity alone.
-        ranges: number of ranges of training examples of which a process reads its own, see
-            `headjax.data.stream.train_iterator`; 0 for none.
         threads: number of threads that read training batches ahead; 0 reads on demand.
     """
 
@@ -44,7 +42,6 @@ class TaskData(NamedTuple):
     validation: Source
     info: Mapping[str, Any]
     measured: MeasureSpec | None = None
-    ranges: int = 0
     threads: int = 0
 
 

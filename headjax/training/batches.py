@@ -29,9 +29,7 @@ class Feed:
         self._model, self._mesh = model, mesh
         self._data = data.info.get("data")
         share = process_share(mesh)
-        self._iterator = train_iterator(
-            data.train, config.batch_size, config.seed, share=share, ranges=data.ranges, threads=data.threads
-        )
+        self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=share, threads=data.threads)
 
     def __iter__(self) -> Feed:
         return self

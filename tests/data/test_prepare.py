@@ -1,7 +1,10 @@
+"""Preparation: what it writes, how it resumes, by one process or several, on one host or several."""
+
 from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -9,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from headjax.cli import main
 from headjax.core import files
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.paths import path_of
@@ -21,7 +26,7 @@ from headjax.data import PreparedData
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.prepared import MANIFEST, READ_AHEAD, UNFINISHED, read_manifest
+from headjax.data.prepared import MANIFEST, READ_AHEAD, Host, read_manifest
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
@@ -29,10 +34,39 @@ from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE, rows
 from tests.data.vocabulary import write_vocabulary
 
+PARTIAL = Host().manifest(partial=True)
+
+
+@pytest.fixture
+def run(film_rows, wordpiece):
+    """Prepare the films, as one of several hosts or alone."""
+
+    def prepared(out, index=0, count=1, form=FORM, processes=1, **splits):
+        found = film_rows | splits
+        host = Host(index, count)
+        return prepare("films", form, found, wordpiece, out, shard_bytes=SIZE, host=host, processes=processes)
+
+    return prepared
+
+
+def changed_rows(film_rows, *places):
+    """The films to train on with other rows at these places."""
+    changed = [*film_rows["train"].rows()]
+    for place in places:
+        changed[place] = Row("elsewhere", {"text": "the dull dull film", "label": "good"})
+    return RowSource.of(changed)
+
 
 def contents(folder):
-    """Every shard's bytes, and the manifest."""
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
+    """The bytes of every file but the manifests."""
+    found = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {name: data for name, data in found.items() if not name.startswith("manifest")}
+
+
+def assert_same(folder, other):
+    """Two prepared folders hold the same shards and examples."""
+    assert contents(folder) == contents(other)
+    assert read_manifest(folder) == read_manifest(other)
 
 
 def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
@@ -88,16 +122,14 @@ def test_buckets_pad_less(prepared_films):
     assert lengths <= {4, 8, 12}
 
 
-def test_prepared_again_nothing_is_written(prepared_films, film_rows, wordpiece, monkeypatch):
+def test_prepared_again_nothing_is_written(prepared_films, run, monkeypatch):
     before = contents(prepared_films)
     monkeypatch.setattr(preparing, "write_shard", None)
-    assert prepare("films", FORM, film_rows, wordpiece, prepared_films, shard_bytes=SIZE).written == 0
+    assert run(prepared_films).written == 0
     assert contents(prepared_films) == before
 
 
-def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(
-    prepared_films, film_rows, wordpiece, tmp_path, monkeypatch
-):
+def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run, tmp_path, monkeypatch):
     out = tmp_path / "films"
     replace, room = type(out).replace, [4]
 
@@ -110,82 +142,57 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(
 
     with monkeypatch.context() as patched:
         patched.setattr(type(out), "replace", full)
-        with pytest.raises(DataError, match=r"train-00004.array_record: cannot be written .*No space left"):
-            prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+        with pytest.raises(DataError, match=r"train-00004.array_record: .*No space left"):
+            run(out)
     assert {file.name for file in out.glob("*.array_record*")} == {f"train-{i:05d}.array_record" for i in range(4)}
-    with pytest.raises(DataError, match="films: not prepared to the end; the same `headjax prepare` goes on"):
+    with pytest.raises(DataError, match="films: not prepared to the end"):
         PreparedData(path=str(out)).load()
     kept = {file.name: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
-    done = prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
+    done = run(out)
     assert done.written == len(done.manifest.shards) - 4
     assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
-    assert contents(out) == contents(prepared_films)
+    assert_same(out, prepared_films)
 
 
-def test_a_process_that_is_killed_at_its_first_files_is_followed_by_the_same_call(
-    prepared_films, film_rows, wordpiece, tmp_path, monkeypatch
-):
-    """It leaves a manifest that has no name yet, a vocabulary without its last file, or a shard without a name."""
+def test_what_a_killed_process_leaves_is_gone_on_from(prepared_films, run, tmp_path, monkeypatch):
+    """A shard or a manifest that has no name yet, a shard before the manifest, a vocabulary without its last file."""
     out = tmp_path / "films"
     out.mkdir()
     with monkeypatch.context() as patched:
         patched.setattr(files, "_NONCE", "00000000")
-        left = [files.hidden(out / name, "new") for name in (UNFINISHED, "train-00002.array_record")]
-    for file in left:
+        left = [files.hidden(out / name, "new") for name in (PARTIAL, "train-00002.array_record")]
+    for file in (*left, out / "train-00000.array_record"):
         file.write_bytes(b"half of")
-    with pytest.raises(DataError, match="not empty, and not prepared"):  # that of a shard alone says nothing
-        prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    left[1].unlink()
-    left[0].write_bytes(b"half of")
-    prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    assert contents(out) == contents(prepared_films)
-
-    (out / MANIFEST).rename(out / UNFINISHED)
+    run(out)
+    assert_same(out, prepared_films)
+    (out / MANIFEST).rename(out / PARTIAL)
     left[1].write_bytes(b"half of")
     for name in ("train-00002.array_record", "tokenizer/special_tokens_map.json"):
         (out / name).unlink()
-    prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    assert contents(out) == contents(prepared_films)
-    assert PreparedData(path=str(out)).load().tokenizer == wordpiece
+    assert run(out).written == 1
+    assert_same(out, prepared_films)
 
 
-def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films, film_rows, wordpiece, tmp_path):
-    """A reader gets the old rows or the new ones, or is told to wait."""
-    out = tmp_path / "films"
-    shutil.copytree(prepared_films, out)
-    seen = []
+def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films, film_rows, run, tmp_path):
+    """A reader gets the old rows or the new ones, or is told to wait; what changes is no longer vouched for."""
+    out = shutil.copytree(prepared_films, tmp_path / "films")
     write = preparing.write_shard
 
-    def watched(path, *rest):
-        seen.append((out / MANIFEST).exists())
-        with pytest.raises(DataError, match="not prepared to the end"):
-            PreparedData(path=str(out)).load()
+    def stopped(path, *rest):
+        assert not (out / MANIFEST).exists()
         write(path, *rest)
+        raise KeyboardInterrupt
 
-    changed = [*film_rows["train"].rows()]
-    changed[0] = Row("elsewhere", {"text": "the dull dull film", "label": "good"})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(preparing, "write_shard", watched)
-        done = prepare("films", FORM, film_rows | {"train": RowSource.of(changed)}, wordpiece, out, shard_bytes=SIZE)
-    assert done.written == len(seen) >= 1
-    assert not any(seen)
+        patched.setattr(preparing, "write_shard", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(out, train=changed_rows(film_rows, 0))
+    with pytest.raises(DataError, match="not prepared to the end"):
+        PreparedData(path=str(out)).load()
+    assert run(out).written == 1  # the old rows again
+    assert_same(out, prepared_films)
+    assert run(out, train=changed_rows(film_rows, 0)).written == 1
     assert PreparedData(path=str(out)).load().train[0]["labels"] == 1
-
-
-def test_shards_of_other_processes_are_gone_on_from(film_rows, wordpiece, tmp_path, monkeypatch):
-    """One that failed while another process had written a later shard leaves a folder that the same call takes."""
-    out = tmp_path / "films"
-    encode = preparing.encode_shard
-
-    def fails(form, tokenizer, work):
-        encode(form, tokenizer, work._replace(path=work.path.with_name("train-00001.array_record")))
-        raise DataError("a bad row")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(preparing, "encode_shard", fails)
-        with pytest.raises(DataError, match="a bad row"):
-            prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written > 3
 
 
 ENDLESS = """
@@ -223,7 +230,7 @@ def children(process):
 @pytest.mark.whole
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the children of a process in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_processes_end_with_the_one_that_started_them(number, prepared_films, film_rows, wordpiece, tmp_path):
+def test_processes_end_with_the_one_that_started_them(number, prepared_films, run, tmp_path):
     """Ctrl-C, which reaches all of them, says nothing; a process that is killed takes the others along."""
     out, vocabulary = tmp_path / "films", write_vocabulary(tmp_path)
     command = [sys.executable, "-c", ENDLESS, str(vocabulary), str(out)]
@@ -247,11 +254,11 @@ def test_processes_end_with_the_one_that_started_them(number, prepared_films, fi
     while any(files.process_lives(worker) for worker in started):
         assert time.monotonic() < end
         time.sleep(0.05)
-    prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    assert contents(out) == contents(prepared_films)
+    run(out)
+    assert_same(out, prepared_films)
 
 
-def test_shards_are_written_while_rows_are_still_read(wordpiece, film_rows, tmp_path):
+def test_shards_are_written_while_rows_are_still_read(run, tmp_path):
     shard, seen = tmp_path / "films" / "train-00000.array_record", []
 
     def reading():
@@ -259,59 +266,155 @@ def test_shards_are_written_while_rows_are_still_read(wordpiece, film_rows, tmp_
             seen.append(shard.exists())
             yield row
 
-    prepare("films", FORM, film_rows | {"train": RowSource(reading)}, wordpiece, tmp_path / "films", shard_bytes=SIZE)
+    run(tmp_path / "films", train=RowSource(reading))
     assert 0 < seen.index(True) < 20
 
 
-def test_several_processes_write_the_same(prepared_films, film_rows, wordpiece, tmp_path):
-    prepare("films", FORM, film_rows, wordpiece, tmp_path / "films", shard_bytes=SIZE, processes=2)
-    assert contents(tmp_path / "films") == contents(prepared_films)
+def test_several_processes_write_the_same(prepared_films, run, tmp_path):
+    run(tmp_path / "films", processes=2)
+    assert_same(tmp_path / "films", prepared_films)
 
 
-def test_only_shards_whose_rows_changed_are_written_again(prepared_films, film_rows, wordpiece, tmp_path):
+def test_only_shards_whose_rows_changed_are_written_again(film_rows, run, tmp_path):
     out = tmp_path / "films"
-    changed = [*film_rows["train"].rows()]
-    changed[-1] = Row("elsewhere", {"text": "the dull dull film", "label": "good"})
-    prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    done = prepare("films", FORM, film_rows | {"train": RowSource.of(changed)}, wordpiece, out, shard_bytes=SIZE)
-    assert done.written == 1
+    run(out)
+    changed = changed_rows(film_rows, -1)
+    assert run(out, train=changed).written == 1
     assert PreparedData(path=str(out)).load().train[69]["labels"] == 1
-    fewer = prepare("films", FORM, film_rows | {"train": RowSource.of(changed[:5])}, wordpiece, out, shard_bytes=SIZE)
+    fewer = run(out, train=RowSource.of([*changed.rows()][:5]))
     assert {file.name for file in out.glob("train*")} == {"train-00000.array_record", "train-00000.npy"}
     assert fewer.manifest.counts("train")["examples"] == 5
 
 
-def test_bad_rows_name_their_place(film_rows, wordpiece, tmp_path):
+def test_bad_rows_name_their_place(run, tmp_path):
     def attempt(**values):
-        bad = RowSource.of([*rows(40), Row("film.tsv: line 41", {"text": "a film", "label": 0} | values)])
-        prepare("films", FORM, film_rows | {"train": bad}, wordpiece, tmp_path / "films", shard_bytes=SIZE)
+        bad = [*rows(40), Row("film.tsv: line 41", {"text": "a film", "label": 0} | values)]
+        run(tmp_path / "films", train=RowSource.of(bad))
 
-    with pytest.raises(DataError, match=r"^film.tsv: line 41: unknown label 'goood'; did you mean 'good'\?$"):
-        attempt(label="goood")
-    with pytest.raises(DataError, match=r"^film.tsv: line 41: unknown label '2'"):
-        attempt(label=2)
-    with pytest.raises(DataError, match=r"^film.tsv: line 41: text is blank$"):
-        attempt(text=" ")
+    for values, field in (
+        ({"label": "goood"}, "unknown label 'goood'"),
+        ({"label": 2}, "label"),
+        ({"text": " "}, "text"),
+    ):
+        with pytest.raises(DataError, match=rf"^film.tsv: line 41: .*{field}"):
+            attempt(**values)
     assert len(list((tmp_path / "films").glob("train-*.array_record"))) == 2  # those before the bad row are kept
     attempt()
     with pytest.raises(DataError, match=r"^films: the split validation has no examples$"):
-        prepare("films", FORM, film_rows | {"validation": RowSource.of([])}, wordpiece, tmp_path / "empty")
+        run(tmp_path / "empty", validation=RowSource.of([]))
+    with pytest.raises(DataError, match=r"^film.tsv: line 41"):
+        run(tmp_path / "none", train=RowSource.of([Row("film.tsv: line 41", {"text": " ", "label": 0})]))
+    assert not (tmp_path / "none").exists()
 
 
-def test_a_folder_of_something_else(prepared_films, film_rows, wordpiece, tmp_path):
-    with pytest.raises(DataError, match=r"films: holds another preparation, length was 12 and is 10 now"):
-        prepare("films", dataclasses.replace(FORM, length=10), film_rows, wordpiece, prepared_films, shard_bytes=SIZE)
+def test_a_folder_of_something_else(prepared_films, film_rows, run, wordpiece, tmp_path):
+    with pytest.raises(DataError, match=r"films: .*length was 12 and is 10 now"):
+        run(prepared_films, form=dataclasses.replace(FORM, length=10))
     with pytest.raises(DataError, match="tokenizer was"):
         prepare("films", FORM, film_rows, byte_tokenizer(), prepared_films, shard_bytes=SIZE)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="not empty, and not prepared by this command"):
-        prepare("films", FORM, film_rows, wordpiece, tmp_path)
-    with pytest.raises(DataError, match=r"notes.txt: not empty, and not prepared"):
-        prepare("films", FORM, film_rows, wordpiece, tmp_path / "notes.txt")
-    with pytest.raises(ConfigError, match=r"^seed: must not be negative, got -1"):
+    for place in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(DataError, match=f"^{place}: not empty"):
+            run(place)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    with pytest.raises(ConfigError, match=r"^seed: "):
         prepare("films", FORM, film_rows, wordpiece, tmp_path / "seed", seed=-1)
-    with pytest.raises(DataError, match="it has no eos_token"):
+    with pytest.raises(DataError, match="eos_token"):
         prepare("films", LanguageForm(), film_rows, wordpiece, tmp_path / "text")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_hosts_write_together_what_one_process_writes(order, run, prepared_films, tmp_path):
+    first, second, last = (run(tmp_path / "films", index, 3) for index in order)
+    assert [first.waiting, second.waiting, last.waiting] == [tuple(sorted(order[1:])), order[2:], ()]
+    assert first.written + second.written + last.written == len(last.manifest.shards)
+    assert max(map(len, (first.manifest.shards, second.manifest.shards))) <= 2 * len(last.manifest.shards) // 3 + 2
+    assert_same(tmp_path / "films", prepared_films)
+
+
+def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
+    """Also two that were given the same number."""
+    for attempt in range(5):
+        out = tmp_path / str(attempt)
+        with ThreadPoolExecutor(9) as pool:
+            found = list(pool.map(run, itertools.repeat(out), [*range(8), 3], itertools.repeat(8)))
+        assert any(not each.waiting for each in found)
+        assert_same(out, prepared_films)
+
+
+def test_more_hosts_than_shards(run, prepared_films, tmp_path):
+    found = [run(tmp_path / "films", index, 20) for index in range(20)]
+    assert (found[18].written, found[18].waiting) == (0, (19,))
+    assert_same(tmp_path / "films", prepared_films)
+
+
+INTERRUPTED = """
+import sys, time
+from headjax.data.prepare import prepare
+from headjax.data.prepared import Host
+from headjax.data.rows import RowSource
+from headjax.tokenizers.tokenizer import Tokenizer
+from tests.data.films import FORM, SIZE, rows
+
+def reading():
+    yield from rows(70)[:55]
+    print("reached", flush=True)
+    time.sleep(600)
+
+splits = {"train": RowSource(reading), "validation": RowSource.of(rows(15, seed=1))}
+prepare("films", FORM, splits, Tokenizer.load(sys.argv[1]), sys.argv[2], shard_bytes=SIZE, host=Host(1, 2))
+"""
+
+
+def test_a_killed_host_goes_on_and_the_others_never_notice(run, prepared_films, tmp_path):
+    out = tmp_path / "films"
+    words = [sys.executable, "-c", INTERRUPTED, str(prepared_films / "tokenizer"), str(out)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout.readline() == "reached\n"
+        assert run(out, 0, 2).waiting == (1,)
+        killed.send_signal(signal.SIGKILL)
+    kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
+    with pytest.raises(DataError, match=r"films: not prepared to the end; .*: 1$"):
+        PreparedData(path=str(out)).load()
+    done = run(out, 1, 2)
+    assert 0 < done.written == len(done.manifest.shards) - len(kept)
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    assert_same(out, prepared_films)
+
+
+def test_hosts_prepare_a_finished_folder_again(run, film_rows, prepared_films, tmp_path):
+    out = tmp_path / "films"
+    for index in range(2):
+        run(out, index, 2)
+    assert [(each.written, each.waiting) for each in (run(out, index, 2) for index in (1, 0))] == [(0, ()), (0, ())]
+    assert_same(out, prepared_films)
+    last = len(read_manifest(out).of("train")) - 1  # its owner comes second
+    found = [run(out, (last + after) % 2, 2, train=changed_rows(film_rows, -1)) for after in (1, 0)]
+    assert [(each.written, each.waiting) for each in found] == [(0, (last % 2,)), (1, ())]
+    assert PreparedData(path=str(out)).load().train[69]["labels"] == 1
+
+
+def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):
+    out = tmp_path / "films"
+    run(out, 0, 2)
+    with pytest.raises(DataError, match=r"films: .*length was 12 and is 10 now"):
+        run(out, 1, 2, form=dataclasses.replace(FORM, length=10))
+    for index, count in ((1, 3), (0, 1)):
+        with pytest.raises(DataError, match=rf"^{out}: .*number of hosts was 2 and is {count} now"):
+            run(out, index, count)
+    with pytest.raises(DataError, match=r"^films: the split validation has no examples$"):
+        run(out, 1, 2, validation=RowSource.of([]))
+    assert run(out, 1, 2, train=changed_rows(film_rows, 3)).waiting == (0,)  # it has read other rows
+    with pytest.raises(DataError, match=r"films: not prepared to the end; .* other rows: 1$"):
+        PreparedData(path=str(out)).load()
+    assert run(out, 1, 2).waiting == ()
+    assert_same(out, prepared_films)
+
+
+def test_hosts_write_to_a_bucket(run, prepared_films, bucket):
+    out = path_of(bucket) / "films"
+    assert [run(out, index, 2).waiting for index in (1, 0)] == [(0,), ()]
+    assert read_manifest(out) == read_manifest(prepared_films)
 
 
 def test_a_bucket_gets_the_shards_that_a_folder_gets(prepared_films, film_rows, wordpiece, bucket):
@@ -322,6 +425,7 @@ def test_a_bucket_gets_the_shards_that_a_folder_gets(prepared_films, film_rows, 
     }
     again = prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
     assert (again.written, again.manifest) == (0, first.manifest)
+    assert main(["verify", out]) == 0
     here, there = (PreparedData(path=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):
         np.testing.assert_array_equal(there.train[index]["input_ids"], here.train[index]["input_ids"])

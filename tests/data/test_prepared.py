@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import hashlib
+import io
 import itertools
 import json
 import os
@@ -10,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
-from headjax.data import PreparedData, prepared
+from headjax.cli import main
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.data import PreparedData, shards
 from headjax.data.prepare import prepare
-from headjax.data.prepared import read_manifest
+from headjax.data.prepared import FORMAT, read_manifest
+from headjax.data.shards import read_sizes
 from headjax.data.stream import train_iterator
-from headjax.mesh.distributed import BatchShare
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.films import FORM, SIZE
 
@@ -37,7 +42,7 @@ def test_data_that_does_not_fit(prepared_films, tmp_path, monkeypatch):
     assert len(PreparedData(task="films").load().train) == 70
 
 
-def test_damaged_shards_are_found(film_rows, wordpiece, tmp_path):
+def test_damaged_shards_are_found(film_rows, wordpiece, tmp_path, capsys):
     out = tmp_path / "films"
     prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
     shard = out / "train-00001.array_record"
@@ -45,42 +50,116 @@ def test_damaged_shards_are_found(film_rows, wordpiece, tmp_path):
     shard.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"train-00001.array_record: .*(damaged|cannot be read)"):
         PreparedData(path=str(out)).load()
+    assert main(["verify", str(tmp_path)]) == 2
+    assert f"1 of {2 * len(read_manifest(out).shards)} files damaged: {shard}" in capsys.readouterr().out
     shard.unlink()
     with pytest.raises(DataError, match=r"train-00001.array_record: missing; remove it and prepare again"):
         PreparedData(path=str(out)).load()
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
-    later = json.loads((out / "manifest.json").read_text())
-    later = later | {"format": 2, "versions": later["versions"] | {"headjax": "9.0.0"}}
-    (out / "manifest.json").write_text(json.dumps(later))
-    with pytest.raises(DataError, match=r"manifest.json: format 2 is newer .*; install headjax 9\.0\.0 or later$"):
-        PreparedData(path=str(out)).load()
-    (out / "manifest.json").write_text("{")
-    with pytest.raises(DataError, match=r"manifest.json: broken"):
-        PreparedData(path=str(out)).load()
+    assert main(["verify", str(tmp_path)]) == 0
 
 
-def npy(header):
-    text = f"{header}\n".encode()
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+def test_manifests_that_cannot_be_read(prepared_films, tmp_path):
+    folder = shutil.copytree(prepared_films, tmp_path / "films")
+    file = folder / "manifest.json"
+    data = json.loads(file.read_text())
+    later = data | {"format": FORMAT + 1, "versions": data["versions"] | {"headjax": "9.0.0"}}
+    for content in (json.dumps(later), "{", "[]", '{"versions": 1}', json.dumps(data | {"task": "movies"})):
+        file.write_text(content)
+        with pytest.raises(DataError, match=rf"^{file}: "):
+            PreparedData(path=str(folder)).load()
+
+
+def digest(folder):
+    """The hash of everything that a prepared folder gives."""
+    data = PreparedData(path=str(folder)).load()
+    found = [dict(data.info, text="")]
+    found += [[one[name].tolist() for name in one] for source in (data.train, data.validation) for one in source]
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+def rewrite(folder, change):
+    """Change the manifest's data."""
+    data = json.loads((folder / "manifest.json").read_text())
+    change(data)
+    (folder / "manifest.json").write_text(json.dumps(data))
+
+
+def of_earlier_version(data):
+    """A manifest without checksums."""
+    data["format"] = 1
+    for name in ("rows", "crc32"):
+        del data[name]
+    for run in data["shards"]:
+        for name in ("bytes", "crc32", "sizes_crc32"):
+            del run["item"][name]
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_no_flipped_bit_goes_unnoticed(prepared_films, tmp_path, checksums):
+    """A flipped bit is one line, or changes nothing. Folders of earlier versions have no checksums, but lengths have
+    bounds, and shards names."""
+    folder = shutil.copytree(prepared_films, tmp_path / "films")
+    names = ["manifest.json", "train-00001.npy", "validation-00000.npy", "train-00001.array_record"]
+    if not checksums:
+        rewrite(folder, of_earlier_version)
+    expected = digest(folder)
+    for name in names:
+        whole = (folder / name).read_bytes()
+        generator = np.random.default_rng(0)
+        for place in generator.integers(0, 8 * min(len(whole), 2000), 40):
+            damaged = bytearray(whole)
+            damaged[place // 8] ^= 1 << place % 8
+            (folder / name).write_bytes(bytes(damaged))
+            with contextlib.suppress(HeadjaxError):
+                assert digest(folder) == expected or not checksums
+        (folder / name).write_bytes(whole)
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "change",
     [
-        (b"", r"cannot be read \(No data left in file\)"),
-        (b"PK\x03\x04", r"cannot be read \("),
-        (npy("{'descr': '<i4', 'fortran_order': False, 'shape': (10000000000000,)}"), r"cannot be read \("),
-        (npy("{'descr': '<i4', 'fortran_order': False, 'shape': (1, 0)}"), "not a list of whole numbers"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (0,)}"), "not a list of whole numbers"),
-        (npy("{'descr': '<i4', 'fortran_order': False, 'shape': (0,)}"), r"0 sizes for \d+ records"),
+        {"name": "train-00001\0.array_record"},
+        {"name": "../train-00001.array_record"},
+        {"name": "train-00000.array_record"},
+        {"examples": -1},
+        {"repeat": 3},
     ],
 )
-def test_damaged_sizes_are_found(prepared_films, data, message, tmp_path):
+def test_folders_of_earlier_versions_name_each_shard_once(prepared_films, tmp_path, change):
+    """Their manifests have no checksum."""
     folder = shutil.copytree(prepared_films, tmp_path / "films")
-    next(folder.glob("train-*.npy")).write_bytes(data)
-    with pytest.raises(DataError, match=rf"train-\d+\.npy: {message}"):
-        read_manifest(folder).records(folder, "train").sizes()
+
+    def changed(data):
+        of_earlier_version(data)
+        run = data["shards"][1]
+        (run if "repeat" in change else run["item"]).update(change)
+
+    rewrite(folder, changed)
+    with pytest.raises(DataError, match=rf"^{folder}/manifest.json: "):
+        PreparedData(path=str(folder)).load()
+
+
+def npy(sizes, dtype="<i4"):
+    file = io.BytesIO()
+    np.save(file, np.asarray(sizes, dtype))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PK\x03\x04", npy([3, 4]), npy([[3] * 14]), npy([3.0] * 14, "<f4"), npy([3] * 13 + [10**9]), npy([0] * 14)],
+)
+def test_damaged_sizes_are_found(prepared_films, data, tmp_path):
+    folder = shutil.copytree(prepared_films, tmp_path / "films")
+    file = folder / "train-00001.npy"
+    shard = dataclasses.replace(read_manifest(folder).shards[1], sizes_crc32="")
+    assert shard.examples == 14
+    assert read_sizes(folder / shard.name, shard, FORM.limit).tolist()
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=rf"^{file}: damaged: "):
+        read_sizes(folder / shard.name, shard, FORM.limit)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, 500, 2000])
@@ -113,34 +192,15 @@ def test_shards_are_read_by_index_in_another_process_too(prepared_films):
     records = manifest.records(prepared_films, "train")
     copy = pickle.loads(pickle.dumps(records))
     np.testing.assert_array_equal(copy[42]["input_ids"], records[42]["input_ids"])
-    assert isinstance(records, prepared.ShardRecords)
+    assert isinstance(records, shards.ShardRecords)
     with pytest.raises(IndexError):
         records[70]
-
-
-def test_processes_open_the_shards_of_their_ranges(film_rows, wordpiece, tmp_path):
-    """70 examples in batches of 8, two epochs: a border lies in a shard and moves by up to 8 examples."""
-    prepare("films", FORM, film_rows, wordpiece, tmp_path / "films", shard_bytes=SIZE // 8)
-    opened = []
-    for index in range(4):
-        data = PreparedData(path=str(tmp_path / "films"), ranges=4).load()
-        iterator = train_iterator(data.train, 8, 0, share=BatchShare(index, 4), ranges=data.ranges)
-        for _ in range(18):
-            next(iterator)
-        opened.append(sorted(data.train.records._readers))
-    shards = len(read_manifest(tmp_path / "films").of("train"))
-    assert shards > 20
-    assert sorted({shard for some in opened for shard in some}) == list(range(shards))
-    for some, following in itertools.pairwise(opened):
-        assert some == list(range(some[0], some[-1] + 1))
-        assert len(set(some) & set(following)) <= 8
-    assert max(map(len, opened)) < shards / 2
 
 
 def test_threads_read_a_shard_at_the_same_time(prepared_films, monkeypatch):
     """In a bucket a record is a request, and one after another they would take seconds a batch."""
     both = threading.Barrier(2, timeout=30)
-    open_shard = prepared.ShardRecords._open
+    open_shard = shards.ShardRecords._open
 
     class Waiting:
         def __init__(self, path):
@@ -155,14 +215,14 @@ def test_threads_read_a_shard_at_the_same_time(prepared_films, monkeypatch):
 
     records = read_manifest(prepared_films).records(prepared_films, "train")
     expected = [records[index]["input_ids"].tolist() for index in (0, 1)]
-    monkeypatch.setattr(prepared.ShardRecords, "_open", staticmethod(Waiting))
+    monkeypatch.setattr(shards.ShardRecords, "_open", staticmethod(Waiting))
     records = read_manifest(prepared_films).records(prepared_films, "train")
     with ThreadPoolExecutor(2) as pool:
         assert [record["input_ids"].tolist() for record in pool.map(records.__getitem__, (0, 1))] == expected
 
 
 def test_few_shards_are_open_at_a_time(prepared_films, monkeypatch):
-    monkeypatch.setattr(prepared, "OPEN_SHARDS", 2)
+    monkeypatch.setattr(shards, "OPEN_SHARDS", 2)
     records = read_manifest(prepared_films).records(prepared_films, "train")
     everything = [records[index]["input_ids"].tolist() for index in range(70)]
     order = np.random.default_rng(0).permutation(70)

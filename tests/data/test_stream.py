@@ -88,13 +88,12 @@ def test_resumes_on_another_number_of_processes():
 
 
 @pytest.mark.parametrize("counts", [(1,), (2,), (4,), (1, 2, 4), (4, 1), (2, 4, 1)])
-@pytest.mark.parametrize("ranges", [0, 4])
-def test_an_epoch_over_processes_whose_number_changes(counts, ranges):
+def test_an_epoch_over_processes_whose_number_changes(counts):
     """50 examples in batches of 8, four epochs; the number of processes changes in the middle of epochs."""
     state, read = None, []
     for stage in range(5):
         count = counts[stage % len(counts)]
-        iterators = [train_iterator(Numbers(50), 8, 1, share=BatchShare(i, count), ranges=ranges) for i in range(count)]
+        iterators = [train_iterator(Numbers(50), 8, 1, share=BatchShare(i, count)) for i in range(count)]
         for iterator in iterators:
             if state is not None:
                 iterator.set_state(state)
@@ -103,25 +102,11 @@ def test_an_epoch_over_processes_whose_number_changes(counts, ranges):
         states = [json.loads(json.dumps(iterator.get_state())) for iterator in iterators]
         assert all(each == states[0] for each in states)
         state = states[0]
-    assert read == flat(take(train_iterator(Numbers(50), 8, 1, ranges=ranges), 25))
+    assert read == flat(take(train_iterator(Numbers(50), 8, 1), 25))
     epochs = [read[start : start + 50] for start in range(0, 200, 50)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(50))
     assert len({tuple(epoch) for epoch in epochs}) == 4
-
-
-@settings(max_examples=15)
-@given(count=st.integers(1, 40), rows=st.integers(1, 3), ranges=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
-def test_rows_of_a_batch_read_their_own_range(count, rows, ranges, seed):
-    size = rows * ranges
-    stream = flat(take(train_iterator(Numbers(count), size, seed, ranges=ranges), -(-3 * count // size)))
-    for epoch in range(3):
-        places = range(epoch * count, (epoch + 1) * count)
-        assert sorted(stream[place] for place in places) == list(range(count))
-        numbers = [place % size // rows for place in places]
-        assert sorted(zip((stream[place] for place in places), numbers, strict=True)) == list(
-            zip(range(count), sorted(numbers), strict=True)
-        )
 
 
 def test_impossible_requests():
@@ -136,11 +121,6 @@ def test_impossible_requests():
             "^batch_size: 6 examples do not divide into 4 shares$",
         ),
         ({"batch_size": 6, "seed": 0, "share": BatchShare(2, 2)}, "^share: there is no share 2 of 2$"),
-        ({"batch_size": 6, "seed": 0, "ranges": 4}, "^ranges: a batch of 6 does not divide into 4 ranges$"),
-        (
-            {"batch_size": 6, "seed": 0, "ranges": 3, "share": BatchShare(0, 2)},
-            "^ranges: 3 do not divide among 2 processes$",
-        ),
     ]:
         with pytest.raises(ConfigError, match=message):
             train_iterator(numbers, **arguments)
@@ -247,15 +227,6 @@ def test_position_alone_decides(source):
     for expected, *parts in zip(whole, *halves, strict=True):
         joined = np.concatenate([part["input_ids"] for part in parts])
         np.testing.assert_array_equal(joined, expected["input_ids"])
-
-
-def test_ranges_keep_their_examples_where_batches_are_sorted_by_length(source):
-    """60 examples, 4 ranges of 15 in an epoch of 15 batches."""
-    epoch = np.stack([batch["labels"] for batch in batches(source, 15, ranges=4)])
-    for number, labels in enumerate(epoch.T):
-        assert sorted(labels) == list(range(15 * number, 15 * number + 15))
-    padded = sum(batch["input_ids"].size for batch in batches(source, 15, ranges=4))
-    assert padded < sum(batch["input_ids"].size for batch in batches(source.rows, 15))
 
 
 def test_bad_bounds(source):

@@ -56,6 +56,11 @@ class Form(Checked, abc.ABC):
         return self.fields
 
     @property
+    @abc.abstractmethod
+    def limit(self) -> int:
+        """Greatest number of tokens of a record, see `tokens`."""
+
+    @property
     def label_names(self) -> tuple[str, ...]:
         """The classes in the order of their numbers; empty if labels are not classes."""
         return ()
@@ -120,11 +125,6 @@ class SequenceForm(Form):
 
     columns: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     targets: ClassVar[tuple[str, ...]] = ("labels",)
-
-    @property
-    @abc.abstractmethod
-    def limit(self) -> int:
-        """Greatest number of tokens of an example."""
 
     def tokens(self, record: Record) -> int:
         return len(record["input_ids"])

@@ -93,6 +93,10 @@ class ImageForm(Form):
         """The random changes of training images unless others are asked for."""
         return Augmentation(crop=RandomSquare(margin=self.margin), pixels=(Flip(),) if self.flip else ())
 
+    @property
+    def limit(self) -> int:
+        return 1
+
     def tokens(self, record: Record) -> int:
         return 1
 

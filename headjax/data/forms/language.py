@@ -128,6 +128,10 @@ class LanguageForm(Form):
             for row in pack(sizes, self.length)
         ]
 
+    @property
+    def limit(self) -> int:
+        return self.length
+
     def tokens(self, record: Record) -> int:
         return len(record["input_ids"])
 
@@ -237,6 +241,10 @@ class TranslationForm(Form):
             row[name] = np.concatenate([side[i] for i in pairs])
             row[f"{name}_lengths"] = np.asarray([len(side[i]) for i in pairs], np.int32)
         return row
+
+    @property
+    def limit(self) -> int:
+        return self.length
 
     def tokens(self, record: Record) -> int:
         return max(len(record["source"]), len(record["target"]))

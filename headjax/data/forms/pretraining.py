@@ -112,6 +112,10 @@ class PretrainingForm(Form):
             found = [found[0][:middle], found[0][middle:]] if middle else []
         return found
 
+    @property
+    def limit(self) -> int:
+        return self.length
+
     def tokens(self, record: Record) -> int:
         return len(record["input_ids"])
 
