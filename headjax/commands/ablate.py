@@ -74,7 +74,7 @@ def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Pr
     heads = len(all_heads(model.config))
     chosen: Any = {"limit": options.limit, "buckets": options.buckets}
     batches = task.batches(options.batch_size, **chosen)
-    with progress(f"ablating, {mode}", heads * task.count_batches(options.batch_size, **chosen), "ablation") as bar:
+    with progress(f"ablating {heads} heads, {mode}", task.count_batches(options.batch_size, **chosen), "batch") as bar:
         ablation = ablate(model, batches, mode, metrics=task.measure.outcomes(), budget=options.budget, progress=bar)
     with progress("testing", heads, "head") as bar:
         return head_effects(ablation, task.measure, resamples=options.resamples, progress=bar)

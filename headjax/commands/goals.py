@@ -67,8 +67,8 @@ class GoalOptions(RepairOptions):
     )
     by: str = option(
         "importance",
-        "order: a score, reconstruction (no labels), reconstruction_labels, ablation, fisher_blocks, hard_concrete, "
-        "subset, or random",
+        "order: reconstruction (no labels; best with --reconstruct), reconstruction_labels, a score, importance_raw, "
+        "ablation, fisher_blocks, hard_concrete, subset, or random",
         "ORDER",
     )
     task: str = option("", TASK, "TASK")
@@ -174,7 +174,7 @@ def ordered(
         batches = examples.selection_batches()
 
     def once(gates: Any = None) -> Order:
-        with progress(f"ordering by {options.by}", *units(fitted.config, config, len(batches))) as bar:
+        with progress(f"ordering by {options.by}", *units(config, len(batches))) as bar:
             return order_heads(fitted, batches, config, gates=gates, progress=bar)(count)
 
     arrange = functools.partial(_together, model.config, options)

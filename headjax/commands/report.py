@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
@@ -10,9 +11,11 @@ from headjax.commands.options import Result, argument, option
 from headjax.core.fields import Count, Listed, Size
 from headjax.core.paths import check_file
 from headjax.core.progress import Progress
+from headjax.report import numbers
 
 if TYPE_CHECKING:
     from headjax.head_report.study import HeadStudy
+    from headjax.report.page import Section
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,40 +27,50 @@ class Options(ExamplesOptions):
     second: str = option("", "other data, to compare importance on", "TASK")
     run: str = option("", "workdir of a training run, to prune its checkpoints", "D")
     orders: tuple[str, ...] = option((), "importance,fisher_blocks+rescale,random,...", "ORDERS")
-    seeds: Listed = option(3, "repeats of every order")
+    seeds: Listed = option(2, "repeats of every order")
     percentages: tuple[Size, ...] = option(
-        tuple(range(10, 101, 10)), "shares of the heads that are removed along the curves", "P"
+        (20, 40, 60, 80), "shares of the heads that are removed along the curves", "P"
     )
+    judged: Count = option(512, "judge curves on N of the evaluation examples, drawn at random; 0 is all")
+    ablated: Count = option(128, "ablate single heads on N of them; 0 is all")
 
 
 def run(options: Options, progress: Progress) -> Result:
-    """Scores, ablates, prunes by gates and looks at the heads of a model; writes one HTML page."""
+    """Prunes by gates, scores, ablates and looks at the heads of a model; writes one HTML page as sections finish."""
+    from headjax.commands.repair import LENGTHS
     from headjax.evaluation.specs import load_task
+    from headjax.head_report.estimate import estimate
+    from headjax.head_report.kept import Kept, fingerprint
+    from headjax.head_report.measure import measure
     from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
-    from headjax.head_report.study import ORDERS, StudyConfig, study_heads
+    from headjax.head_report.study import ORDERS, StudyConfig, begin
+    from headjax.heads.head_id import all_heads
 
     check_file(options.out)
     model, examples = open_model_and_examples(options)
     config = StudyConfig(
         limit=options.limit,
+        judged=options.judged,
+        ablated=options.ablated,
         batch_size=options.batch_size,
-        buckets=options.buckets,
+        buckets=options.buckets or LENGTHS,
         orders=options.orders or ORDERS,
         seeds=options.seeds,
         scored=examples.selected,
         percentages=options.percentages,
     )
     second = load_task(options.second, model, options.length or 0) if options.second else None
-    study = study_heads(
-        model,
-        examples.evaluation,
-        config,
-        selection=examples.selection,
-        second=second,
-        run=options.run or None,
-        progress=progress,
-    )
-    page = write_report(study, options.out)
+    tasks = [examples.evaluation, examples.selection, *([] if second is None else [second])]
+    # What is measured is kept beside the page until all of it is there, so that the same command goes on after a stop.
+    kept = Kept(f"{options.out}.part", fingerprint(model, tasks, config, options.run))
+    study = begin(model, examples.evaluation, config, selection=examples.selection, second=second, kept=kept)
+    heads = len(all_heads(model.config))
+    seconds = numbers.duration(estimate(study, second=second is not None))
+    print(f"{heads} heads: about {seconds} once everything is compiled; {options.out} grows meanwhile", file=sys.stderr)
+    shown: dict[str, Section] = {}
+    for _ in measure(study, second, options.run or None, progress):
+        page = write_report(study, options.out, shown)
+    kept.remove()
     described = examples.described()
     data = _to_json(study) | described.data | {"report": str(page)}
     best = best_head_table(study)
@@ -73,15 +86,12 @@ def _to_json(study: HeadStudy) -> dict[str, Any]:
         "metric": study.task.headline,
         "best_heads": [str(head) for head in study.best],
         "ordered_by": study.ordered_by,
-        "scores": {name: _named(values) for name, values in study.scores.values.items()},
+        "scores": {name: _named(values) for name, values in study.scores.items()},
         "effects": {
-            mode: {
-                "effect": _named(found.effects()),
-                "p_value": {str(head): comparison.p_value for head, comparison in found.comparisons.items()},
-                "test": found.test,
-            }
+            mode: {"effect": _named(found.effect), "p_value": _named(found.p_value), "test": found.test}
             for mode, found in study.effects.items()
         },
+        "ablated_examples": study.few.count(),
         "curves": {name: [point._asdict() for point in points] for name, points in study.curves.items()},
         "transfer": None
         if second is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from headjax.models.config import Batch
 from headjax.models.model import Model
 
 RESCALED = 2
-"""Batches that gates are rescaled on: a layer has few unknowns, and takes a pass over them each."""
+"""Batches that gates are rescaled on: a layer has few unknowns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,37 +99,43 @@ class CurvePoint(NamedTuple):
 def curve(
     model: Model,
     config: CurveConfig,
-    samples: Mapping[int, Sequence[Batch]],
+    batches: Sequence[Batch],
     percentages: Sequence[int],
     judge: Judge,
-    progress: Callable[[], None],
+    progress: Callable[[], None] = lambda: None,
+    *,
+    seed: int = 0,
 ) -> list[CurvePoint]:
-    """The headline with more and more heads gated off, once for every seed.
-
-    A seed draws the examples that heads are ordered by, and whatever the order itself draws.
+    """The headline with more and more heads gated off.
 
     Args:
         model: the model.
         config: the order.
-        samples: by seed, the batches that heads are ordered by.
+        batches: examples that heads are ordered by.
         percentages: shares of heads to remove.
         judge: gives the headline.
         progress: called after every point.
+        seed: of whatever the order itself draws.
     """
     total = len(all_heads(model.config))
     fitted = judge.task.fit(model)
+    order = order_heads(fitted, batches, dataclasses.replace(config.order, seed=seed))
     points = []
-    for seed, batches in samples.items():
-        order = order_heads(fitted, batches, dataclasses.replace(config.order, seed=seed))
-        for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
-            removed = order(count)[:count]
-            if config.reconstruct and count < total:
-                value = judge(reconstruct(fitted, batches, removed).repaired, head_gates.without(model.config, removed))
-            else:
-                value = judge(model, _gates(fitted, removed, batches[:RESCALED] if config.rescale else ()))
-            points.append(CurvePoint(percentage / 100.0, count, seed, value))
-            progress()
+    for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
+        removed = order(count)[:count]
+        if config.reconstruct and count < total:
+            value = judge(_reconstructed(fitted, batches, removed), head_gates.without(model.config, removed))
+        else:
+            value = judge(model, _gates(fitted, removed, batches[:RESCALED] if config.rescale else ()))
+        points.append(CurvePoint(percentage / 100.0, count, seed, value))
+        progress()
     return points
+
+
+def _reconstructed(model: Model, batches: Sequence[Batch], removed: Order) -> Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns: the page says how many examples
+        return reconstruct(model, batches, removed).repaired
 
 
 def _gates(model: Model, removed: Order, rescale_on: Sequence[Batch]) -> Mapping[str, jax.Array]:

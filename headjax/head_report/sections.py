@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import jax
 import numpy as np
 
 from headjax.head_report.curves import CurvePoint, removable
-from headjax.head_report.study import HeadStudy, SecondTask, Snapshot
+from headjax.head_report.study import HeadStudy, Snapshot, scored
 from headjax.heads.attended import ROLES
 from headjax.heads.head_id import all_heads
+from headjax.heads.ordering import compared
 from headjax.plots import score_map
 from headjax.report import numbers
 from headjax.report.curves import pruning_curves
@@ -45,25 +46,45 @@ RELATIVE = 0.05
 """Loss that counts as none for other metrics, as a share of the baseline."""
 
 
-def write_report(study: HeadStudy, path: str | Path) -> Path:
-    """Write the study as one HTML page."""
-    heads = len(all_heads(study.model.config))
-    headline = study.task.headline
+def write_report(study: HeadStudy, path: str | Path, shown: dict[str, Section] | None = None) -> Path:
+    """Write what the study knows as one HTML page.
+
+    Args:
+        study: the study, complete or not.
+        path: file of the page.
+        shown: sections that have been drawn for an earlier page of the same study; new ones are added.
+    """
+    shown = {} if shown is None else shown
+    drop, headline = tolerance(study), study.task.headline
     summary = (
-        f"{heads} heads in {numbers.count(study.model.num_parameters)} parameters, measured on {study.examples:,} "
-        f"examples of {study.task.name}, {study.task.split}. Heads are removed by gates, without any training "
-        f"afterwards, in orders found on {study.ordered_by}."
+        f"{len(all_heads(study.model.config))} heads in {numbers.count(study.model.num_parameters)} parameters, "
+        f"measured on {study.examples:,} examples of {study.task.name}, {study.task.split}. Heads are removed by "
+        f"gates, without any training afterwards, in orders found on {study.ordered_by}."
     )
-    drop = tolerance(study)
+    if not study.roles:
+        summary += "\n\nThis page is being written: sections appear as their measurements end."
     facts = {f"{headline}, all heads": numbers.significant(study.baseline[headline])}
     facts |= {
         f"of the heads can go, by {name}": numbers.percent(_removable(study, points, drop))
-        for name, points in _best_and_random(study, drop)
+        for name, points in _told(study, drop)
     }
-    sections = [_importance(study), _single(study), _pruning(study, drop)]
-    sections += [_transfer(study, study.second)] if study.second is not None else []
-    sections += [_training(study)] if study.snapshots else []
-    sections += [_roles(study), _attention(study)]
+    # A section that is drawn from something else now, such as one more curve, is drawn anew.
+    builders: dict[str, tuple[Any, Callable[[], Section]]] = {
+        "pruning": (len(study.curves), lambda: _pruning(study, drop)),
+        "importance": (len(study.scores), lambda: _importance(study)),
+        "single": (len(study.best), lambda: _single(study)),
+        "transfer": (study.second is not None, lambda: _transfer(study)),
+        "training": (len(study.snapshots), lambda: _training(study)),
+        "roles": (len(study.roles), lambda: _roles(study)),
+        "attention": (len(study.roles), lambda: _attention(study)),
+    }
+    sections = []
+    for name, (drawn_from, build) in builders.items():
+        if drawn_from:
+            key = f"{name} {drawn_from}"
+            if key not in shown:
+                shown[key] = build()
+            sections.append(shown[key])
     footer = f"headjax {__version__}, jax {jax.__version__}, {numbers.duration(study.seconds)} in all."
     return write_page(path, "Which heads matter", summary, sections, footer, facts)
 
@@ -82,21 +103,24 @@ def _removable(study: HeadStudy, points: Sequence[CurvePoint], drop: float) -> f
     return removable(points, study.baseline[study.task.headline], drop, study.task.higher_is_better)
 
 
-def _best_and_random(study: HeadStudy, drop: float) -> list[tuple[str, Sequence[CurvePoint]]]:
-    """The order that removes most, and the random one."""
+def _told(study: HeadStudy, drop: float) -> list[tuple[str, Sequence[CurvePoint]]]:
+    """Return the curves of the headline: the first, which is reconstruction by default, the best, and the random."""
+    if not study.curves:
+        return []
     best = max(study.curves, key=lambda name: _removable(study, study.curves[name], drop))
-    return [(name, study.curves[name]) for name in dict.fromkeys((best, "random")) if name in study.curves]
+    told = dict.fromkeys((next(iter(study.curves)), best, "random"))
+    return [(name, study.curves[name]) for name in told if name in study.curves]
 
 
 def _importance(study: HeadStudy) -> Section:
-    scores = study.scores.values
+    scores = study.scores
     figures = []
     for name, (title, unit, caption) in MAPS.items():
         more = {other: values for other, values in scores.items() if other != name}
         figures.append(Picture(score_map(study.model, scores[name], title=title, unit=unit, more=more), caption))
     return Section(
         "What the scores say",
-        f"One pass over {study.scores.examples:,} selection examples gives every score.",
+        f"One pass over {scored(study.selection, study.config):,} selection examples gives every score.",
         tuple(figures),
     )
 
@@ -104,13 +128,13 @@ def _importance(study: HeadStudy) -> Section:
 def _single(study: HeadStudy) -> Section:
     effects = study.effects["each"]
     scale, unit = (100.0, "points") if _is_share(study) else (1.0, effects.metric)
-    changes = {head: scale * change for head, change in effects.effects().items()}
+    changes = {head: scale * change for head, change in effects.effect.items()}
     title = f"Change of {effects.metric} without the head"
     plot = score_map(study.model, changes, title=title, unit=f"Change, {unit}")
-    worse = sum(comparison.p_value < 0.01 for comparison in effects.comparisons.values())
+    worse = sum(p_value < 0.01 for p_value in effects.p_value.values())
     caption = (
-        f"Every head removed alone. {worse} of {len(effects.comparisons)} changes are significant at p < 0.01 "
-        f"({effects.test})."
+        f"Every head removed alone, on {study.few.count():,} of the examples. {worse} of {len(changes)} changes are "
+        f"significant at p < 0.01 ({effects.test})."
     )
     return Section("One head less, one head left", "", (Picture(plot, caption),), best_head_table(study))
 
@@ -118,10 +142,7 @@ def _single(study: HeadStudy) -> Section:
 def best_head_table(study: HeadStudy) -> Table:
     """For every layer the head that stands in best for all of it (Michel et al. 2019, tables 2 and 3)."""
     effects = study.effects["all-but-one"]
-    changes = effects.effects()
-    rows = [
-        (head.stack, head.layer, head.head, changes[head], effects.comparisons[head].p_value) for head in study.best
-    ]
+    rows = [(head.stack, head.layer, head.head, effects.effect[head], effects.p_value[head]) for head in study.best]
     return Table(
         (
             Column("Stack"),
@@ -152,7 +173,8 @@ def _pruning(study: HeadStudy, drop: float) -> Section:
     )
     caption = (
         f"Heads gated off in each order, without training afterwards. Lines are means of {study.config.seeds} seeds, "
-        "bands reach from the worst to the best: a seed draws the examples that heads are ordered by."
+        "bands reach from the worst to the best: a seed draws the examples that heads are ordered by. `+reconstruct` "
+        "solves the output projections of the kept heads anew on the same examples, without labels."
     )
     return Section("Removing heads", "", (Picture(plot, caption),), curve_table(study, drop))
 
@@ -180,8 +202,10 @@ def curve_table(study: HeadStudy, drop: float) -> Table:
     )
 
 
-def _transfer(study: HeadStudy, second: SecondTask) -> Section:
-    name, found = second
+def _transfer(study: HeadStudy) -> Section:
+    if study.second is None:
+        raise ValueError("there is no second task")
+    name, found = study.second
     values = {
         stack: (
             [x for head, x in zip(found.heads, found.first, strict=True) if head.stack == stack],
@@ -258,7 +282,7 @@ def _roles(study: HeadStudy) -> Section:
         f"Heads whose largest weight is on one relative position in at least 90 % of cases: {counts}; "
         f"{len(study.roles) - len(named)} of {len(study.roles)} have no such role (Voita et al. 2019, section 5.1)."
     )
-    importance = study.scores.score("importance")
+    importance = compared(study.scores, "importance")
     places = {head: place for place, head in enumerate(sorted(importance, key=lambda h: -importance[h]), start=1)}
     strongest = sorted(study.roles, key=lambda head: -np.nanmax(list(study.roles[head].shares.values())))[:10]
     rows = [
@@ -269,7 +293,7 @@ def _roles(study: HeadStudy) -> Section:
         Column("Head"),
         Column("Role"),
         *(Column(role, numbers.percent) for role in ROLES),
-        Column("Place by importance", numbers.count),
+        Column("Rank by importance", numbers.count),
     )
     note = "Share of queries whose largest weight is there; the ten heads with the largest share."
     return Section("What heads look at", text, (), Table(columns, rows, notes=(note,)))

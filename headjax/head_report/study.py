@@ -1,34 +1,29 @@
-"""Measurements of a model's heads for the report, as one value."""
+"""What the report knows of a model's heads: settings, measurements by name, and what they mean."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headjax.core.errors import DataError, require
+import numpy as np
+
+from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
-from headjax.core.progress import Progress, silent
-from headjax.evaluation.head_effects import HeadEffects, head_effects
-from headjax.evaluation.selection import selection_of, split_task
-from headjax.evaluation.task import Task, evaluate_task
-from headjax.head_report.curves import CurveConfig, CurvePoint, Judge, curve
+from headjax.evaluation.selection import SEED, split_task, subset
+from headjax.evaluation.task import Task
+from headjax.head_report.curves import CurveConfig, CurvePoint
+from headjax.head_report.kept import Kept
 from headjax.head_report.patterns import Pattern, patterns
-from headjax.heads.ablation import ablate, best_heads
-from headjax.heads.attended import Role, head_roles
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.named_orders import OrderConfig
-from headjax.heads.ordering import by_scores
-from headjax.heads.scores import Scores, score_heads
+from headjax.heads.attended import Role
+from headjax.heads.head_id import HeadId
+from headjax.heads.ordering import by_score, compared
 from headjax.heads.significance import Transfer, transfer
-from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.training.checkpoints import snapshots
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")
-ORDERS = ("importance", "importance+normalize", "fisher_blocks+rescale", "hies", "ablation", "random")
+ORDERS = ("reconstruction+reconstruct", "importance", "random")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +32,8 @@ class StudyConfig(Checked):
 
     Attributes:
         limit: number of examples to evaluate on, the first ones; 0 is all.
+        judged: number of them to draw for the pruning curves; 0 is all.
+        ablated: number of them to draw for the ablations of single heads and for what heads look at; 0 is all.
         batch_size: examples of one batch.
         buckets: see `Task.batches`.
         orders: see `CurveConfig.parse`.
@@ -49,12 +46,14 @@ class StudyConfig(Checked):
     """
 
     limit: Count = 0
+    judged: Count = 512
+    ablated: Count = 128
     batch_size: Size = 16
     buckets: tuple[int, ...] = ()
     orders: tuple[str, ...] = ORDERS
-    seeds: Size = 3
+    seeds: Size = 2
     scored: Count = 256
-    percentages: tuple[int, ...] = tuple(range(10, 101, 10))
+    percentages: tuple[int, ...] = (20, 40, 60, 80)
     profile_percentages: tuple[int, ...] = (20, 40, 60, 80)
     resamples: Size = 1000
     shown: Size = 4
@@ -82,6 +81,22 @@ class SecondTask(NamedTuple):
     transfer: Transfer
 
 
+class Effects(NamedTuple):
+    """The effect of one kind of ablation of every head.
+
+    Attributes:
+        metric: the task's headline.
+        effect: its change, by head.
+        p_value: of a paired test, by head.
+        test: name of the test.
+    """
+
+    metric: str
+    effect: dict[HeadId, float]
+    p_value: dict[HeadId, float]
+    test: str
+
+
 class Snapshot(NamedTuple):
     """A checkpoint of a training run.
 
@@ -99,191 +114,145 @@ class Snapshot(NamedTuple):
     points: list[CurvePoint]
 
 
-class HeadStudy(NamedTuple):
-    """All measurements that the report shows.
+@dataclasses.dataclass(frozen=True)
+class HeadStudy:
+    """What is known of a model's heads; parts that are not measured yet are empty.
 
     Attributes:
         model: the model.
-        task: the task, on whose evaluation examples metrics and effects are measured.
+        task: the task, whose evaluation examples judge.
+        few: the task with those of them on which single heads are ablated.
         selection: the task whose examples heads are scored, ordered and chosen on.
-        config: how much was measured.
-        baseline: the task's metrics.
-        examples: number of examples they were measured on.
-        ordered_by: the examples that heads were ordered by, in words.
-        scores: every head score, on the selection examples.
-        effects: by mode of `ablate`, on the evaluation examples.
-        best: the head of every layer with the least loss on the selection examples when it is the only one left.
-        curves: by order.
-        second: importance on another data set, if there is one.
-        snapshots: of a training run, if there is one.
-        roles: by head.
-        patterns: by head stack, attention of its most important heads on one example.
-        seconds: wall-clock time in all.
+        config: how much is measured.
+        kept: the measurements by name, as JSON data.
+        second_name: name of the other data set; empty without one.
     """
 
     model: Model
     task: Task
+    few: Task
     selection: Task
     config: StudyConfig
-    baseline: Mapping[str, float]
-    examples: int
-    ordered_by: str
-    scores: Scores
-    effects: Mapping[str, HeadEffects]
-    best: Sequence[HeadId]
-    curves: Mapping[str, Sequence[CurvePoint]]
-    second: SecondTask | None
-    snapshots: Sequence[Snapshot]
-    roles: Mapping[HeadId, Role]
-    patterns: Mapping[str, Pattern]
-    seconds: float
+    kept: Kept
+    second_name: str = ""
+
+    @property
+    def examples(self) -> int:
+        """Number of examples that curves are judged on."""
+        return self.task.count()
+
+    @property
+    def ordered_by(self) -> str:
+        """The examples that heads are ordered by, in words."""
+        count = scored(self.selection, self.config)
+        return f"{count:,} examples of {self.selection.name}, {self.selection.split}, others for each seed"
+
+    @property
+    def baseline(self) -> Mapping[str, float]:
+        """The task's metrics, with all heads."""
+        return self._part("baseline")
+
+    @property
+    def scores(self) -> dict[str, dict[HeadId, float]]:
+        """Every head score, on the selection examples."""
+        return {name: _by_head(values) for name, values in self._part("scores").items()}
+
+    @property
+    def effects(self) -> dict[str, Effects]:
+        """Effects of ablations, by mode of `ablate`."""
+        found = {mode: self._part(mode) for mode in MODES}
+        return {
+            mode: Effects(part["metric"], _by_head(part["effect"]), _by_head(part["p_value"]), part["test"])
+            for mode, part in found.items()
+            if part
+        }
+
+    @property
+    def best(self) -> list[HeadId]:
+        """The head of every layer with the least loss on the selection examples when it is the only one left."""
+        return [HeadId.parse(head) for head in self._part("best")]
+
+    @property
+    def curves(self) -> dict[str, list[CurvePoint]]:
+        """Points of the pruning curves, by order."""
+        parts = {
+            order: [self._part(curve_name(order, seed)) for seed in range(self.config.seeds)]
+            for order in self.config.orders
+        }
+        return {order: [CurvePoint(**p) for part in each for p in part] for order, each in parts.items() if all(each)}
+
+    @property
+    def second(self) -> SecondTask | None:
+        """Importance on another data set, if there is one."""
+        if "second" not in self.kept.found or "scores" not in self.kept.found:
+            return None
+        both = self.scores["importance"], _by_head(self._part("second"))
+        return SecondTask(self.second_name, transfer(*both, resamples=self.config.resamples))
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """Checkpoints of a training run."""
+        found = [part for name, part in self.kept.found.items() if name.startswith("snapshot/")]
+        return [Snapshot(**{**part, "points": [CurvePoint(**point) for point in part["points"]]}) for part in found]
+
+    @property
+    def roles(self) -> dict[HeadId, Role]:
+        """What every head looks at."""
+        return {HeadId.parse(head): Role(**role) for head, role in self._part("roles").items()}
+
+    @functools.cached_property
+    def patterns(self) -> dict[str, Pattern]:
+        """Attention of the most important heads of every head stack on one example."""
+        batch = next(iter(self.few.batches(self.config.batch_size, limit=self.config.batch_size)))
+        order = by_score(compared(self.scores, "importance"))[::-1]
+        return patterns(self.few.fit(self.model), batch, order, self.config.shown)
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of all measurements."""
+        return sum(self.kept.seconds.values())
+
+    def _part(self, name: str) -> Any:
+        return self.kept.found.get(name, {})
 
 
-def study_heads(
+def _by_head(values: Mapping[str, float]) -> dict[HeadId, float]:
+    return {HeadId.parse(head): value for head, value in values.items()}
+
+
+def curve_name(order: str, seed: int) -> str:
+    """Return the name of the measurement of one curve."""
+    return f"curve/{order}/{seed}"
+
+
+def begin(
     model: Model,
     task: Task,
-    config: StudyConfig = StudyConfig(),
+    config: StudyConfig,
     *,
     selection: Task | None = None,
     second: Task | None = None,
-    run: str | Path | None = None,
-    progress: Progress = silent,
+    kept: Kept | None = None,
 ) -> HeadStudy:
-    """Scores, ablates and prunes by gates, on a task.
-
-    Args:
-        model: the model.
-        task: a task that fits it.
-        config: how much to measure.
-        selection: the task whose `batches` give the examples to choose heads on; None divides `task`
-            (`headjax.evaluation.selection.split_task`).
-        second: another task that fits it, to compare importance on.
-        run: workdir of a training run of the same architecture, whose checkpoints are pruned one by one.
-        progress: shows the advance.
-
-    Raises:
-        HeadjaxError: the task does not fit the model, or the run is another model's.
-        DataError: data that cannot be used.
-    """
-    started = time.perf_counter()
+    """Return a study before its first measurement, see `study_heads`."""
     if selection is None:
         selection, task = split_task(task)
-    judge = Judge(task, config.limit, config.batch_size, config.buckets)
-    fitted = task.fit(model)
-    samples, ordered_by = _samples(selection, config)
-    scores = _score(fitted, selection.name, samples[0], progress)
-    importance = scores.score("importance")
-    along = [] if run is None else _along(run, model, importance, samples[0], config, judge, progress)
-    baseline = evaluate_task(model, task, limit=config.limit, batch_size=config.batch_size, buckets=config.buckets)
-    effects = {mode: _ablate(fitted, task, mode, config, progress) for mode in MODES}
-    best = _best(fitted, samples[0], progress)
-    curves = _curves(model, samples, config, judge, progress)
-    compared = None
-    if second is not None:
-        other_samples, _ = _samples(selection_of(second), config)
-        other = _score(second.fit(model), second.name, other_samples[0], progress)
-        both = transfer(importance, other.score("importance"), resamples=config.resamples)
-        compared = SecondTask(second.name, both)
-    shown = by_scores(scores, "importance")[::-1]
-    return HeadStudy(
-        model=model,
-        task=task,
-        selection=selection,
-        config=config,
-        baseline=baseline,
-        examples=task.count(config.limit),
-        ordered_by=ordered_by,
-        scores=scores,
-        effects=effects,
-        best=best,
-        curves=curves,
-        second=compared,
-        snapshots=along,
-        roles=head_roles(fitted, _batches(task, config)),
-        patterns=patterns(fitted, next(iter(_batches(task, config))), shown, config.shown),
-        seconds=time.perf_counter() - started,
-    )
+    judged = drawn(task, config.judged, config.limit)
+    few = drawn(judged, config.ablated)
+    name = "" if second is None else second.name
+    return HeadStudy(model, judged, few, selection, config, Kept() if kept is None else kept, name)
 
 
-def _batches(task: Task, config: StudyConfig) -> list[Batch]:
-    return list(task.batches(config.batch_size, limit=config.limit, buckets=config.buckets))
+def drawn(task: Task, count: int, limit: int = 0) -> Task:
+    """Return the task with `count` of its first `limit` evaluation examples, drawn at random and in their order."""
+    total = task.count(limit)
+    if total == task.count() and (not count or count >= total):
+        return task
+    chosen = np.sort(np.random.default_rng(SEED).permutation(total)[: count or total])
+    data = task.data._replace(validation=subset(task.data.validation, chosen))
+    return dataclasses.replace(task, data=data, part=task.split)
 
 
-def _samples(selection: Task, config: StudyConfig) -> tuple[Mapping[int, Sequence[Batch]], str]:
-    """Return the batches that heads are ordered by, by seed, and a description of them."""
-    count = min(config.scored or selection.count(), selection.count())
-    drawn = {
-        seed: list(selection.sample(count, config.batch_size, seed=seed, buckets=config.buckets))
-        for seed in range(config.seeds)
-    }
-    return drawn, f"{count:,} examples of {selection.name}, {selection.split}, others for each seed"
-
-
-def _score(fitted: Model, name: str, batches: Sequence[Batch], progress: Progress) -> Scores:
-    with progress(f"scoring on {name}", len(batches), "batch") as bar:
-        return score_heads(fitted, batches, progress=bar)
-
-
-def _ablate(fitted: Model, task: Task, mode: Any, config: StudyConfig, progress: Progress) -> HeadEffects:
-    batches = _batches(task, config)
-    with progress(f"ablating, {mode}", len(batches) * len(all_heads(fitted.config)), "ablation") as bar:
-        ablation = ablate(fitted, batches, mode, metrics=task.measure.outcomes(), progress=bar)
-    return head_effects(ablation, task.measure, resamples=config.resamples)
-
-
-def _best(fitted: Model, batches: Sequence[Batch], progress: Progress) -> list[HeadId]:
-    """Return the head of every layer with the least loss when it is the only one left."""
-    with progress("best heads", len(batches) * len(all_heads(fitted.config)), "ablation") as bar:
-        return [best.head for best in best_heads(ablate(fitted, batches, "all-but-one", progress=bar))]
-
-
-def _curves(
-    model: Model,
-    samples: Mapping[int, Sequence[Batch]],
-    config: StudyConfig,
-    judge: Judge,
-    progress: Progress,
-) -> dict[str, list[CurvePoint]]:
-    total, done = len(config.orders) * len(samples) * len(config.percentages), 0
-    found = {}
-    with progress("pruning curves", total, "point") as bar:
-
-        def advance() -> None:
-            nonlocal done
-            done += 1
-            bar(done, {})
-
-        for text in config.orders:
-            found[text] = curve(model, CurveConfig.parse(text), samples, config.percentages, judge, advance)
-    return found
-
-
-def _along(
-    run: str | Path,
-    model: Model,
-    importance: Mapping[HeadId, float],
-    batches: Sequence[Batch],
-    config: StudyConfig,
-    judge: Judge,
-    progress: Progress,
-) -> list[Snapshot]:
-    """Prune every checkpoint of a run by its own importance, and compare that with the model's."""
-    found = []
-    by_importance = CurveConfig(OrderConfig(by="importance"))
-    with progress("checkpoints", 0, "checkpoint") as bar:  # how many, only the run's folder knows, while it trains
-        for step, snapshot in snapshots(run):
-            if all_heads(snapshot.config) != all_heads(model.config):
-                raise DataError(f"{run}: its model has other heads than the one that is reported on")
-            points = curve(snapshot, by_importance, {0: batches}, config.profile_percentages, judge, lambda: None)
-            own = score_heads(judge.task.fit(snapshot), batches, statistics=()).score("importance")
-            found.append(Snapshot(step, judge(snapshot), agreement(own, importance), points))
-            bar(len(found), {})
-    return found
-
-
-def agreement(first: Mapping[HeadId, float], second: Mapping[HeadId, float]) -> float | None:
-    """Return Spearman's correlation of scores; None where they rank nothing."""
-    from scipy import stats
-
-    x, y = ([values[head] for head in first] for values in (first, second))
-    return float(stats.spearmanr(x, y).statistic) if len(set(x)) > 1 and len(set(y)) > 1 else None
+def scored(selection: Task, config: StudyConfig) -> int:
+    """Return the number of examples that heads are ordered by."""
+    return min(config.scored or selection.count(), selection.count())

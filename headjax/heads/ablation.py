@@ -124,7 +124,7 @@ def ablate(
             memory does not grow with the number of heads. The streams of two batches, `[layers, batch, length, width]`
             each, come on top.
         compute: Precision and kernels of the forward pass.
-        progress: Called with the number of ablations done, which ends at heads times batches.
+        progress: Called after every batch with the number of batches done.
 
     Raises:
         DataError: No example has a target.
@@ -139,16 +139,15 @@ def ablate(
     rows = {head: _row(config, at, head, mode) for head in chosen}
     baseline: list[_Measured] = []
     ablated: dict[HeadId, list[_Measured]] = {head: [] for head in chosen}
-    done = 0
-    for own, by_chunk in one_behind(_batches(model, batches, at, rows, measures, compute, budget)):
+    found = _batches(model, batches, at, rows, measures, compute, budget)
+    for number, (own, by_chunk) in enumerate(one_behind(found), start=1):
         baseline.append(fetch(own))
         for chunk, measured in by_chunk:
             fetched = fetch(measured)
             for i, head in enumerate(chunk.heads):
                 ablated[head].append(jax.tree.map(lambda array, i=i: array[i], fetched))
-            done += len(chunk.heads)
-            if progress is not None:
-                progress(done, {})
+        if progress is not None:
+            progress(number, {})
     return _collect(mode, chosen, baseline, ablated)
 
 

@@ -18,14 +18,15 @@ from headjax.heads.gates import Values
 from headjax.heads.groups import by_groups, group_steps, key_value_groups
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
-from headjax.heads.ordering import Order, by_ablation, by_score, flat, in_stacks, random_order
+from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared, flat, in_stacks, random_order
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import SCORES, normalize_layers, score_heads
 from headjax.heads.statistics import STATISTICS
-from headjax.models.config import Batch, Gates, ModelConfig
+from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
 
 OTHER_ORDERS: Mapping[str, str] = {
+    "importance_raw": "importance as it is, not divided by the norm of its layer's",
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",
     "fisher_blocks": "greedy by Fisher information with the interactions inside a layer: Kwon et al. 2022",
     "reconstruction": "error left once the kept heads are solved anew, by its effect on the output: no labels; ZipLM",
@@ -46,7 +47,7 @@ class OrderConfig(Checked):
 
     Attributes:
         by: Name in `ORDERS`.
-        normalize: Whether to divide scores by the l2 norm of their layer's scores.
+        normalize: Whether to divide scores by the l2 norm of their layer's scores; `importance` always is.
         seed: Seed of random orders and of the samples of learned gates.
         gate_steps: Number of training steps of learned gates.
         gate_rate: Learning rate of learned gates.
@@ -68,7 +69,7 @@ class OrderConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.by in ORDERS, "by", unknown_name("order", self.by, ORDERS))
-        scored = self.by in SCORES
+        scored = self.by in SCORES or self.by in RAW
         require(
             scored or not self.normalize, "normalize", f"{self.by} is not a score, so there is nothing to normalize"
         )
@@ -109,15 +110,9 @@ def order_heads(
     return lambda count: order
 
 
-def units(model: ModelConfig, config: OrderConfig, batches: int) -> tuple[int, str]:
+def units(config: OrderConfig, batches: int) -> tuple[int, str]:
     """Return how far the progress of `order_heads` counts on this many batches, and what it counts."""
-    stacks = config.stacks or None
-    if config.by in LEARNED:
-        return config.gate_steps, "step"
-    if config.by == "ablation":
-        removals = key_value_groups(model, stacks) if config.whole_groups else all_heads(model, stacks)
-        return batches * len(removals), "ablation"
-    return max(batches, 1), "batch"
+    return (config.gate_steps, "step") if config.by in LEARNED else (max(batches, 1), "batch")
 
 
 LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
@@ -154,9 +149,10 @@ def _fixed_order(
     if config.by in STATISTICS:
         values: Values = forward_scores(model, batches, (config.by,), gates=gates, progress=progress)[config.by]
     else:
-        values = score_heads(model, batches, gates=gates, progress=progress).score(config.by)
+        scores = score_heads(model, batches, gates=gates, progress=progress)
+        values = compared(scores.values, config.by)
     values = normalize_layers(values) if config.normalize else values
-    low_first = SCORES[config.by].low_first
+    low_first = SCORES[RAW.get(config.by, config.by)].low_first
     return by_groups(model.config, values, low_first) if config.whole_groups else by_score(values, low_first)
 
 

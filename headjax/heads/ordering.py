@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
+from headjax.core.serialize import unknown_name
 from headjax.heads import gates as head_gates
 from headjax.heads.ablation import Ablation
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId, all_heads, position, require_stack
-from headjax.heads.scores import SCORES, Scores
+from headjax.heads.scores import SCORES, Scores, normalize_layers
 from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -41,18 +42,40 @@ def by_score(values: Values, low_first: bool = True) -> Order:
     return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
 
 
-def by_scores(scores: Scores, name: str, transform: Callable[[Values], Values] = dict) -> Order:
-    """Return the one-shot order by a score of `score_heads`, in the direction that `SCORES` gives for it.
+RAW = {"importance_raw": "importance"}
+"""Orders by a score as it is, with the name of the score. The order `importance` divides it by its layer's norm."""
+
+
+def compared(values: Mapping[str, Values], name: str) -> Values:
+    """Return the numbers by which an order compares the heads of all layers.
+
+    `importance` is divided by the l2 norm of its layer's, as Michel et al. do it: layers differ in the size of their
+    gradients, and the raw score empties some of them first. `importance_raw` and all others are the scores themselves.
 
     Args:
-        scores: Scores of all heads.
-        name: Name of the score.
-        transform: Function of its values, such as `normalize_layers`; by default none.
+        values: Scores of all heads by name, `Scores.values`.
+        name: Name of a score, or of `RAW`.
 
     Raises:
         HeadjaxError: No score has this name.
     """
-    return by_score(transform(scores.score(name)), SCORES[name].low_first)
+    score = RAW.get(name, name)
+    if score not in values:
+        raise HeadjaxError(f"score: {unknown_name('score', name, [*values, *RAW])}")
+    return normalize_layers(values[score]) if name == "importance" else values[score]
+
+
+def by_scores(scores: Scores, name: str) -> Order:
+    """Return the one-shot order by a score of `score_heads`, in the direction that `SCORES` gives for it.
+
+    Args:
+        scores: Scores of all heads.
+        name: Name of the score, see `compared`.
+
+    Raises:
+        HeadjaxError: No score has this name.
+    """
+    return by_score(compared(scores.values, name), SCORES[RAW.get(name, name)].low_first)
 
 
 def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:

@@ -121,7 +121,10 @@ class ScoreInfo(NamedTuple):
 
 
 GRADIENT_SCORES: Mapping[str, ScoreInfo] = {
-    "importance": ScoreInfo("mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2, as written"),
+    "importance": ScoreInfo(
+        "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2; as an order divided by the l2 norm of the "
+        "layer's, as the paper compares layers"
+    ),
     "importance_token": ScoreInfo(
         "mean over tokens of |dL/dxi_(h,t)|: Michel et al.'s published code (absolute value per token)"
     ),

@@ -314,21 +314,12 @@ def _second_half(
 
 
 def _draw(axes: Axes, curve: Curve, appearance: Look) -> None:
-    axes.plot(
-        curve.x,
-        curve.mean,
-        color=appearance.color,
-        marker=appearance.marker,
-        linestyle=appearance.linestyle,
-        markevery=max(1, len(curve.x) // 10),
-    )
+    axes.plot(curve.x, curve.mean, **appearance.drawn, markevery=max(1, len(curve.x) // 10))
 
 
 def _entries(looks: Mapping[str, Look]) -> tuple[list[Any], list[str]]:
     """Legend handles and labels."""
-    handles: list[Any] = [
-        Line2D([], [], color=entry.color, marker=entry.marker, linestyle=entry.linestyle) for entry in looks.values()
-    ]
+    handles: list[Any] = [Line2D([], [], **entry.drawn) for entry in looks.values()]
     return handles, list(looks)
 
 

@@ -30,6 +30,8 @@ from headjax.report.style import (
 
 _MOST_ANNOTATED = 100
 _MOST_TOKENS = 24
+_FITTING, _WIDE = 12, 9.0
+"""Tokens whose names have room beside two panels of ordinary width, and inches of a figure with more."""
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -114,18 +116,20 @@ def attention_patterns(
     labels = [f"head {head}" for head in range(len(array))] if names is None else list(names)
     if len(labels) != len(array):
         raise DataError(f"names: {len(labels)} for {len(array)} heads")
-    labelled = max(len(tokens), len(keys)) <= _MOST_TOKENS
+    longest = max(len(tokens), len(keys))
+    labelled = longest <= _MOST_TOKENS
     columns = min(len(array), 2 if labelled else 3)
     rows = -(-len(array) // columns)
+    width = _WIDE if labelled and longest > _FITTING else WIDTH
     colors, limits = colormaps[SEQUENTIAL], Normalize(0.0, 1.0)
     with style():
-        figure = new_figure(WIDTH, 2.0 + rows * min(WIDTH / columns * len(tokens) / len(keys), 2 * WIDTH))
+        figure = new_figure(width, 2.0 + rows * min(width / columns * len(tokens) / len(keys), 2 * width))
         figure.set_layout_engine("compressed")
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         grid[0, 0].invert_yaxis()
         if labelled:
-            grid[0, 0].set_xticks(range(len(keys)), [_visible(token) for token in keys], fontsize=10)
-            grid[0, 0].set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=10)
+            grid[0, 0].set_xticks(range(len(keys)), [_visible(token) for token in keys], fontsize=9)
+            grid[0, 0].set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=9)
         edges = (np.arange(len(keys) + 1) - 0.5, np.arange(len(tokens) + 1) - 0.5)
         for axes, pattern, name in zip(grid.flat, array, labels, strict=False):
             axes.pcolormesh(*edges, pattern, cmap=colors, norm=limits, rasterized=True)
@@ -139,7 +143,7 @@ def attention_patterns(
         for axes in grid[-2, len(array) - columns * (rows - 1) :] if rows > 1 else ():
             axes.tick_params(labelbottom=True)
             axes.set_xlabel("Key")
-        _headline(figure, wrap(title, WIDTH))
+        _headline(figure, wrap(title, width))
         _colorbar(figure, figure.axes, colors, limits, "Probability", location="bottom", shrink=0.6)
     return finished(figure, f"{title}: attention probabilities of {', '.join(labels)} over {len(keys)} keys.")
 

@@ -51,16 +51,9 @@ def trade_off(
     with style():
         figure, axes = new_axes(title, cost, f"{metric}, {better} is better")
         for place, points in enumerate(arrays.values()):
-            color, marker, linestyle = look(place)
             ordered = points[np.argsort(points[:, 0], kind="stable")]
-            handles += axes.plot(
-                *ordered.T,
-                color=color,
-                marker=marker,
-                linestyle=linestyle if len(points) > 1 else "none",
-                linewidth=1.4,
-                markersize=8,
-            )
+            drawn = look(place).drawn | ({} if len(points) > 1 else {"linestyle": "none"})
+            handles += axes.plot(*ordered.T, **drawn, linewidth=1.4, markersize=8)
         axes.margins(0.1)
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
@@ -106,7 +99,7 @@ def importance_transfer(
         figure, axes = new_axes(title, x_label, y_label, height=0.85 * WIDTH)
         handles = []
         for place, (x, y) in enumerate(arrays.values()):
-            color, marker, _ = look(place)
+            color, marker = look(place)[:2]
             handles.append(axes.scatter(x, y, s=42, color=color, marker=marker, alpha=0.75, linewidth=0))
         axes.text(0.03, 0.97, f"Pearson r = {correlation}", transform=axes.transAxes, va="top", color=INK)
         if len(arrays) > 1:
@@ -155,9 +148,8 @@ def sharing_curves(
         all_axes = figure.subplots(len(panels), 1, sharex=True, sharey=same_scale, squeeze=False)[:, 0]
         for axes, (name, series) in zip(all_axes, panels.items(), strict=True):
             for way, points in series.items():
-                color, marker, linestyle = looks[way]
                 x, y = zip(*sorted(points), strict=True)
-                axes.plot(x, y, color=color, marker=marker, linestyle=linestyle)
+                axes.plot(x, y, **looks[way].drawn)
             axes.axhline(baseline, color=INK, linewidth=1.3, linestyle=(0, (2, 2)), zorder=1)
             axes.set_title(name, fontsize=12, fontweight="normal")
             axes.set_ylabel(metric)
@@ -165,7 +157,7 @@ def sharing_curves(
             axes.xaxis.set_major_formatter(lambda value, _: written(value))
         all_axes[-1].set_xlabel(cost)
         figure.suptitle(wrap(title, WIDTH), x=0.02, ha="left", fontweight="bold", fontsize=13, color=INK)
-        handles = [Line2D([], [], color=a.color, marker=a.marker, linestyle=a.linestyle) for a in looks.values()]
+        handles = [Line2D([], [], **a.drawn) for a in looks.values()]
         handles.append(Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (2, 2))))
         legend_below(figure, handles, [*looks, f"original: {numbers.significant(baseline)}"])
     return finished(figure, f"{title}: {metric} against {cost}: {', '.join(panels)}.")

@@ -6,6 +6,7 @@ import contextlib
 import io
 import textwrap
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ DIVERGING = "PuOr_r"
 WIDTH = 5.6
 """Inches of an ordinary plot: small enough that its text is readable on a phone."""
 
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
 
 _PARAMETERS: Any = {
@@ -75,11 +76,28 @@ _PARAMETERS: Any = {
 
 
 class Look(NamedTuple):
-    """Colour, marker and dashes of a series, each of which tells it from the others."""
+    """How a series is drawn.
+
+    Attributes:
+        color, marker, linestyle: each alone tells the first six series apart.
+        fill: of the markers; every second six have hollow ones.
+    """
 
     color: str
     marker: str
     linestyle: Any
+    fill: str
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """Arguments of Matplotlib's `plot`."""
+        return {
+            "color": self.color,
+            "marker": self.marker,
+            "linestyle": self.linestyle,
+            "markerfacecolor": self.fill,
+            "markeredgewidth": 1.2,
+        }
 
 
 class Spot(NamedTuple):
@@ -97,6 +115,10 @@ class Spot(NamedTuple):
     text: str
 
 
+_DRAWN: weakref.WeakKeyDictionary[Figure, str] = weakref.WeakKeyDictionary()
+"""SVG documents: a page that grows holds the same plots again and again."""
+
+
 class Plot(NamedTuple):
     """A finished plot.
 
@@ -111,8 +133,11 @@ class Plot(NamedTuple):
     spots: tuple[Spot, ...] = ()
 
     def svg(self) -> str:
-        """The plot as an SVG document; equal plots give equal text."""
-        return self._save("svg", 200, dict.fromkeys(("Date", "Creator", "Format", "Type"))).decode()
+        """The plot as an SVG document, drawn once; equal plots give equal text."""
+        if self.figure not in _DRAWN:
+            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            _DRAWN[self.figure] = self._save("svg", 200, metadata).decode()
+        return _DRAWN[self.figure]
 
     def _repr_png_(self) -> bytes:
         """Return the picture that a notebook shows."""
@@ -141,9 +166,13 @@ def style() -> Iterator[None]:
 
 
 def look(index: int) -> Look:
-    """The look of the series at this place; they repeat after the length of the palette."""
-    place = index % len(PALETTE)
-    return Look(PALETTE[place], _MARKERS[place], _DASHES[place])
+    """The look of the series at this place: another colour, marker and dashes for each of six, and so on.
+
+    The next six have the same colours with other markers and dashes.
+    """
+    cycle, place = divmod(index, len(PALETTE))
+    marker, dashes = (names[(place + cycle) % len(names)] for names in (_MARKERS, _DASHES))
+    return Look(PALETTE[place], marker, dashes, PAPER if cycle % 2 else PALETTE[place])
 
 
 def new_figure(width: float = WIDTH, height: float = 3.8) -> Figure:

@@ -9,6 +9,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from headjax.cli import main
+from headjax.heads.head_id import HeadId
+from headjax.heads.ordering import by_score
+from headjax.heads.scores import normalize_layers
 from headjax.models.model import load
 from tests import tiny
 from tests.closeness import close_to
@@ -99,9 +102,10 @@ def test_the_classifier_has_learned_and_says_on_what_it_was_judged(results):
 
 def test_half_of_the_heads_are_gone_those_with_the_least_importance(results):
     folder, found = results
-    importance = found["score"]["scores"]["importance"]
-    assert found["import"]["heads"] == len(importance) == LAYERS * HEADS
-    assert sorted(found["prune"]["removed"]) == sorted(sorted(importance, key=importance.get)[: LAYERS * HEADS // 2])
+    raw = {HeadId.parse(head): value for head, value in found["score"]["scores"]["importance"].items()}
+    assert found["import"]["heads"] == len(raw) == LAYERS * HEADS
+    least = by_score(normalize_layers(raw))[: LAYERS * HEADS // 2]
+    assert sorted(found["prune"]["removed"]) == sorted(map(str, least))
     pruned = load(folder / "pruned")
     assert sum(layer.num_heads for layer in pruned.config.attentions()["encoder"]) == LAYERS * HEADS // 2
     assert found["prune"]["parameters"] < found["prune"]["parameters_before"]

@@ -25,7 +25,8 @@ HEADS = [f"decoder/{layer}/{head}" for layer in range(2) for head in range(2)]
 
 
 def test_prune_removes_what_scores_least(run, folder):
-    importance = run("score")["scores"]["importance"]
+    """Heads of different layers are compared by their share of their layer's importance."""
+    importance = run("score", "--normalize")["scores"]["importance"]
     data = run("prune", "--remove", "50%", out="half")
     assert {"kept", "removed", "parameters", "metrics"} <= data.keys()
     assert data["removed"] == sorted(importance, key=importance.get)[:2]
@@ -42,6 +43,7 @@ def test_prune_removes_what_scores_least(run, folder):
         ("--remove", "4", "--by", "random", "--minimum", "1"),
         ("--remove", "3", "--by", "fisher", "--steps", "2"),
         ("--remove", "1", "--by", "ablation"),
+        ("--remove", "2", "--by", "importance_raw"),
         ("--remove", "2", "--by", "hies", "--normalize", "--stacks", "decoder"),
     ],
 )

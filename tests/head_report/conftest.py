@@ -9,7 +9,8 @@ from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task
-from headjax.head_report.study import StudyConfig, study_heads
+from headjax.head_report.measure import study_heads
+from headjax.head_report.study import StudyConfig
 from tests import tiny
 
 LENGTH = 8

@@ -67,7 +67,7 @@ def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
     model, judged = tiny.model(tiny.decoder_config()), Judged()
     batches = [tiny.tokens(8, 12, seed) for seed in range(2)]
     config = CurveConfig.parse("reconstruction+reconstruct")
-    found = curve(model, config, {0: batches}, (50, 100), judged, lambda: None)
+    found = curve(model, config, batches, (50, 100), judged)
     assert [point.value for point in found] == [4.0, 0.0]
     (half, gates), (none_left, _) = judged.asked
     removed = reconstruction_order(model, batches)[:4]

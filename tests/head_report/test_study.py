@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import pytest
 
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
-from headjax.head_report.study import StudyConfig, agreement, study_heads
+from headjax.head_report.estimate import estimate
+from headjax.head_report.kept import Kept, fingerprint
+from headjax.head_report.measure import agreement, measure, study_heads
+from headjax.head_report.study import StudyConfig, begin
 from headjax.heads.head_id import all_heads
 
 
@@ -53,12 +57,54 @@ def test_the_bar_advances_with_every_checkpoint(study, task, monkeypatch):
         yield lambda done, values: shown.append((title, total, unit, done))
 
     checkpoints = [(2, study.model), (4, study.model)]
-    monkeypatch.setattr("headjax.head_report.study.snapshots", lambda run: iter(checkpoints))
+    monkeypatch.setattr("headjax.head_report.measure.snapshots", lambda run: iter(checkpoints))
     config = StudyConfig(batch_size=4, orders=("importance",), seeds=1, percentages=(100,), resamples=20, shown=1)
     found = study_heads(study.model, task, config, run="somewhere", progress=progress)
     assert [(snapshot.step, snapshot.agreement) for snapshot in found.snapshots] == [(2, 1.0), (4, 1.0)]
     bar = [entry for entry in shown if entry[0] == "checkpoints"]
     assert bar == [("checkpoints", 0, "checkpoint", 1), ("checkpoints", 0, "checkpoint", 2)]
+
+
+def test_a_study_that_was_stopped_goes_on(study, task, tmp_path):
+    """Measurements are read back as they were; another setting, model or task begins anew."""
+    selection, evaluation = split_task(task)
+    key = fingerprint(study.model, [task], study.config)
+    first = begin(study.model, evaluation, study.config, selection=selection, kept=Kept(tmp_path / "part", key))
+    for number, _ in enumerate(measure(first)):
+        if number == 1:
+            break
+    there = {name: dict(first.kept.seconds)[name] for name in first.kept.found}
+    assert list(there) == ["baseline", "scores", "curve/importance/0"]
+    again = begin(study.model, evaluation, study.config, selection=selection, kept=Kept(tmp_path / "part", key))
+    assert 0 < estimate(again) < estimate(begin(study.model, evaluation, study.config, selection=selection))
+    list(measure(again))
+    assert {name: again.kept.seconds[name] for name in there} == there
+    assert (again.curves, again.best, again.scores) == (study.curves, study.best, study.scores)
+    other = dataclasses.replace(study.config, seeds=2)
+    assert fingerprint(study.model, [task], other) != key
+    assert Kept(tmp_path / "part", "another").found == {}
+    (tmp_path / "part").write_text("{")
+    assert Kept(tmp_path / "part", key).found == {}
+
+
+def test_single_heads_are_ablated_on_a_draw_of_the_examples(study, task):
+    config = dataclasses.replace(study.config, judged=6, ablated=4)
+    begun = begin(study.model, task, config)
+    assert (begun.examples, begun.few.count()) == (6, 4)
+    rows, fewer = ([bytes(row["input_ids"]) for row in each.data.validation] for each in (begun.task, begun.few))
+    assert set(fewer) < set(rows)
+
+
+def test_the_bar_counts_batches_and_names_the_number_of_heads(study, task):
+    shown = []
+
+    @contextlib.contextmanager
+    def progress(title, total, unit):
+        yield lambda done, values: shown.append((title, total, unit, done))
+
+    study_heads(study.model, task, study.config, progress=progress)
+    bar = [entry for entry in shown if entry[0] == "ablating 4 heads, each"]
+    assert bar == [("ablating 4 heads, each", 2, "batch", 1), ("ablating 4 heads, each", 2, "batch", 2)]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
     chosen = [HeadId("decoder", 0, 0), HeadId("decoder", 1, 1)]
     at, done = gates.without(model.config, removed), []
     got = ablate(model, batches, heads=chosen, gates=at, metrics=METRICS, progress=lambda n, _: done.append(n))
-    assert done == [1, 2, 3, 4]
+    assert done == [1, 2], "batches"
     assert got.heads == tuple(chosen)
     for i, head in enumerate(chosen):
         expected = plainly(model, batches, gates.without(model.config, [*removed, head]))

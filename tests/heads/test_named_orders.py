@@ -11,7 +11,7 @@ from headjax.heads.fisher import fisher_blocks, fisher_selection
 from headjax.heads.groups import group_steps, key_value_groups
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads, units
-from headjax.heads.ordering import by_ablation, by_scores, flat
+from headjax.heads.ordering import by_ablation, by_scores, compared, flat
 from headjax.heads.pruning import prune_gradually
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scores import score_heads
@@ -31,7 +31,7 @@ def batches():
 
 def test_each_name_is_the_order_it_says(model, batches):
     scores = score_heads(model, batches)
-    for name in ("importance", "fisher", "entropy"):
+    for name in ("importance", "importance_raw", "fisher", "entropy"):
         assert order_heads(model, batches, OrderConfig(by=name))(2) == by_scores(scores, name)
     assert order_heads(model, batches, OrderConfig(by="ablation"))(2) == by_ablation(ablate(model, batches))
     for name, labels in (("reconstruction", False), ("reconstruction_labels", True)):
@@ -59,7 +59,7 @@ def test_whole_groups_stay_together(grouped, batches, name):
     assert sorted(flat(group_steps(grouped.config, order))) == sorted(order)
     assert flat(group_steps(grouped.config, order)) == order
     if name in ("importance", "entropy"):
-        values = score_heads(grouped, batches).score(name)
+        values = compared(score_heads(grouped, batches).values, name)
         sums = [sum(values[head] for head in group) for group in group_steps(grouped.config, order)]
         assert sums == sorted(sums, reverse=name == "entropy")
 
@@ -88,10 +88,10 @@ def test_progress_goes_as_far_as_it_says(grouped, batches, name, whole_groups):
     config = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3)
     seen = []
     order_heads(grouped, batches, config, progress=lambda done, _: seen.append(done))(2)
-    total, unit = units(grouped.config, config, len(batches))
+    total, unit = units(config, len(batches))
     assert seen == sorted(seen)
     assert seen[-1] == total
-    assert unit == {"ablation": "ablation", "subset": "step"}.get(name, "batch")
+    assert unit == ("step" if name == "subset" else "batch")
 
 
 @pytest.mark.parametrize("name", ["subset", "random"])

@@ -8,7 +8,7 @@ from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.ordering import most_within, requested_count, select
-from headjax.heads.scores import Scores, batch_sums, normalize_layers, score_heads
+from headjax.heads.scores import Scores, batch_sums, score_heads
 from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
 from tests import tiny
@@ -29,9 +29,11 @@ def test_score_orders():
 
 def test_named_scores_know_their_direction():
     scores = Scores({"importance": VALUES, "entropy": VALUES}, loss=1.0, examples=1, seconds=0.0)
-    assert names(ordering.by_scores(scores, "importance")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
+    assert names(ordering.by_scores(scores, "importance_raw")) == ["0/1", "1/0", "0/2", "0/0", "1/1"]
     assert names(ordering.by_scores(scores, "entropy")) == ["1/1", "0/0", "0/2", "0/1", "1/0"]
-    assert names(ordering.by_scores(scores, "importance", normalize_layers)) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
+    assert names(ordering.by_scores(scores, "importance")) == ["1/0", "0/1", "0/2", "0/0", "1/1"]
+    with pytest.raises(HeadjaxError, match="'importanse'"):
+        ordering.by_scores(scores, "importanse")
 
 
 def ablation(mode="each"):

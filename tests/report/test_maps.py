@@ -1,5 +1,7 @@
 """Colour maps show every head that exists, where it is."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,18 @@ def test_attention_patterns_put_queries_on_rows_and_keys_on_columns():
     assert axes.get_ylabel() == "Query"
     assert plot.figure.axes[-1].get_xlabel() == "Probability"
     plot.svg()
+
+
+@pytest.mark.parametrize("tokens", [12, 24])
+def test_names_of_tokens_do_not_overlap(tokens):
+    names = ["sentence"] * tokens
+    plot = attention_patterns(np.full((4, tokens, tokens), 1 / tokens), names, names=["a", "b", "c", "d"])
+    plot.figure.draw_without_rendering()
+    left_below = plot.figure.axes[2]
+    for labels, interval in ((left_below.get_xticklabels(), "intervalx"), (left_below.get_yticklabels(), "intervaly")):
+        boxes = sorted(tuple(getattr(label.get_window_extent(), interval)) for label in labels)
+        assert len(boxes) == tokens
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(boxes))
 
 
 def test_attention_patterns_check_shapes():

@@ -1,5 +1,7 @@
 """Plots look the same wherever they are drawn and leave no trace in Matplotlib's settings."""
 
+import itertools
+
 import matplotlib
 import numpy as np
 import pytest
@@ -51,7 +53,13 @@ def test_series_differ_in_more_than_colour():
     looks = [style.look(index) for index in range(len(style.PALETTE))]
     for parts in zip(*looks, strict=True):
         assert len({str(part) for part in parts}) == len(looks)
-    assert style.look(len(looks)) == looks[0]
+
+
+def test_no_two_of_many_series_look_alike():
+    looks = [style.look(index) for index in range(30)]
+    assert len({str(each) for each in looks}) == len(looks)
+    for one, other in itertools.combinations(looks, 2):
+        assert one.color != other.color or (one.marker != other.marker and one.linestyle != other.linestyle)
 
 
 def test_text_stands_out_from_the_paper():

@@ -1,0 +1,202 @@
+"""Measurements of a model's heads for the report, one after another, the most telling ones first."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headjax.core.errors import DataError
+from headjax.core.progress import Progress, silent
+from headjax.evaluation.head_effects import head_effects
+from headjax.evaluation.selection import selection_of
+from headjax.evaluation.task import Task, evaluate_task
+from headjax.head_report.curves import CurveConfig, Judge, curve
+from headjax.head_report.study import MODES, HeadStudy, Snapshot, StudyConfig, begin, curve_name, scored
+from headjax.heads.ablation import ablate, best_heads
+from headjax.heads.attended import head_roles
+from headjax.heads.gates import Values
+from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.scores import score_heads
+from headjax.models.config import Batch
+from headjax.models.model import Model
+from headjax.training.checkpoints import snapshots
+
+
+def study_heads(
+    model: Model,
+    task: Task,
+    config: StudyConfig = StudyConfig(),
+    *,
+    selection: Task | None = None,
+    second: Task | None = None,
+    run: str | Path | None = None,
+    progress: Progress = silent,
+) -> HeadStudy:
+    """Prunes by gates, scores and ablates, on a task.
+
+    Args:
+        model: the model.
+        task: a task that fits it.
+        config: how much to measure.
+        selection: the task whose `batches` give the examples to choose heads on; None divides `task`
+            (`headjax.evaluation.selection.split_task`).
+        second: another task that fits it, to compare importance on.
+        run: workdir of a training run of the same architecture, whose checkpoints are pruned one by one.
+        progress: shows the advance.
+
+    Raises:
+        HeadjaxError: the task does not fit the model, or the run is another model's.
+        DataError: data that cannot be used.
+    """
+    study = begin(model, task, config, selection=selection, second=second)
+    for _ in measure(study, second, run, progress):
+        pass
+    return study
+
+
+def measure(
+    study: HeadStudy, second: Task | None = None, run: str | Path | None = None, progress: Progress = silent
+) -> Iterator[None]:
+    """Measure what has not been measured, and yield whenever a section of the page has all its numbers.
+
+    Args:
+        study: a study that has begun.
+        second, run, progress: as for `study_heads`.
+    """
+    config, keep, task = study.config, study.kept, study.task
+    judge = Judge(task, 0, config.batch_size, config.buckets)
+    fitted = task.fit(study.model)
+    sample = functools.lru_cache(maxsize=1)(functools.partial(_sample, study.selection, config))
+    keep("baseline", lambda: evaluate_task(fitted, task, batch_size=config.batch_size, buckets=config.buckets))
+    keep("scores", lambda: _score(fitted, study.selection.name, sample(0), progress))
+    yield
+    total = len(config.orders) * config.seeds * len(config.percentages)
+    with progress("pruning curves", total, "point") as bar:
+        count = _Counter(bar)
+        for order in config.orders:
+            for seed in range(config.seeds):
+                keep(curve_name(order, seed), functools.partial(_curve, study, order, seed, sample, judge, count))
+                count.to(len(config.percentages))
+            yield
+    for mode in MODES:
+        keep(mode, functools.partial(_ablate, fitted, study.few, mode, config, progress))
+    keep("best", lambda: _best(fitted, sample(0), config, progress))
+    yield
+    if second is not None:
+        other = selection_of(second)
+        keep(
+            "second",
+            lambda: _score(second.fit(study.model), second.name, _sample(other, config, 0), progress)["importance"],
+        )
+        yield
+    if run is not None:
+        _along(run, study, sample(0), judge, progress)
+        yield
+    keep(
+        "roles",
+        lambda: _named(
+            {head: role._asdict() for head, role in head_roles(fitted, _batches(study.few, config)).items()}
+        ),
+    )
+    yield
+
+
+class _Counter:
+    """Points of the curves that are done, of one curve after another."""
+
+    def __init__(self, bar: Callable[[int, Mapping[str, float]], None]) -> None:
+        self._bar, self._before, self._done = bar, 0, 0
+
+    def __call__(self) -> None:
+        self._done += 1
+        self._bar(self._done, {})
+
+    def to(self, points: int) -> None:
+        """Go to the end of a curve of so many points, which may have been measured before."""
+        self._before += points
+        self._done = self._before
+        self._bar(self._done, {})
+
+
+def _curve(
+    study: HeadStudy,
+    order: str,
+    seed: int,
+    sample: Callable[[int], Sequence[Batch]],
+    judge: Judge,
+    count: Callable[[], None],
+) -> list[dict[str, Any]]:
+    found = curve(
+        study.model, CurveConfig.parse(order), sample(seed), study.config.percentages, judge, count, seed=seed
+    )
+    return [point._asdict() for point in found]
+
+
+def _batches(task: Task, config: StudyConfig) -> list[Batch]:
+    return list(task.batches(config.batch_size, buckets=config.buckets))
+
+
+def _sample(selection: Task, config: StudyConfig, seed: int) -> list[Batch]:
+    """Return the batches that heads are ordered by."""
+    return list(selection.sample(scored(selection, config), config.batch_size, seed=seed, buckets=config.buckets))
+
+
+def _score(fitted: Model, name: str, batches: Sequence[Batch], progress: Progress) -> dict[str, dict[str, float]]:
+    with progress(f"scoring on {name}", len(batches), "batch") as bar:
+        return {score: _named(values) for score, values in score_heads(fitted, batches, progress=bar).values.items()}
+
+
+def _ablate(fitted: Model, task: Task, mode: Any, config: StudyConfig, progress: Progress) -> dict[str, Any]:
+    batches = _batches(task, config)
+    with progress(f"ablating {len(all_heads(fitted.config))} heads, {mode}", len(batches), "batch") as bar:
+        ablation = ablate(fitted, batches, mode, metrics=task.measure.outcomes(), progress=bar)
+    found = head_effects(ablation, task.measure, resamples=config.resamples)
+    return {
+        "metric": found.metric,
+        "effect": _named(found.effects()),
+        "p_value": {str(head): comparison.p_value for head, comparison in found.comparisons.items()},
+        "test": found.test,
+    }
+
+
+def _best(fitted: Model, batches: Sequence[Batch], config: StudyConfig, progress: Progress) -> list[str]:
+    """Return the head of every layer with the least loss when it is the only one left, on some of the batches."""
+    few = batches[:: max(-(-len(batches) * config.batch_size // config.ablated), 1)] if config.ablated else batches
+    with progress(f"best of {len(all_heads(fitted.config))} heads", len(few), "batch") as bar:
+        return [str(best.head) for best in best_heads(ablate(fitted, few, "all-but-one", progress=bar))]
+
+
+def _along(run: str | Path, study: HeadStudy, batches: Sequence[Batch], judge: Judge, progress: Progress) -> None:
+    """Prune every checkpoint of a run by its own importance, and compare that with the model's."""
+    model, importance = study.model, study.scores["importance"]
+    with progress("checkpoints", 0, "checkpoint") as bar:  # how many, only the run's folder knows, while it trains
+        for number, (step, snapshot) in enumerate(snapshots(run), start=1):
+            if all_heads(snapshot.config) != all_heads(model.config):
+                raise DataError(f"{run}: its model has other heads than the one that is reported on")
+            study.kept(
+                f"snapshot/{step}", functools.partial(_snapshot, step, snapshot, study, batches, judge, importance)
+            )
+            bar(number, {})
+
+
+def _snapshot(
+    step: int, model: Model, study: HeadStudy, batches: Sequence[Batch], judge: Judge, importance: Values
+) -> dict[str, Any]:
+    points = curve(model, CurveConfig.parse("importance"), batches, study.config.profile_percentages, judge)
+    own = score_heads(judge.task.fit(model), batches, statistics=()).score("importance")
+    found = Snapshot(step, judge(model), agreement(own, importance), points)
+    return found._asdict() | {"points": [point._asdict() for point in points]}
+
+
+def agreement(first: Mapping[HeadId, float], second: Mapping[HeadId, float]) -> float | None:
+    """Return Spearman's correlation of scores; None where they rank nothing."""
+    from scipy import stats
+
+    x, y = ([values[head] for head in first] for values in (first, second))
+    return float(stats.spearmanr(x, y).statistic) if len(set(x)) > 1 and len(set(y)) > 1 else None
+
+
+def _named(values: Mapping[HeadId, Any]) -> dict[str, Any]:
+    return {str(head): value for head, value in values.items()}
