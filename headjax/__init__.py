@@ -47,6 +47,7 @@ _LAZY = {
     "prune": "headjax.heads.pruning",
     "read_tokenizer": "headjax.tokenizers.files",
     "reconstruct": "headjax.heads.reconstruction",
+    "reconstruction_order": "headjax.heads.reconstruction_order",
     "save": "headjax.models.model",
     "score_heads": "headjax.heads.scores",
     "split_task": "headjax.evaluation.selection",

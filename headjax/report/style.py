@@ -171,7 +171,8 @@ def look(index: int) -> Look:
     The next six have the same colours with other markers and dashes.
     """
     cycle, place = divmod(index, len(PALETTE))
-    marker, dashes = (names[(place + cycle) % len(names)] for names in (_MARKERS, _DASHES))
+    shifted = place + cycle
+    marker, dashes = _MARKERS[shifted % len(_MARKERS)], _DASHES[shifted % len(_DASHES)]
     return Look(PALETTE[place], marker, dashes, PAPER if cycle % 2 else PALETTE[place])
 
 
