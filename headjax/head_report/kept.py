@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -17,8 +16,8 @@ from headjax.core.files import write_file
 from headjax.core.paths import path_of
 
 if TYPE_CHECKING:
+    from headjax.core.fields import Checked
     from headjax.evaluation.task import Task
-    from headjax.head_report.study import StudyConfig
     from headjax.models.model import Model
 
 FIRST = 256
@@ -68,9 +67,9 @@ class Kept:
             self._path.unlink(missing_ok=True)
 
 
-def fingerprint(model: Model, tasks: Sequence[Task], config: StudyConfig, run: str = "") -> str:
+def fingerprint(model: Model, tasks: Sequence[Task], config: Checked, run: str = "") -> str:
     """Return a hash that is another one if the model, the examples or the settings are."""
-    digest = hashlib.sha256(repr((model.config, dataclasses.asdict(config), run)).encode())
+    digest = hashlib.sha256(repr((model.config, config, run)).encode())
     for array in jax.tree.leaves(model.params):
         digest.update(np.asarray(array.ravel()[:FIRST]).tobytes())
     for task in tasks:

@@ -153,4 +153,4 @@ def measure(names: Sequence[str], kinds: Sequence[str] = tuple(SETTINGS), seeds:
 
 
 if __name__ == "__main__":
-    write("ground_truth_heads", measure([*ORDERS, *(f"{name}+normalize" for name in SCORES)]))
+    write("ground_truth_heads", measure([*ORDERS, *(f"{name}+normalize" for name in SCORES if name != "importance")]))
