@@ -34,7 +34,7 @@ _LAZY = {
     "convert": "headjax.conversion",
     "demo_model": "headjax.quickstart.decoder",
     "distill": "headjax.training.distillation",
-    "evaluate": "headjax.evaluation.evaluate",
+    "evaluate": "headjax.evaluation.task",
     "evaluate_task": "headjax.evaluation.task",
     "evaluation_batches": "headjax.data.stream",
     "from_huggingface": "headjax.hub.importing",

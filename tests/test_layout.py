@@ -23,6 +23,7 @@ ORDER = (
     "data",
     "evaluation",
     "training",
+    "trials",
     "plan",
     "report",
     "quickstart",

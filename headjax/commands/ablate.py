@@ -15,7 +15,7 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.evaluation.head_effects import HeadEffects
+    from headjax.evaluation.paired import HeadEffects
     from headjax.evaluation.task import Task
     from headjax.models.model import Model
 
@@ -67,7 +67,7 @@ def run(options: Options, progress: Progress) -> Result:
 
 
 def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Progress) -> HeadEffects:
-    from headjax.evaluation.head_effects import head_effects
+    from headjax.evaluation.paired import head_effects
     from headjax.heads.ablation import ablate
     from headjax.heads.head_id import all_heads
 

@@ -32,7 +32,7 @@ def run(options: Options, progress: Progress) -> Result:
     """Both models on the same examples: metrics, agreement, significance, parameters, heads, bytes, speed."""
     import jax
 
-    from headjax.evaluation.comparison import compare
+    from headjax.evaluation.paired import compare
     from headjax.heads.head_id import all_heads
     from headjax.models.model import load
 

@@ -19,8 +19,8 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
+    from headjax.commands.own_data import Lesson
     from headjax.training.config import TrainConfig
-    from headjax.training.own_data import Lesson
 
 CHECKPOINT_EVERY = 200
 """Steps between the checkpoints from which an interrupted run goes on."""
@@ -55,11 +55,11 @@ class Options(OverwriteOptions):
 
 def run(options: Options, progress: Progress) -> Result:
     """Trains a model on one's own files and writes it as a model directory; an interrupted run goes on."""
+    from headjax.commands.own_data import OwnFiles, find_lesson
     from headjax.evaluation.task import measure_of
     from headjax.models.model import LAYOUT, load
     from headjax.models.tasks.classification import class_names, names_or_numbers
     from headjax.training.loop import train
-    from headjax.training.own_data import OwnFiles, find_lesson
     from headjax.training.recording import read_metrics
 
     require_new(options.out, options)

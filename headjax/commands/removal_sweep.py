@@ -21,7 +21,7 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.evaluation.removals import Removal, RemovalTrial, RemovalTrials
+    from headjax.trials.removals import Removal, RemovalTrial, RemovalTrials
 
 CALIBRATE = 512
 """Default number of calibration examples of a draw."""
@@ -56,9 +56,9 @@ class RemovalOptions(ConversionOptions):
 
 def sweep_removals(options: RemovalOptions, out: str, progress: Progress) -> Result:
     """Try every removal and evaluate the model; trials that are in OUT already are not run again."""
-    from headjax.evaluation.removals import Removal, parse_order, parse_repair, prepare_removals
     from headjax.heads.head_id import require_stack
     from headjax.heads.ordering import amount_of
+    from headjax.trials.removals import Removal, parse_order, parse_repair, prepare_removals
 
     for order in options.by:
         parse_order(order)
@@ -121,7 +121,7 @@ def read_removals(file: Path) -> list[RemovalTrial]:
     Raises:
         HeadjaxError: the file holds something else.
     """
-    from headjax.evaluation.removals import RemovalTrial
+    from headjax.trials.removals import RemovalTrial
 
     if not file.is_file():
         return []
@@ -133,7 +133,7 @@ def read_removals(file: Path) -> list[RemovalTrial]:
 
 
 def _key(trial: RemovalTrial) -> tuple[Removal, str]:
-    from headjax.evaluation.removals import Removal
+    from headjax.trials.removals import Removal
 
     return Removal(trial.order, trial.remove, trial.draw, trial.stacks), trial.repair
 

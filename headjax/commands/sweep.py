@@ -22,7 +22,7 @@ from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
-    from headjax.training.trials import Trial, Trials
+    from headjax.trials.conversions import Trial, Trials
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Options(RemovalOptions):
 def run(options: Options, progress: Progress) -> Result:
     """Converts a model to every size of every target, or removes heads in many ways, and evaluates each once."""
     from headjax.conversion.model import parse_target
-    from headjax.training.trials import BUCKETS, expand, prepare_trials
+    from headjax.trials.conversions import BUCKETS, expand, prepare_trials
 
     check_folder(options.out)
     if options.remove:
@@ -107,7 +107,7 @@ def _variants(options: Options) -> tuple[str, ...]:
     Raises:
         HeadjaxError: an unknown variant, or one that the options do not allow.
     """
-    from headjax.training.trials import VARIANTS
+    from headjax.trials.conversions import VARIANTS
 
     allowed = VARIANTS if options.fine_tune else VARIANTS[:-1]
     for name in options.variants:
@@ -124,7 +124,7 @@ def read_trials(file: Path) -> list[Trial]:
     Raises:
         HeadjaxError: the file holds something else.
     """
-    from headjax.training.trials import Trial
+    from headjax.trials.conversions import Trial
 
     if not file.is_file():
         return []

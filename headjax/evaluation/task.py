@@ -1,21 +1,25 @@
-"""Tasks: examples with their measure, and a model's metrics on them."""
+"""Tasks, which are examples with their measure, and the evaluation of a model on a task or on plain batches."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from headjax.core.errors import DataError, require
+from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
+from headjax.core.tensors import Params, require_finite
 from headjax.data.examples import Chosen, Padded, Source
 from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
-from headjax.evaluation.evaluate import measure_batch, require_finite_losses
+from headjax.evaluation import metrics as formulas
 from headjax.evaluation.measures import (
     Classes,
     LanguageModelling,
@@ -26,8 +30,9 @@ from headjax.evaluation.measures import (
     Similarities,
 )
 from headjax.evaluation.spans import Spans
+from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
-from headjax.models.config import Gates, Loss
+from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
@@ -210,6 +215,30 @@ class Evaluation(NamedTuple):
     outcomes: Outcomes
 
 
+def evaluate(
+    model: Model, batches: Iterable[Batch], *, gates: Gates | None = None, compute: Compute = Compute()
+) -> Mapping[str, float]:
+    """Return the model's loss on batches with labels.
+
+    Args:
+        model: the model.
+        batches: arrays by Hugging Face's names; equal shapes compile once.
+        gates: head gates; all values share one compilation.
+        compute: precision and attention implementation.
+
+    Returns:
+        `loss`, the mean over all targets of all batches in nats, `perplexity` = exp(loss), and `targets`, their number.
+
+    Raises:
+        DataError: no targets, or a token or label that the model does not have.
+        HeadjaxError: a loss is not finite; the message names the batch.
+    """
+    placed = (device_batch(model.config, batch) for batch in batches)
+    found = [measure_batch(model.config, None, compute, model.params, batch, gates) for batch in placed]
+    require_finite_losses([loss for loss, _ in found], model.params)
+    return reduce_batches(None, found).metrics
+
+
 def evaluate_task(
     model: Model, task: Task, gates: Gates | None = None, limit: int = 0, **options: Any
 ) -> dict[str, float]:
@@ -257,14 +286,55 @@ def measure_task(
     return reduce_batches(task.measure, found, task.name)
 
 
+@functools.partial(jax.jit, static_argnames=("config", "measure", "compute", "mesh"))
+def measure_batch(
+    config: ModelConfig,
+    measure: Measure | None,
+    compute: Compute,
+    params: Params,
+    batch: Batch,
+    gates: Gates | None = None,
+    *,
+    mesh: Mesh | None = None,
+) -> tuple[Loss, dict[str, jax.Array]]:
+    """Return one batch's losses and a measure's outcomes, jitted once per config, measure and shapes.
+
+    Args:
+        config: the architecture.
+        measure: the measure; None has no outcomes besides the losses.
+        compute: how to compute.
+        params: the model's parameters.
+        batch: arrays on the device or, spread over its batch axes, on the mesh.
+        gates: head gates; any values reuse one compilation.
+        mesh: the devices, each of which gets the whole result; None is a single device.
+    """
+    # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
+    with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        output = config.apply(params, batch, Options(gates=gates, compute=compute))
+        loss = config.for_evaluation().loss(output, batch)
+        outcomes = {} if measure is None else measure.outcomes()
+        found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
+    return found if mesh is None else jax.lax.with_sharding_constraint(found, replicated(mesh))
+
+
+def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
+    """Raise `HeadjaxError` naming the first batch whose loss is not finite, or the weights that are not."""
+    for number, loss in enumerate(losses):
+        total = np.asarray(loss.total)
+        if not np.isfinite(total).all():
+            require_finite(params)
+            value = total[~np.isfinite(total)][0]
+            raise HeadjaxError(f"evaluation: the loss of batch {number}, counted from 0, is {value}")
+
+
 def reduce_batches(
-    measure: Measure, batches: Sequence[tuple[Loss, Mapping[str, Any]]], name: str = "evaluation"
+    measure: Measure | None, batches: Sequence[tuple[Loss, Mapping[str, Any]]], name: str = "evaluation"
 ) -> Evaluation:
     """Return the metrics of the losses and outcomes of every batch; examples without targets are left out.
 
     Args:
-        measure: metrics of the task.
-        batches: losses and outcomes.
+        measure: metrics of the task; None is `perplexity` and the number of `targets`.
+        batches: losses and outcomes, as `measure_batch` returns them.
         name: name or file of the examples, with which an error begins.
 
     Raises:
@@ -279,5 +349,13 @@ def reduce_batches(
     if not present.any():
         raise DataError(f"{name}: no example in it has a target")
     outcomes = {key: column[present] for key, column in joined.items()}
-    loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
-    return Evaluation({"loss": loss, **measure.metrics(outcomes)}, len(outcomes["loss"]), outcomes)
+    return Evaluation(metrics_of(measure, outcomes), len(outcomes["loss"]), outcomes)
+
+
+def metrics_of(measure: Measure | None, outcomes: Outcomes) -> dict[str, float]:
+    """Return the mean `loss` per target, and a measure's metrics, see `reduce_batches`."""
+    targets = float(outcomes["targets"].sum())
+    loss = float(outcomes["loss"].sum()) / targets
+    if measure is None:
+        return {"loss": loss, "perplexity": formulas.perplexity(loss), "targets": targets}
+    return {"loss": loss, **measure.metrics(outcomes)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.progress import Progress, silent
-from headjax.evaluation.head_effects import head_effects
+from headjax.evaluation.paired import head_effects
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, Judge, curve

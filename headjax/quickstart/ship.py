@@ -22,7 +22,7 @@ import numpy as np
 from headjax.core.paths import path_of
 from headjax.data.ngrams import NGrams
 from headjax.data.text_data import LanguageConfig
-from headjax.evaluation.evaluate import evaluate
+from headjax.evaluation.task import evaluate
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load

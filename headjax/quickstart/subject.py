@@ -19,7 +19,7 @@ from headjax.core.timing import Timing, time_in_turns
 from headjax.data.examples import Source
 from headjax.data.ngrams import NGrams
 from headjax.data.task import TaskData
-from headjax.evaluation.evaluate import evaluate
+from headjax.evaluation.task import evaluate
 from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.marked_keys import attention_on_marks, matching_bracket, previous_token, same_context

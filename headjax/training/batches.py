@@ -14,8 +14,7 @@ from headjax.core.tensors import Params
 from headjax.data.examples import Padded
 from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
-from headjax.evaluation.evaluate import mean_loss, measure_batch
-from headjax.evaluation.task import measure_of, reduce_batches
+from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.mesh.distributed import process_share, put_batch, put_whole_batch
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
@@ -73,8 +72,6 @@ def validation(config: TrainConfig, model: ModelConfig, mesh: Mesh, data: TaskDa
         for batch in validation_batches(data, config.batch_size):
             placed = put_whole_batch(check_batch(model, batch), mesh)
             found.append(measure_batch(fitted, measure, config.compute, params, placed, mesh=mesh))
-        if measure is None:
-            return mean_loss([loss for loss, _ in found])
         return reduce_batches(measure, found).metrics
 
     return evaluate

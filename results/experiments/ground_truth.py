@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import MultiHead
-from headjax.evaluation.removals import parse_order
 from headjax.heads.head_id import HeadId
 from headjax.heads.named_orders import LEARNED, ORDERS, order_heads
 from headjax.heads.scores import SCORES
@@ -28,6 +27,7 @@ from headjax.models.layer import NoNorm
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.sublayers import Dense
+from headjax.trials.removals import parse_order
 from results.table import Row, write
 
 TOKENS, LENGTH, LAYERS, HEADS, JUNK = 16, 24, 4, 8, 32

@@ -9,7 +9,7 @@ import pytest
 from headjax.cli import main
 from headjax.core.errors import HeadjaxError, ParameterError
 from headjax.core.tensors import all_finite
-from headjax.evaluation.evaluate import evaluate
+from headjax.evaluation.task import evaluate
 from headjax.hub import from_huggingface, to_huggingface
 from tests.hub.directories import BERT, model_of, rewrite
 from tests.tiny import decoder_config, model, tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headjax.evaluation.evaluate import measure_batch
+from headjax.evaluation.task import measure_batch
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.attended import head_roles

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import Normal
-from headjax.evaluation.evaluate import measure_batch
+from headjax.evaluation.task import measure_batch
 from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.fisher import fisher_blocks

@@ -14,7 +14,7 @@ from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import Normal
-from headjax.evaluation.evaluate import evaluate
+from headjax.evaluation.task import evaluate
 from headjax.heads import gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune

@@ -9,7 +9,7 @@ from tokenizers import models
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.task import TaskData
-from headjax.evaluation.evaluate import evaluate
+from headjax.evaluation.task import evaluate
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from headjax.models.embeddings import Embeddings, Learned

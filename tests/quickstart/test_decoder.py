@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headjax.evaluation.evaluate import evaluate
+from headjax.evaluation.task import evaluate
 from headjax.heads.ordering import by_scores, random_order
 from headjax.heads.scores import score_heads
 from headjax.quickstart.decoder import FOLDER, demo_model

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from headjax.core.tensors import count, flatten
-from headjax.evaluation.evaluate import measure_batch
+from headjax.evaluation.task import measure_batch
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig

@@ -18,8 +18,8 @@ from headjax.conversion.target import HeadLayer
 from headjax.core.progress import Progress, silent
 from headjax.data.examples import Padded, Source
 from headjax.data.stream import LengthBuckets
-from headjax.evaluation.head_effects import RESAMPLES, paired_test
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
+from headjax.evaluation.paired import RESAMPLES, paired_test
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.heads.significance import Comparison

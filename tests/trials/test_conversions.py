@@ -11,7 +11,7 @@ from headjax.evaluation.specs import load_task
 from headjax.models.config import Output
 from headjax.models.tasks import Classification
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from headjax.training.trials import BUCKETS, embeddings, expand, prepare_trials
+from headjax.trials.conversions import BUCKETS, embeddings, expand, prepare_trials
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
 from tests.evaluation.test_task import encoder
 

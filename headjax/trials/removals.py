@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -20,14 +20,12 @@ import jax
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params
-from headjax.evaluation.evaluate import require_finite_losses
-from headjax.evaluation.head_effects import RESAMPLES, paired_test
 from headjax.evaluation.measures import Measure, Outcomes
-from headjax.evaluation.task import Evaluation, Task, reduce_batches
+from headjax.evaluation.paired import RESAMPLES, paired_test
+from headjax.evaluation.task import Evaluation, Task, reduce_batches, require_finite_losses
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import (
     Agreement,
-    Kind,
     Predictions,
     agreement_kind,
     compare,
@@ -127,11 +125,6 @@ def parse_repair(text: str) -> Repair:
     return text  # type: ignore[return-value]
 
 
-class _Judged(NamedTuple):
-    evaluation: Evaluation
-    agreement: Agreement
-
-
 @dataclasses.dataclass
 class RemovalTrials:
     """A model and a task to try removals on.
@@ -190,20 +183,20 @@ class RemovalTrials:
         count = requested_count(self.model.config, removal.remove, removal.stacks)
         removed = choose(count)[:count]
         bare = self._judge(self.model.params, head_gates.without(self.model.config, removed))
-        _, against = paired_test(bare.evaluation.outcomes, self.measure, RESAMPLES)
+        _, against = paired_test(bare[0].outcomes, self.measure, RESAMPLES)
         for repair in repairs:
             repaired = _repair(self.model, removed, repair, batches)
-            judged = bare if repair == "none" else self._judge(repaired.params, repaired.gates)
+            found, agreed = bare if repair == "none" else self._judge(repaired.params, repaired.gates)
             yield RemovalTrial(
                 *removal,
                 repair=repair,
                 removed=len(removed),
                 kept_repairs=repaired.kept,
                 solved=repaired.solved,
-                metrics=judged.evaluation.metrics,
-                agreement=judged.agreement.value,
-                against_whole=self._tests[1](judged.evaluation.outcomes)._asdict(),
-                against_none=None if repair == "none" else against(judged.evaluation.outcomes)._asdict(),
+                metrics=found.metrics,
+                agreement=agreed.value,
+                against_whole=self._tests[1](found.outcomes)._asdict(),
+                against_none=None if repair == "none" else against(found.outcomes)._asdict(),
                 order_seconds=order_seconds,
                 repair_seconds=repaired.seconds,
             )
@@ -221,8 +214,16 @@ class RemovalTrials:
         """Return the number of heads of these stacks; empty is all."""
         return len(all_heads(self.model.config, stacks or None))
 
-    def _judge(self, params: Params, gates: Gates) -> _Judged:
-        return _judge(self.model.config, self.measure, params, self.batches, gates, self.wanted)
+    def _judge(self, params: Params, gates: Gates) -> tuple[Evaluation, Agreement]:
+        config, found, agreed = self.model.config, [], []
+        for number, batch in enumerate(self.batches):
+            wanted = self.wanted[number] if number < len(self.wanted) else None
+            loss, outcomes, apart = _judge_batch(config, self.measure, params, batch, gates, wanted)
+            found.append((loss, outcomes))
+            if wanted is not None:
+                agreed.append(apart)
+        require_finite_losses([loss for loss, _ in found], params)
+        return reduce_batches(self.measure, found), mean_agreement(agreement_kind(config), agreed)
 
 
 class _Repaired(NamedTuple):
@@ -280,7 +281,7 @@ def prepare_removals(
     wanted: list[Predictions] = []
     found = []
     for batch in batches:
-        loss, outcomes, predictions = _judge_whole(model.config, task.measure, model.params, batch, gates)
+        loss, outcomes, predictions = _judge_batch(model.config, task.measure, model.params, batch, gates)
         found.append((loss, outcomes))
         room -= predictions.values.nbytes
         if room >= 0 or not wanted:
@@ -290,39 +291,16 @@ def prepare_removals(
     return RemovalTrials(model, selection, task.measure, batches, wanted, own, calibrate, batch_size, buckets)
 
 
-def _judge(
-    config: ModelConfig,
-    measure: Measure,
-    params: Params,
-    batches: Iterable[Mapping[str, jax.Array]],
-    gates: Gates,
-    wanted: Sequence[Predictions],
-) -> _Judged:
-    found, agreed = [], []
-    for number, batch in enumerate(batches):
-        original = wanted[number] if number < len(wanted) else None
-        loss, outcomes, apart = _judge_batch(config, measure, params, batch, gates, original)
-        found.append((loss, outcomes))
-        if apart is not None:
-            agreed.append(apart)
-    require_finite_losses([loss for loss, _ in found], params)
-    return _Judged(reduce_batches(measure, found), mean_agreement(agreement_kind(config), agreed))
-
-
 @functools.partial(jax.jit, static_argnames=("config", "measure"))
 def _judge_batch(
-    config: ModelConfig, measure: Measure, params: Params, batch: Any, gates: Gates, wanted: Predictions | None
+    config: ModelConfig, measure: Measure, params: Params, batch: Any, gates: Gates, wanted: Predictions | None = None
 ) -> Any:
-    """Return the losses, outcomes, and sums of the agreement of one batch, from one forward."""
-    loss, outcomes, predictions = _judge_whole(config, measure, params, batch, gates)
-    kind: Kind = agreement_kind(config)
-    return loss, outcomes, None if wanted is None else compare(kind, wanted, predictions)
+    """Return one batch's losses and outcomes, and the sums of its agreement with the wanted predictions.
 
-
-@functools.partial(jax.jit, static_argnames=("config", "measure"))
-def _judge_whole(config: ModelConfig, measure: Measure, params: Params, batch: Any, gates: Gates) -> Any:
-    """Return the losses, outcomes and predictions of one batch, from one forward."""
+    Without any, its predictions take the place of the sums.
+    """
     output = config.apply(params, batch, Options(gates=gates, compute=Compute()))
     loss = config.for_evaluation().loss(output, batch)
     outcomes = {name: outcome(output, batch) for name, outcome in measure.outcomes().items()}
-    return loss, outcomes, predictions_of(config, output, batch)
+    predictions = predictions_of(config, output, batch)
+    return loss, outcomes, predictions if wanted is None else compare(agreement_kind(config), wanted, predictions)

@@ -1,13 +1,19 @@
-"""Comparisons of two models on the same examples."""
+"""Two models on the same examples, and the test of a difference, which follows from the measure and not from values."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 
 import headjax
-from headjax.evaluation.comparison import compare
+from headjax.evaluation.measures import Classes, Kind, LanguageModelling, Measure, Numbers
+from headjax.evaluation.paired import compare, head_effects
+from headjax.evaluation.spans import Spans
 from headjax.evaluation.task import evaluate_task
+from headjax.heads.ablation import Ablation
+from headjax.heads.head_id import HeadId
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.tasks import Classification, NoTask, Regression, Span
 from headjax.tokenizers.learned import byte_tokenizer
@@ -91,3 +97,68 @@ def test_tokens_agree_over_those_that_both_models_have(tmp_path):
     found = compare((full, cut), tasks)
     assert found.agreement == close_to(0.0, sums=tiny.SUMS)
     assert found.measure == "mean KL(A, B) of the predicted tokens among the 257 tokens that both have, nats"
+
+
+HEAD = HeadId("encoder", 0, 0)
+BASELINE = np.array([1.0, 0.0, 1.0, 1.0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(Measure):
+    """The mean of the outcome `value`."""
+
+    headline: str = "value"
+    declared: Kind = "graded"
+
+    @property
+    def kind(self) -> Kind:
+        return self.declared
+
+    def metrics(self, outcomes):
+        return {"value": float(outcomes["value"].mean())}
+
+    def values(self, outcomes):
+        return outcomes["value"]
+
+
+def ablation(changed):
+    loss = np.ones(4)
+    return Ablation(
+        "each",
+        (HEAD,),
+        {"loss": loss, "value": BASELINE},
+        {"loss": loss[None], "value": np.asarray(changed)[None]},
+        {"loss": np.ones(4), "value": np.ones(4)},
+    )
+
+
+def test_a_graded_outcome_may_start_whole_and_become_a_fraction():
+    """F1 of a few questions is 0 or 1 with all heads; an ablation may leave half an answer."""
+    found = head_effects(ablation([0.5, 0.0, 1.0, 1.0]), Mean(), resamples=50)
+    assert found.test == "paired bootstrap, 50 resamples"
+    assert found.effects() == {HEAD: -0.125}
+    assert found.comparisons[HEAD].difference == -0.125
+
+
+def test_a_graded_outcome_keeps_its_test_where_every_value_is_whole():
+    assert head_effects(ablation([0.0, 0.0, 1.0, 1.0]), Mean(), resamples=50).test == "paired bootstrap, 50 resamples"
+
+
+def test_a_binary_outcome_gets_the_exact_test():
+    found = head_effects(ablation([0.0, 0.0, 1.0, 1.0]), Mean(declared="binary"))
+    assert found.test == "McNemar's exact test"
+    assert found.comparisons[HEAD].p_value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("measure", "kind"),
+    [
+        (Classes(), "binary"),
+        (Classes(headline="f1", chosen=("f1",)), "corpus"),
+        (Numbers(), "corpus"),
+        (LanguageModelling(), "sum"),
+        (Spans(), "graded"),
+    ],
+)
+def test_every_measure_says_its_kind(measure, kind):
+    assert measure.kind == kind

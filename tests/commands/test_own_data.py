@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from headjax.commands.own_data import OwnFiles, find_lesson
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
@@ -12,7 +13,6 @@ from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.training.own_data import OwnFiles, find_lesson
 from tests import tiny
 from tests.data.vocabulary import write_lines
 

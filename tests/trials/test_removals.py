@@ -11,13 +11,13 @@ from headjax.core.errors import HeadjaxError
 from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import LanguageModelling
-from headjax.evaluation.removals import Removal, parse_order, parse_repair, prepare_removals
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.heads.agreement import agreement
 from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruction import reconstruct
+from headjax.trials.removals import Removal, parse_order, parse_repair, prepare_removals
 from tests import tiny
 from tests.closeness import close_to
 
@@ -74,7 +74,7 @@ def test_gates_repair_too(trials):
 
 
 def test_the_agreement_may_be_taken_on_the_first_batches_alone(trials, monkeypatch):
-    monkeypatch.setattr("headjax.evaluation.removals.KEPT_BYTES", 0)
+    monkeypatch.setattr("headjax.trials.removals.KEPT_BYTES", 0)
     parts = split_task(TASK)
     few = prepare_removals(trials.model, parts.evaluation, parts.selection, calibrate=16, batch_size=8)
     assert (len(few.wanted), len(few.batches)) == (1, 3)

@@ -1,0 +1,1 @@
+"""Trials: one model converted, or without heads, in many ways, each judged once on the same examples."""
