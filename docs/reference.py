@@ -7,28 +7,121 @@ new command, a new `@kind` or a new task appears with the next build.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import inspect
+import io
 import itertools
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from docstrings import described, escape, parse_docstring, table
-
 import headjax
-from headjax.cli import COMMANDS
-from headjax.commands.options import name_of
+from headjax.cli import COMMANDS, main
+from headjax.commands import tasks
 from headjax.core.fields import Bound, Checked
+from headjax.core.progress import silent
 from headjax.core.serialize import class_of_kind, kinds_of
-from headjax.data.task_spec import TaskSpec
-from headjax.data.tasks import TASKS
-from headjax.evaluation.specs import NAMED, load_task
 from headjax.training.config import TrainConfig
+
+# Docstrings.
+
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
+"""Titles of the parts of a docstring that follow its text."""
+
+LINE = 100
+"""Characters of a signature on one line; longer ones have a parameter a line."""
+
+
+class Docstring(NamedTuple):
+    """A docstring in parts: the text before the sections, and of each section its entries by name.
+
+    `Returns` and `Yields` have one entry without a name.
+    """
+
+    text: str
+    sections: Mapping[str, Mapping[str, str]]
+
+
+def parse_docstring(docstring: str | None) -> Docstring:
+    """Return the parts of a docstring in Google's style."""
+    lines = inspect.cleandoc(docstring or "").splitlines()
+    starts = [number for number, line in enumerate(lines) if line.removesuffix(":") in SECTIONS and line.endswith(":")]
+    text = "\n".join(lines[: starts[0]] if starts else lines).strip()
+    sections = {}
+    for start, end in itertools.pairwise([*starts, len(lines)]):
+        title = lines[start].removesuffix(":")
+        body = inspect.cleandoc("\n" + "\n".join(lines[start + 1 : end]))
+        sections[title] = {"": body} if title in ("Returns", "Yields") else dict(_entries(body))
+    return Docstring(text, sections)
+
+
+def _entries(body: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of a section; `first, second: text` are two entries."""
+    for entry in re.split(r"\n(?=\S)", body):
+        names, _, text = entry.partition(": ")
+        for name in names.split(", "):
+            yield name.strip("` "), inspect.cleandoc(text)
+
+
+def escape(text: str) -> str:
+    """Return text as Markdown in which a `<` outside of code begins no tag."""
+    return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def described(found: Any, name: str) -> str:
+    """Return the signature and the docstring of a function, class or property as Markdown."""
+    docstring = parse_docstring(inspect.getdoc(found))
+    parts = [f"```python\n{signature(found, name)}\n```", escape(docstring.text)]
+    for title, entries in docstring.sections.items():
+        parts.append(f"**{title}**")
+        parts += [_entry(entry, text) for entry, text in entries.items()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _entry(name: str, text: str) -> str:
+    text = escape(text)
+    return f"* `{name}`: " + text.replace("\n", "\n  ") if name else text
+
+
+def signature(found: Any, name: str) -> str:
+    """Return a signature, one line or a parameter a line."""
+    if isinstance(found, property):
+        return name
+    try:
+        parameters = inspect.signature(found)
+    except (TypeError, ValueError):
+        return name
+    own = [each for each in parameters.parameters.values() if each.name != "self"]
+    shown = f"{name}{parameters.replace(parameters=own)}"
+    if len(shown) <= LINE:
+        return _unquoted(shown)
+    lines, last = [], None
+    for each in own:
+        if each.kind is each.KEYWORD_ONLY and last not in (each.KEYWORD_ONLY, each.VAR_POSITIONAL):
+            lines.append("*")
+        lines.append(str(each))
+        last = each.kind
+    returns = parameters.return_annotation
+    after = "" if returns is parameters.empty else f" -> {inspect.formatannotation(returns)}"
+    return _unquoted("\n".join((f"{name}(", *(f"    {line}," for line in lines), f"){after}")))
+
+
+def _unquoted(text: str) -> str:
+    """Return a signature whose annotations, which are text at run time, stand without quotes."""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+
 
 # Public names.
 
@@ -170,14 +263,7 @@ def _config(cls: type) -> list[str]:
 
 
 class Field(NamedTuple):
-    """A config field.
-
-    Attributes:
-        name: its name.
-        type: its type and bounds, in words.
-        default: its default as JSON has it; `required` without one.
-        text: its entry in the docstring's `Attributes`, of the class or the nearest base that has one.
-    """
+    """A config field: its name, type and bounds in words, default as in JSON, and entry in the docstring."""
 
     name: str
     type: str
@@ -234,126 +320,37 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return f"`{value}`"
 
 
-# Commands.
-
-
-class CommandOption(NamedTuple):
-    """An option of a command, as `headjax COMMAND --help` shows it.
-
-    Attributes:
-        name: `MODEL` or `--batch-size`.
-        value: the name or the choices of its value; empty for a switch.
-        default: as the command line is typed; `required` without one.
-        text: its line of help.
-    """
-
-    name: str
-    value: str
-    default: str
-    text: str
-
-
-def options_of(command: str) -> list[CommandOption]:
-    """Return the listed options of a command, words without names first."""
-    cls = importlib.import_module(f"headjax.commands.{command}").Options
-    hints = typing.get_type_hints(cls, include_extras=True)
-    found = [
-        _option(field, hints[field.name])
-        for field in dataclasses.fields(cls)
-        if "option" in field.metadata and field.metadata["option"].help
-    ]
-    return sorted(found, key=lambda option: option.name.startswith("--"))
-
-
-def _option(field: dataclasses.Field[Any], hint: Any) -> CommandOption:
-    declared = field.metadata["option"]
-    name = name_of(field)
-    choices = [each for part in _parts(hint) if typing.get_origin(part) is Literal for each in typing.get_args(part)]
-    value = ", ".join(map(str, choices)) or ("" if hint is bool or declared.positional else declared.metavar)
-    default = field.default
-    if declared.shown:
-        shown = declared.shown
-    elif default is dataclasses.MISSING:
-        shown = f"one of them: {declared.one_of}" if declared.one_of else "required"
-    elif isinstance(default, tuple):
-        shown = ",".join(map(str, default))
-    else:
-        shown = "" if default is None or default is False else str(default)
-    return CommandOption(name, value, shown, declared.help)
-
-
-def _parts(hint: Any) -> list[Any]:
-    return [hint, *(part for argument in typing.get_args(hint) for part in _parts(argument))]
+# Commands and tasks.
 
 
 def commands_page() -> str:
-    """Return the page of every command with its options."""
+    """Return the page of every command: its help and the text of its function."""
     parts = [
         "# Every command",
-        "`headjax COMMAND --help` prints the same. Words without a name may stand anywhere between the options. "
-        "[The command line](../command_line.md) has exit codes and rules that all commands share, "
-        "[JSON](../json.md) the keys of their results.",
+        "[The command line](../command_line.md) has exit codes and rules that all commands share, [JSON](../json.md) "
+        "the keys of their results.",
     ]
-    for name, purpose in COMMANDS.items():
-        options = options_of(name)
-        words = [option.name for option in options if not option.name.startswith("--")]
-        required = [f"{o.name} {o.value}" for o in options if o.name.startswith("--") and o.default == "required"]
-        usage = " ".join(("headjax", name, *words, *required, "[options]"))
+    for name in COMMANDS:
         doc = parse_docstring(importlib.import_module(f"headjax.commands.{name}").run.__doc__)
-        rows = [
-            (f"`{option.name}{' ' + option.value if option.value else ''}`", _code(option.default), escape(option.text))
-            for option in options
-        ]
-        parts += [
-            f"(command-{name})=\n## headjax {name}",
-            f"{purpose[0].upper()}{purpose[1:]}.",
-            f"```text\n{usage}\n```",
-            escape(doc.text),
-            table(("option", "default", "meaning"), rows),
-        ]
+        parts += [f"(command-{name})=\n## headjax {name}", escape(doc.text), f"```text\n{_help(name)}\n```"]
     return "\n\n".join(parts) + "\n"
 
 
-def _code(default: str) -> str:
-    return default if default in ("", "required") or " " in default else f"`{default}`"
-
-
-# Tasks.
+def _help(command: str) -> str:
+    """Return what `headjax COMMAND --help` prints."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    return shown.getvalue().strip()
 
 
 def tasks_page() -> str:
-    """Return the page of every task that has a name: those of `--task`, and those of `headjax prepare`."""
-    specs = parse_docstring(load_task.__doc__).sections["Args"]["spec"]
-    prepared = [
-        (
-            f"`{name}`",
-            spec.vocabulary if spec.vocabulary != "bpe" else f"{spec.vocab_size:,} BPE",
-            _tfds(spec),
-            _files(spec),
-        )
-        for name, spec in sorted(TASKS.items())
-    ]
-    parts = [
-        "# Every task",
-        "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes.",
-        "## Tasks to evaluate, score and choose heads on",
-        "The commands' `--task` and `headjax.load_task` take " + escape(specs),
-        f"Names: {', '.join(f'`{name}`' for name in sorted(NAMED))}.",
-        "## Tasks to prepare and train on",
-        "`headjax prepare TASK` takes these names and writes shards, which `--task FOLDER` and the data kind "
-        "[`task`](#kind-task) read. Any of them can be read from your own files (`--source`): tables and TFRecords "
-        "with the task's fields, and the formats named here.",
-        table(("task", "vocabulary", "TensorFlow Datasets", "local files"), prepared),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _tfds(spec: TaskSpec) -> str:
-    return ", ".join(f"`{source.name}`" for source in spec.sources) or "none"
-
-
-def _files(spec: TaskSpec) -> str:
-    return escape(spec.files) or "tables"
+    """Return the page of every task that has a name, which is the table of `headjax tasks`."""
+    (shown,) = tasks.run(tasks.Options(), silent).tables
+    header = [column.title for column in shown.columns]
+    rows = [[escape(cell.text) for cell in row] for row in shown.cells()]
+    intro = "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes."
+    return "\n\n".join(("# Every task", intro, *map(escape, shown.notes), table(header, rows))) + "\n"
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

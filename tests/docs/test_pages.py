@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax
 import pytest
 
+from docs import reference
 from headjax.attention import MultiHead
 from headjax.cli import COMMANDS, Parser, main
 from headjax.commands.options import CommandOptions, parse_options
@@ -81,11 +82,7 @@ def slugs(text: str) -> set[str]:
 @pytest.fixture(scope="module")
 def generated():
     """The text of the pages that the site's build generates, by file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
-        pages = {GENERATED / name: page() for name, page in importlib.import_module("reference").PAGES.items()}
-    sys.modules.pop("reference", None)
-    return pages
+    return {GENERATED / name: page() for name, page in reference.PAGES.items()}
 
 
 def dead_links(source: Path, text: str, generated: dict[Path, str]) -> list[str]:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-import sys
-from pathlib import Path
-from typing import Annotated, Literal
-
-import pytest
+from typing import Literal
 
 import headjax
+from docs import reference
 from headjax.cli import COMMANDS
-from headjax.commands.options import CommandOptions, argument, option
 from headjax.core import serialize
 from headjax.core.fields import Checked, Rate, Size
 from headjax.core.serialize import class_of_kind, kind, kinds_of
@@ -21,19 +16,8 @@ from headjax.data.tasks import TASKS
 from headjax.evaluation.specs import NAMED
 from headjax.training.config import TrainConfig
 
-DOCS = Path(__file__).parents[2] / "docs"
 
-
-@pytest.fixture(scope="module")
-def reference():
-    """The generator, which is no part of the package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DOCS))
-        yield importlib.import_module("reference")
-    sys.modules.pop("reference", None)
-
-
-def test_every_public_name_has_its_docstring_and_signature(reference):
+def test_every_public_name_has_its_docstring_and_signature():
     page = reference.names_page()
     titles = re.findall(r"^## `headjax\.(\w+)`$", page, flags=re.MULTILINE)
     assert sorted(titles) == sorted(name for name in headjax.__all__ if name != "__version__")
@@ -46,7 +30,7 @@ def test_every_public_name_has_its_docstring_and_signature(reference):
     assert "'" not in page.split("## `headjax.score_heads`")[1].split("```")[1].replace("'float32'", "").split("=")[0]
 
 
-def test_every_kind_and_every_field_of_a_run_is_on_the_config_page(reference):
+def test_every_kind_and_every_field_of_a_run_is_on_the_config_page():
     page = reference.config_page()
     for name in kinds_of(object):
         if not class_of_kind(name).__module__.startswith("headjax."):
@@ -59,7 +43,7 @@ def test_every_kind_and_every_field_of_a_run_is_on_the_config_page(reference):
         assert f"({target})=" in page
 
 
-def test_every_config_field_is_explained(reference):
+def test_every_config_field_is_explained():
     reference.load_kinds()
     silent = [
         f"{cls.__name__}.{field.name}"
@@ -72,7 +56,7 @@ def test_every_config_field_is_explained(reference):
     assert not silent
 
 
-def test_a_new_kind_appears_with_its_bounds_and_defaults(reference, monkeypatch):
+def test_a_new_kind_appears_with_its_bounds_and_defaults(monkeypatch):
     monkeypatch.setattr(serialize, "_KINDS", dict(serialize._KINDS))
 
     @kind("test_probe")
@@ -101,49 +85,21 @@ def test_a_new_kind_appears_with_its_bounds_and_defaults(reference, monkeypatch)
     assert "| `inner` | list of integer or none | none | an optional list. |" in page
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_listed_option_of_a_command_is_on_its_page(reference, command, capsys):
-    from headjax.cli import main
-
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    helped = set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out)) - {"--help", "--config.FIELD"}
-    options = reference.options_of(command)
-    assert {option.name for option in options if option.name.startswith("--")} <= helped
-    page = reference.commands_page().split(f"(command-{command})=")[1].split("\n(command-")[0]
-    for each in options:
-        assert f"| `{each.name}" in page
+def test_every_command_is_on_its_page_with_its_help():
+    page = reference.commands_page()
+    for command in COMMANDS:
+        section = page.split(f"(command-{command})=")[1].split("\n(command-")[0]
+        assert f"usage: headjax {command} " in section
+        assert "--json PATH" in section
 
 
-def test_options_show_choices_defaults_and_what_is_required(reference, monkeypatch):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Options(CommandOptions):
-        model: str = argument("MODEL", "a model")
-        mode: Literal["each", "none"] = option("each", "a mode")
-        rate: Annotated[float, "a rate"] = option(help="a rate", metavar="R")
-        seed: int = option(0, "a seed")
-        fast: bool = option(False, "a switch")
-        old: str = option("", "")
-
-    module = type(sys)("headjax.commands.test_probe")
-    module.Options = Options
-    monkeypatch.setitem(sys.modules, "headjax.commands.test_probe", module)
-    monkeypatch.setitem(globals(), "Literal", Literal)
-    found = {each.name: each for each in reference.options_of("test_probe")}
-    assert list(found) == ["MODEL", "--json", "--mode", "--rate", "--seed", "--fast"]
-    assert found["--mode"] == ("--mode", "each, none", "each", "a mode")
-    assert found["--rate"] == ("--rate", "R", "required", "a rate")
-    assert found["--seed"].default == "0"
-    assert found["--fast"] == ("--fast", "", "", "a switch")
-
-
-def test_every_task_is_on_its_page(reference):
+def test_every_task_is_on_its_page():
     page = reference.tasks_page()
     for name in (*TASKS, *NAMED):
-        assert f"`{name}`" in page
+        assert f"| {name} |" in page
 
 
-def test_pages_are_written_once(reference, tmp_path):
+def test_pages_are_written_once(tmp_path):
     reference.write_pages(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert set(before) == set(reference.PAGES)
