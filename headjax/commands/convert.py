@@ -71,6 +71,7 @@ def run(options: Options, progress: Progress) -> Result:
     metrics = evaluate_pair(model, converted, task, options, progress)
     difference = None if task is None else _difference(model, converted, task, options)
     save(converted, options.out, progress)
+    export = _export(converted)
     errors = [error._asdict() for error in conversion.errors]
     costs = _costs(model, converted)
     data = {
@@ -81,6 +82,7 @@ def run(options: Options, progress: Progress) -> Result:
         "metrics_before": metrics.before,
         "output_difference": difference,
         **costs,
+        "export": export,
         **described.data,
         "to": options.to,
         "model": str(options.out),
@@ -90,7 +92,32 @@ def run(options: Options, progress: Progress) -> Result:
         comparison_table(model, converted, metrics, described.notes),
         _cost_table(costs),
     ]
-    return Result(data, tables, f"model: {options.out}")
+    return Result(data, tables, "\n".join((*_told(export), f"model: {options.out}")))
+
+
+def _export(model: Model) -> dict[str, str | None] | None:
+    """Return how `headjax export` would write an imported model, or why it could not; None of any other model."""
+    from headjax.hub.exporting import imported_from, layout_of_export
+    from headjax.hub.table import InexpressibleError
+
+    origin = imported_from(model)
+    if origin is None:
+        return None
+    try:
+        family, layout = layout_of_export(model)
+    except InexpressibleError as error:
+        return {"from": origin, "family": None, "layout": None, "reason": str(error)}
+    return {"from": origin, "family": family, "layout": layout, "reason": None}
+
+
+def _told(export: dict[str, str | None] | None) -> list[str]:
+    """Return a line about an export in other shapes or another family than before, or about none."""
+    if export is None or (export["family"] == export["from"] and export["layout"] == "native"):
+        return []
+    if export["layout"] is None:
+        return [f"export to Hugging Face: {export['reason']}"]
+    full = ", zeros in place of what is missing, so neither smaller nor faster" * (export["layout"] == "padded")
+    return [f"export to Hugging Face: as {export['family']}, layout {export['layout']}{full}"]
 
 
 def _is_by_layer(to: str) -> bool:

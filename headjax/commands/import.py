@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.models.model import Model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,16 @@ def run(options: Options, progress: Progress) -> Result:
         ("parameters", numbers.count(data["parameters"])),
         ("heads", numbers.count(data["heads"])),
         ("weights", ", ".join(data["dtype"])),
-        ("tokenizer", "yes" if data["tokenizer"] else "none that can be read"),
+        ("tokenizer", "yes" if data["tokenizer"] else _no_tokenizer(model, options.directory)),
     ]
     return Result(data, [Table((Column("Imported"), Column("")), rows)], f"model: {options.out}")
+
+
+def _no_tokenizer(model: Model, directory: str) -> str:
+    """Return why there is none: no file of the names that were looked for."""
+    from headjax.models.vision import VisionModel
+    from headjax.tokenizers.files import looked_for
+
+    if isinstance(model.config, VisionModel):
+        return "none, the model reads images"
+    return f"none: {directory} has no {', '.join(looked_for(model.history[-1]['family']))}"

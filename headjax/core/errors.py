@@ -19,10 +19,25 @@ CLOSED = 141
 """Exit code of a command whose output nobody reads any more (`| head`), as after the signal SIGPIPE."""
 
 
+LONGEST = 1500
+"""Most characters of a message. What it quotes, a field of a file perhaps, may be as long as the file."""
+
+
 class HeadjaxError(ValueError):
-    """Something the user asked for cannot be done. The command line prints it and exits with `exit_code`."""
+    """Something the user asked for cannot be done. The command line prints it and exits with `exit_code`.
+
+    Of a message that is longer than `LONGEST` the middle is left out.
+    """
 
     exit_code: ClassVar[int] = FAILED
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        left_out = len(text) - LONGEST
+        if left_out > 0:
+            end = LONGEST // 4
+            text = f"{text[: LONGEST - end]} [{left_out:,} characters] {text[-end:]}"
+        super().__init__(text)
 
 
 class StoppedError(HeadjaxError):

@@ -188,9 +188,12 @@ def read_document(file: Path) -> str:
     """Return the text of a file that describes a model, a tokenizer or prepared shards.
 
     Raises:
-        DataError: it is larger than `headjax.core.limits.DOCUMENT`; the message starts with it.
+        DataError: it is no file but a pipe or a folder, or larger than `headjax.core.limits.DOCUMENT`; the message
+            starts with it.
         OSError, UnicodeDecodeError: it cannot be read.
     """
+    if file.exists() and not file.is_file():
+        raise DataError(f"{file}: not a file but a folder, a pipe or a device")
     DOCUMENT.check(file.stat().st_size, str(file))
     return file.read_text(encoding="utf-8")
 

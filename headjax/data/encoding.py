@@ -9,7 +9,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.data.examples import sequences
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
 
 if TYPE_CHECKING:
     import tokenizers
@@ -52,7 +52,8 @@ def encode_sequences(
         raise DataError(f"max_length: {max_length} tokens leave no room for text beside {special} special tokens")
     backend.enable_truncation(max_length, strategy="longest_first")
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
-    encoded = backend.encode_batch(inputs, add_special_tokens=True)
+    with library_errors(CANNOT_READ):
+        encoded = backend.encode_batch(inputs, add_special_tokens=True)
     return Sequences(
         [np.asarray(one.ids, np.int32) for one in encoded], [np.asarray(one.type_ids, np.int32) for one in encoded]
     )

@@ -104,7 +104,7 @@ class HeadjaxLM(TemplateLM):
         """Return a text's tokens, with those of the tokenizer's template unless the text begins with the first."""
         if add_special_tokens is None:
             add_special_tokens = not string.startswith(self._tokenizer.decode([self.prefix_token_id]))
-        return list(self._tokenizer.prompt_backend.encode(string, add_special_tokens=add_special_tokens).ids)
+        return self._tokenizer.prompt_ids(string, template=add_special_tokens)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Encoded], disable_tqdm: bool = False

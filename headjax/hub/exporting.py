@@ -21,27 +21,22 @@ from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
+from headjax.hub.checking import example_batch, longest
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.labels import label_names
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.importing import from_huggingface
 from headjax.hub.layouts import LAYOUTS, choose
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
 from headjax.models.compute import Compute
 from headjax.models.config import Options
-from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
-from headjax.models.vision import VisionModel
 from headjax.tokenizers.files import CONFIG_FILE, write_tokenizer
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, TARGET_FILE, VOCABULARY_FILE
-
-LENGTH = 16
-"""Largest number of tokens of the sequences on which an export is checked."""
 
 COUNTED = 128
 """Largest number of tokens of the example whose operations the cost of padding counts."""
@@ -86,6 +81,7 @@ class Exported(NamedTuple):
         bytes: size of the weights in bytes.
         max_difference: largest difference of outputs, where they were compared.
         padding: cost of the family's larger shapes, where the layout is `padded`.
+        notes: sentences about what a reader of the directory may not expect, such as another family than before.
     """
 
     family: str
@@ -94,6 +90,7 @@ class Exported(NamedTuple):
     bytes: int
     max_difference: float | None = None
     padding: Padding | None = None
+    notes: tuple[str, ...] = ()
 
 
 def to_huggingface(
@@ -148,7 +145,33 @@ def to_huggingface(
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
     size = (path_of(directory) / SINGLE).stat().st_size
     cost = padding_cost(model, written.model) if name == "padded" else None
-    return Exported(chosen.model_type, name, len(entries), size, padding=cost)
+    return Exported(chosen.model_type, name, len(entries), size, padding=cost, notes=_notes(model, chosen, imported))
+
+
+def _notes(model: Model, family: Family, imported: Mapping[str, Any] | None) -> tuple[str, ...]:
+    origin = imported["family"] if imported else None
+    if origin == family.model_type:
+        return ()
+    notes = [f"a {origin} config.json cannot say this model, so it is written as {family.model_type}"] if origin else []
+    if model.tokenizer is not None and family.tokenizer_class is not None:
+        notes.append(f"transformers reads its tokenizer as {family.tokenizer_class}, perhaps into other tokens")
+    return tuple(notes)
+
+
+def imported_from(model: Model) -> str | None:
+    """Return the family that a model was imported from; None for any other model."""
+    imported = _imported(model)
+    return None if imported is None else str(imported["family"])
+
+
+def layout_of_export(model: Model) -> tuple[str, str]:
+    """Return the family and the layout that `to_huggingface` would take.
+
+    Raises:
+        InexpressibleError: there is none; the message says why, and what else can be done.
+    """
+    family, layout, _ = choose(model, _families(model, None, _imported(model)), "auto")
+    return family.model_type, layout
 
 
 def padding_cost(model: Model, padded: Model) -> Padding:
@@ -165,7 +188,10 @@ def padding_cost(model: Model, padded: Model) -> Padding:
 
 
 def _families(model: Model, asked: str | Family | None, imported: Mapping[str, Any] | None) -> list[Family]:
-    """Return the candidates: the family asked for, or all of the model's architecture, its family of origin first."""
+    """Return the candidates: the family asked for, or all of the model's architecture.
+
+    The family of origin comes first, and those last as which `transformers` would read the tokenizer in its own way.
+    """
     if asked is not None:
         found = [family for family in FAMILIES if family.model_type == asked] if isinstance(asked, str) else [asked]
         if not found:
@@ -177,7 +203,8 @@ def _families(model: Model, asked: str | Family | None, imported: Mapping[str, A
     if not fitting:
         raise InexpressibleError(f"no family is a {kind_of(model.config)}")
     origin = imported["family"] if imported else None
-    return sorted(fitting, key=lambda family: family.model_type != origin)
+    foreign = model.tokenizer is not None
+    return sorted(fitting, key=lambda f: (f.model_type != origin, foreign and f.tokenizer_class is not None))
 
 
 def _without_similarity(model: Model) -> Model:
@@ -253,60 +280,10 @@ def _dtype(entries: Mapping[str, jax.ShapeDtypeStruct]) -> str:
     return max(sizes, key=lambda name: sizes[name])
 
 
-def max_difference(model: Model, directory: str | Path, *, family: Family | None = None) -> float:
-    """Return the largest absolute difference between the outputs of a model and of the directory written from it.
-
-    The directory is read anew. The outputs are the hidden states and, where there are any, the logits of two random
-    examples, the second of which is padded.
-
-    Args:
-        model: the model.
-        directory: the directory that `to_huggingface` wrote.
-        family: as of `from_huggingface`.
-    """
-    batch = example_batch(model)
-    ours, theirs = model(batch), from_huggingface(directory, family=family)(batch)
-    pairs = [(ours.hidden, theirs.hidden), (ours.logits, theirs.logits)]
-    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs if a is not None)
-
-
-def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
-    """Return a batch of two random examples for the model, the second padded.
-
-    Args:
-        model: the model.
-        length: number of tokens; None is `LENGTH`, or the model's longest if that is less.
-    """
-    generator, config = np.random.default_rng(0), model.config
-    if isinstance(config, VisionModel):
-        size = (2, config.patches.channels, config.patches.image_size, config.patches.image_size)
-        return {"pixel_values": generator.standard_normal(size, dtype=np.float32)}
-    embeddings = config.embeddings  # type: ignore[attr-defined]
-    length = min(LENGTH, longest(model) or LENGTH) if length is None else length
-    mask = np.ones((2, length), np.int32)
-    mask[1, length // 2 :] = 0
-    batch = {"input_ids": _tokens(generator, embeddings.vocab_size, length), "attention_mask": mask}
-    if embeddings.segments > 1:
-        batch["token_type_ids"] = _tokens(generator, embeddings.segments, length)
-    if isinstance(config, EncoderDecoderModel):
-        batch["decoder_input_ids"] = _tokens(generator, config.target_embeddings.vocab_size, length)
-    return batch
-
-
 def _write_tokenizer(model: Model, folder: Path) -> None:
     if model.tokenizer is not None:
         embeddings = getattr(model.config, "embeddings", None)
         write_tokenizer(model.tokenizer, folder, longest(model), segments=getattr(embeddings, "segments", 0) > 1)
-
-
-def longest(model: Model) -> int | None:
-    """Return the length in tokens of the longest sequence that the model reads; None where there is no limit."""
-    embeddings = getattr(model.config, "embeddings", None)
-    return None if embeddings is None else getattr(embeddings.positions, "max_length", None)
-
-
-def _tokens(generator: np.random.Generator, vocab_size: int, length: int) -> np.ndarray:
-    return generator.integers(0, vocab_size, (2, length), dtype=np.int32)
 
 
 def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:

@@ -90,6 +90,8 @@ class Family:
         prunable: the head stack whose layers transformers 4 numbers in `pruned_heads`; None where it removes no heads.
         head_shape: `head_shape(num_heads, head_dim, width)` is the smallest shape that the family can have with at
             least this number and size of heads; None where no shape fits.
+        tokenizer_class: the class with which `transformers` reads the tokenizer, whatever its files say; None where
+            they say it.
         standard: `standard(shape, like)` is the family's attention with heads of this shape; whatever else differs
             between models of the family is taken from `like`.
     """
@@ -110,6 +112,7 @@ class Family:
     prunable: str | None = None
     head_shape: Callable[[int, int, int], HeadShape | None] = dividing
     standard: Callable[[HeadShape, Attention], Attention] = multi_head
+    tokenizer_class: str | None = None
 
     @property
     def config_type(self) -> type[ModelConfig]:

@@ -16,7 +16,7 @@ from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
 from headjax.heads.units import pad_units
-from headjax.hub.family import Family
+from headjax.hub.family import Family, HeadShape
 from headjax.hub.fields import Fields
 from headjax.hub.importing import read_config
 from headjax.hub.padding import pad_heads
@@ -51,9 +51,17 @@ class Written(NamedTuple):
 def native(model: Model, family: Family) -> Written:
     """Write the shapes that the model has: equal layers whose heads the family's config can describe.
 
-    Heads are numbered anew, since a config has no field for their original numbers.
+    Heads are numbered anew, since a config has no field for their original numbers. Where a config says of all biases
+    of attention at once whether there are any (Llama's `attention_bias`), those that are missing are written as zeros.
     """
     model = _renumber(model)
+    try:
+        return Written(model, _write(model.config, family))
+    except InexpressibleError:
+        config = _biased(model.config)
+        if config == model.config or not _can_write(config, family):
+            raise
+    model = map_attention(model, _with_zero_biases)
     return Written(model, _write(model.config, family))
 
 
@@ -116,13 +124,18 @@ def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Fam
                 return family, name, LAYOUTS[name](model, family)
             except (InexpressibleError, ParameterError) as error:
                 reasons[name][family] = f"layout {name}: {error}"
-    if layout == "auto":
-        raise InexpressibleError("; ".join(next(iter(found.values())) for found in reasons.values()))
-    for name in LAYOUTS:
+    for name in LAYOUTS if layout != "auto" else ():
         for family in families:
             if name != layout and _can(model, family, name):
                 raise InexpressibleError(f"{reasons[layout][family]}; layout {name} can")
-    raise InexpressibleError(f"{next(iter(reasons[layout].values()))}; no other layout can either")
+    said = "; ".join(next(iter(found.values())) for found in reasons.values())
+    raise InexpressibleError(f"{said}; of all layouts only onnx can{_other_target(next(iter(families)))}")
+
+
+def _other_target(family: Family) -> str:
+    """Return a hint at a conversion whose result a family can express; empty where it has none."""
+    heads = family.standard(HeadShape(2, 2, 1), MultiHead(num_heads=2, head_dim=2))
+    return f"; {family.model_type} can say grouped heads (headjax convert --to grouped)" * isinstance(heads, Grouped)
 
 
 def _can(model: Model, family: Family, layout: str) -> bool:
@@ -132,6 +145,44 @@ def _can(model: Model, family: Family, layout: str) -> bool:
     except (InexpressibleError, ParameterError):
         return False
     return True
+
+
+def _can_write(config: ModelConfig, family: Family) -> bool:
+    """Return whether a family's config can say an architecture."""
+    try:
+        _write(config, family)
+    except (InexpressibleError, ParameterError):
+        return False
+    return True
+
+
+def _biased(config: ModelConfig) -> ModelConfig:
+    """Return the architecture with all biases in its multi-head and grouped attention."""
+    stacks = {}
+    for name, stack in config.stacks().items():
+        slots = [slot for home, slot in HEAD_STACKS.values() if home == name]
+        changed: list[dict[str, Any]] = [
+            {slot: _with_biases(getattr(layer, slot)) for slot in slots} for layer in stack.layers
+        ]
+        layers = tuple(dataclasses.replace(layer, **own) for layer, own in zip(stack.layers, changed, strict=True))
+        stacks[name] = dataclasses.replace(stack, layers=layers)
+    return config.replace_stacks(stacks)
+
+
+def _with_biases(attention: Attention | None) -> Attention | None:
+    if isinstance(attention, MultiHead | Grouped):
+        return dataclasses.replace(attention, projection_bias=True, output_bias=True)
+    return attention
+
+
+def _with_zero_biases(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
+    biased = _with_biases(attention) or attention
+    width = params["output"].shape[-1] if biased is not attention else 0
+    declared = biased.tensors(width, width) if biased != attention else {}
+    missing = {
+        name: jnp.zeros(tensor.shape, params["output"].dtype) for name, tensor in declared.items() if name not in params
+    }
+    return biased, params | missing
 
 
 def _write(config: ModelConfig, family: Family) -> dict[str, Any]:

@@ -244,7 +244,9 @@ def pad_heads(model: Model, family: Family) -> Model:
         for stack in group:
             turning = [family.standard(shape, own) for own in _alike(model, stack, like)]
             target = family.standard(shape, like)
-            targets |= {(stack, layer): _turned(target, other) for layer, other in enumerate(turning)}
+            targets |= {
+                (stack, layer): _turned(target, other, plain.get((stack, layer))) for layer, other in enumerate(turning)
+            }
 
     dtype = np.dtype(jnp.result_type(*(array.dtype for array in flatten(model.params).values())))
 
@@ -263,11 +265,12 @@ def inside(attention: Attention) -> Attention:
     return inside(attention.inner) if isinstance(attention, Wrapping) else attention
 
 
-def _turned(target: Attention, other: Attention) -> Attention:
-    """Return the target with the rotary positions and the scale of another one."""
+def _turned(target: Attention, other: Attention, plain: PlainHeads | None) -> Attention:
+    """Return the target with the rotary positions of its heads, or those of another one, whose scale it has."""
     if not isinstance(target, MultiHead | Grouped) or not isinstance(other, MultiHead | Grouped):
         return target
-    return dataclasses.replace(target, rotary=other.rotary, scale=other.scale)
+    rotary = plain.rotary if plain is not None and plain.ids else other.rotary
+    return dataclasses.replace(target, rotary=rotary, scale=other.scale)
 
 
 def _alike(model: Model, head_stack: str, like: Attention) -> list[Attention]:

@@ -56,8 +56,7 @@ def prompt_batch(
     reads_source = isinstance(model.config, EncoderDecoderModel)
     if special:
         _check_special(tokenizer, texts)
-    backend = tokenizer.prompt_backend if special else tokenizer.backend
-    encoded = [_ended(list(backend.encode(text).ids), end, reads_source) for text in texts]
+    encoded = [_ended(tokenizer.prompt_ids(text, spelled=special), end, reads_source) for text in texts]
     empty = next((number for number, ids in enumerate(encoded) if not ids), None)
     if empty is not None:
         raise DataError(f"prompts[{empty}]: no token, and the tokenizer has no end-of-text token to begin with")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.files import check_characters, check_links, parse_json, read_document
-from headjax.core.paths import path_of
+from headjax.core.paths import is_bucket, path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
     DIALECTS,
@@ -67,34 +68,50 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     check_links(folder, FILES)
     config = _object(folder / CONFIG_FILE)
     roles = _roles(config, folder / CONFIG_FILE) | _roles(_object(folder / SPECIAL_FILE), folder / SPECIAL_FILE)
-    if (folder / VOCABULARY_FILE).is_file():
-        tokenizer = Tokenizer(_text(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
+    if _is_there(folder / VOCABULARY_FILE):
+        tokenizer: Tokenizer | None = Tokenizer(_text(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
+    elif _is_there(folder / WORDPIECE_FILE):
+        tokenizer = _wordpiece(folder, config)
+    else:
+        tokenizer = _of_family(folder, str(_object(folder / MODEL_FILE).get("model_type", "")), config)
+    if tokenizer is not None:
         try:
             tokenizer.backend  # noqa: B018  (parsed here, so that a broken file is named)
         except DataError as error:
             raise DataError(f"{directory}/{error}") from None
-        return tokenizer
-    if (folder / WORDPIECE_FILE).is_file():
-        return _wordpiece(folder, config)
-    return _of_family(folder, str(_object(folder / MODEL_FILE).get("model_type", "")), config)
+    return tokenizer
+
+
+def looked_for(family: str) -> tuple[str, ...]:
+    """Return the files from which the tokenizer of a model of this `model_type` may be built."""
+    return (VOCABULARY_FILE, WORDPIECE_FILE, *_own_files(family))
+
+
+def _own_files(family: str) -> tuple[str, ...]:
+    """Return the files, all of them needed, whose meaning depends on the model's family."""
+    if family in DIALECTS and family:
+        return (DIALECTS[family].file,)
+    if family in BYTE_LEVEL:
+        return (VOCABULARY, MERGES)
+    if family in BYTE_FALLBACK:
+        return (LLAMA_FILE,)
+    return MARIAN_FILES if family == "marian" else ()
 
 
 def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenizer | None:
     """The tokenizer built from files whose meaning depends on the model's family; None without such files."""
-
-    def present(*names: str) -> bool:
-        return all((folder / name).is_file() for name in names)
-
-    if family in DIALECTS and present(DIALECTS[family].file):
-        return sentencepiece_tokenizer(folder / DIALECTS[family].file, family)
-    if family in BYTE_LEVEL and present(VOCABULARY, MERGES):
+    files = _own_files(family)
+    present = [_is_there(folder / name) for name in files]
+    if not files or not all(present):
+        return None
+    if family in DIALECTS:
+        return sentencepiece_tokenizer(folder / files[0], family)
+    if family in BYTE_LEVEL:
         return byte_level_tokenizer(folder, family)
-    if family in BYTE_FALLBACK and present(LLAMA_FILE):
+    if family in BYTE_FALLBACK:
         ends = {"start": bool(config.get("add_bos_token", True)), "end": bool(config.get("add_eos_token", False))}
-        return byte_fallback_tokenizer(folder / LLAMA_FILE, **ends)
-    if family == "marian" and present(*MARIAN_FILES):
-        return marian_tokenizer(folder)
-    return None
+        return byte_fallback_tokenizer(folder / files[0], **ends)
+    return marian_tokenizer(folder)
 
 
 def write_tokenizer(
@@ -137,9 +154,22 @@ def _roles(data: Mapping[str, Any], file: Path) -> dict[str, str]:
     return found
 
 
+def _is_there(file: Path) -> bool:
+    """Return whether there is such a file.
+
+    Raises:
+        DataError: something else has its name: a folder, a pipe, or a link that leads nowhere.
+    """
+    if file.is_file():
+        return True
+    if file.exists() or (not is_bucket(file) and os.path.islink(file)):
+        raise DataError(f"{file}: cannot be read: not a file")
+    return False
+
+
 def _object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; empty without the file."""
-    if not file.is_file():
+    if not _is_there(file):
         return {}
     data = parse_json(_text(file), str(file))
     if not isinstance(data, dict):

@@ -27,7 +27,7 @@ from headjax.tokenizers.sentencepiece_model import (
     sentencepiece_library,
     unigram,
 )
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer, library_errors
 from headjax.tokenizers.vocabularies import ROBERTA_SPECIAL, read_vocabulary
 
 if TYPE_CHECKING:
@@ -180,9 +180,9 @@ def _tokenizer(name: str, data: bytes, dialect: Dialect) -> Tokenizer:
     proto = parse_model(name, data)
     if any(piece.type not in (UNKNOWN, CONTROL) for piece in proto.pieces[: dialect.left_out]):
         raise DataError(f"{name}: its first {dialect.left_out} pieces are not special tokens, as the family's are")
-    vocabulary = _vocabulary(proto, dialect)
-    special = {"unk_token": _unknown(name, proto), **_roles(proto), **dialect.special}
-    backend = unigram(proto, vocabulary, special["unk_token"], dialect.normalizers())
+    vocabulary = _vocabulary(name, proto, dialect)
+    special = {"unk_token": _unknown(name, proto), **_roles(name, proto), **dialect.special}
+    backend = unigram(name, proto, vocabulary, special["unk_token"], dialect.normalizers())
     add_template(name, backend, dialect.single, dialect.pair)
     marked = {piece.piece for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)} | {*dialect.special.values()}
     backend.add_special_tokens([token for token, _ in vocabulary if token in marked])
@@ -199,15 +199,18 @@ def _unknown(name: str, proto: Any) -> str:
     return str(unknown)
 
 
-def _roles(proto: Any) -> dict[str, str]:
+def _roles(name: str, proto: Any) -> dict[str, str]:
     """The special tokens that the file names, by role."""
     numbers = {role: getattr(proto.trainer_spec, field) for role, field in ROLES.items()}
+    for role, number in numbers.items():
+        if number >= len(proto.pieces):
+            raise DataError(f"{name}: {ROLES[role]} is {number}, but it has {len(proto.pieces)} pieces")
     return {role: proto.pieces[number].piece for role, number in numbers.items() if number >= 0}
 
 
-def _vocabulary(proto: Any, dialect: Dialect) -> list[tuple[str, float]]:
+def _vocabulary(name: str, proto: Any, dialect: Dialect) -> list[tuple[str, float]]:
     """The tokens in the order of their ids, with their scores."""
-    pieces = piece_scores(proto, dialect.drops)[dialect.left_out :]
+    pieces = piece_scores(name, proto, dialect.drops)[dialect.left_out :]
     known = {piece.lstrip(SPACE) for piece, _ in pieces}
     before, after = ([(token, UNREACHABLE) for token in tokens] for tokens in (dialect.before, dialect.after))
     return before + pieces + [(token, score) for token, score in after if token not in known]
@@ -235,7 +238,8 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
     if own is not None:
         raise DataError(f"{file}: user-defined pieces ({own!r}) are not supported; save it as tokenizer.json")
     numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
-    backend = Backend(models.BPE(vocab=numbers, merges=_merges(proto, numbers), fuse_unk=True, byte_fallback=True))
+    with library_errors(str(file)):
+        backend = Backend(models.BPE(vocab=numbers, merges=_merges(proto, numbers), fuse_unk=True, byte_fallback=True))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -289,9 +293,9 @@ def _side(file: Path, ordered: list[str]) -> str:
     from tokenizers import AddedToken
 
     proto = parse_model(str(file), read_bytes(file))
-    scores = dict(piece_scores(proto))
+    scores = dict(piece_scores(str(file), proto))
     vocabulary = [(token, scores.get(token, UNREACHABLE)) for token in ordered]
-    backend = unigram(proto, vocabulary, MARIAN_SPECIAL["unk_token"])
+    backend = unigram(str(file), proto, vocabulary, MARIAN_SPECIAL["unk_token"])
     add_template(str(file), backend, ("$A", "</s>"), ("$A", "$B", "</s>"))
     backend.add_special_tokens(list(MARIAN_SPECIAL.values()))
     codes = [token for token in ordered if token.startswith(">>") and token.endswith("<<")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.core.errors import DataError
+from headjax.tokenizers.tokenizer import library_errors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -23,26 +25,32 @@ UNREACHABLE = -100.0
 
 
 def unigram(
-    proto: Any, vocabulary: Sequence[tuple[str, float]], unknown: str, rules: Sequence[normalizers.Normalizer] = ()
+    name: str,
+    proto: Any,
+    vocabulary: Sequence[tuple[str, float]],
+    unknown: str,
+    rules: Sequence[normalizers.Normalizer] = (),
 ) -> Backend:
     """The `tokenizers` library's tokenizer of a unigram model.
 
     Args:
+        name: name of the file, for errors.
         proto: the model file's message, which holds the rules for white space and characters.
         vocabulary: tokens in the order of their ids, with their scores.
         unknown: the token that stands for unknown text.
         rules: normalizers that come before the file's own.
 
     Raises:
-        DataError: the file holds another kind of model.
+        DataError: the library refuses the rules or the vocabulary.
     """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
     number = next(number for number, (token, _) in enumerate(vocabulary) if token == unknown)
-    backend = Backend(models.Unigram(list(vocabulary), unk_id=number, byte_fallback=False))
     charsmap = proto.normalizer_spec.precompiled_charsmap
-    backend.normalizer = normalizers.Sequence([*rules, *([normalizers.Precompiled(charsmap)] if charsmap else [])])
+    with library_errors(name):
+        backend = Backend(models.Unigram(list(vocabulary), unk_id=number, byte_fallback=False))
+        backend.normalizer = normalizers.Sequence([*rules, *([normalizers.Precompiled(charsmap)] if charsmap else [])])
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
     )
@@ -90,7 +98,7 @@ def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
         proto.ParseFromString(data)
     except DecodeError:
         proto.Clear()
-    if not proto.pieces:
+    if not proto.pieces or not all(isinstance(piece.piece, str) for piece in proto.pieces):  # bytes where not UTF-8
         raise DataError(f"{name}: not a SentencePiece model")
     trained, rules = proto.trainer_spec, proto.normalizer_spec
     pairs = model_type == "bpe"
@@ -103,9 +111,16 @@ def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
     return proto
 
 
-def piece_scores(proto: Any, drops: Callable[[str], bool] = lambda piece: False) -> list[tuple[str, float]]:
-    """The pieces with the scores by which the library cuts text."""
-    highest = max(piece.score for piece in proto.pieces if piece.type == NORMAL)
+def piece_scores(name: str, proto: Any, drops: Callable[[str], bool] = lambda piece: False) -> list[tuple[str, float]]:
+    """The pieces with the scores by which the library cuts text.
+
+    Raises:
+        DataError: a score is not finite; the message starts with `name`.
+    """
+    for piece in proto.pieces:
+        if not math.isfinite(piece.score):
+            raise DataError(f"{name}: piece {piece.piece!r} has the score {piece.score}")
+    highest = max((piece.score for piece in proto.pieces if piece.type == NORMAL), default=0.0)
 
     def score(piece: Any) -> float:
         if piece.type == USER_DEFINED:  # before any other way to cut, as the library has it

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -28,10 +29,27 @@ SPECIAL_FILE = "special_tokens_map.json"
 TARGET_FILE = "target_tokenizer.json"
 
 _ENCODED_AT_ONCE = 1024
+CANNOT_READ = "tokenizer: cannot read a text"
 
 LARGEST_GROWTH = 1000.0
 """Factor by which normalizers may lengthen a text. The library normalizes while it reads a file, and ends the process
 where memory runs out; normalizers of published models stay far below."""
+
+
+@contextlib.contextmanager
+def library_errors(place: str) -> Iterator[None]:
+    """Turn what the `tokenizers` library raises into a `DataError` that starts with the place.
+
+    The library raises plain `Exception`, and a panic of its Rust code is a `BaseException`.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{place}: {' '.join(str(error).split())}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +92,8 @@ class Tokenizer:
         import tokenizers
 
         _check_growth(self.vocabulary)
-        try:
+        with library_errors(f"{VOCABULARY_FILE}: not a tokenizer"):
             backend = tokenizers.Tokenizer.from_str(self.vocabulary)
-        except Exception as error:  # the library raises plain Exception
-            raise DataError(f"{VOCABULARY_FILE}: not a tokenizer: {' '.join(str(error).split())}") from None
         backend.no_truncation()  # files from elsewhere may ask for either
         backend.no_padding()
         return backend
@@ -104,26 +120,49 @@ class Tokenizer:
         pairs = sorted(self.backend.get_vocab().items())
         return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Token ids of each text, int32 `[tokens]`, without special tokens.
+    @overload
+    def encode(self, texts: str) -> np.ndarray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray | list[np.ndarray]:
+        """Token ids of each text, int32 `[tokens]`, without special tokens; one array for one string.
 
         Raises:
-            DataError: one string instead of several, or half of a surrogate pair in one of them.
+            DataError: a text holds half of a surrogate pair, or the vocabulary has no tokens for it.
         """
         if isinstance(texts, str):
-            raise DataError("texts: expected a list of texts, got one string")
+            return self.encode([texts])[0]
         for number, text in enumerate(texts):
             check_characters(text, f"texts[{number}]")
         encoded: list[np.ndarray] = []
         for start in range(0, len(texts), _ENCODED_AT_ONCE):
             some = list(texts[start : start + _ENCODED_AT_ONCE])
-            found = self.backend.encode_batch_fast(some, add_special_tokens=False)
+            with library_errors(CANNOT_READ):
+                found = self.backend.encode_batch_fast(some, add_special_tokens=False)
             encoded.extend(np.asarray(one.ids, dtype=np.int32) for one in found)
         return encoded
 
+    def prompt_ids(self, text: str, *, spelled: bool = True, template: bool = True) -> list[int]:
+        """Token ids of one text as a model reads it.
+
+        Args:
+            text: the text.
+            spelled: whether a special token that the text spells is that token.
+            template: whether the template's special tokens are added.
+
+        Raises:
+            DataError: the vocabulary has no tokens for the text.
+        """
+        backend = self.prompt_backend if spelled else self.backend
+        with library_errors(CANNOT_READ):
+            return list(backend.encode(text, add_special_tokens=template).ids)
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of token ids `[tokens]`. Bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
-        return str(self.backend.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False))
+        with library_errors("tokenizer: cannot decode tokens"):
+            return str(self.backend.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False))
 
     def special_id(self, role: str) -> int:
         """Id of the special token of a role (`eos_token`, `pad_token`, `cls_token`, `mask_token`, ...).
@@ -186,7 +225,7 @@ def _read(file: Path) -> str:
 
 def _check_growth(vocabulary: str) -> None:
     """Raise `DataError` for normalizers that lengthen text without measure, one after another."""
-    if vocabulary.count('"Replace"') + vocabulary.count('"Prepend"') < 2:
+    if '"Replace"' not in vocabulary and '"Prepend"' not in vocabulary:
         return
     try:
         growth = _growth(json.loads(vocabulary).get("normalizer"))

@@ -9,11 +9,12 @@ import pytest
 from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.conversion import convert as convert_model
+from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.model import load
 from tests import tiny
 from tests.closeness import close_to, tolerance
 from tests.commands.language_folder import write_language_folder
-from tests.hub.directories import assert_equal
+from tests.hub.directories import LLAMA, assert_equal, model_of
 
 
 def test_convert_at_full_rank_keeps_the_metrics(run, folder):
@@ -105,3 +106,16 @@ def test_calibrate_counts_examples_in_full_batches(run):
     assert new["selection"]["examples"] == old["selection"]["examples"] == 16
     assert new["error_per_layer"] == old["error_per_layer"]
     assert run("convert", *words, out="plain")["selection"] is None
+
+
+@pytest.mark.parametrize(
+    ("to", "layout"), [("grouped:kv_heads=1", "native"), ("latent:rank=4", "padded"), ("gated", None)]
+)
+def test_convert_says_what_an_imported_model_is_exported_as(to, layout, tmp_path, capsys):
+    to_huggingface(model_of(LLAMA), tmp_path / "hf")
+    from_huggingface(tmp_path / "hf").save(tmp_path / "model")
+    words = [str(tmp_path / "model"), str(tmp_path / "out"), "--to", to, "--json", str(tmp_path / "json")]
+    assert main(["convert", *words]) == 0
+    export = json.loads((tmp_path / "json").read_text())["export"]
+    assert (export["from"], export["layout"]) == ("llama", layout)
+    assert ("export to Hugging Face: " in capsys.readouterr().out) == (layout != "native")

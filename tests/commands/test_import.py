@@ -26,3 +26,17 @@ def test_import(bert, tmp_path, capsys):
     assert data["parameters"] == load(tmp_path / "out").num_parameters == load(bert).num_parameters
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "no"), "--dtype", "int8"]) == 2
     assert "--dtype: must be one of float32, bfloat16, float16, got 'int8'" in capsys.readouterr().err
+
+
+def test_the_files_that_hold_no_tokenizer_are_named(bert, tmp_path, capsys):
+    """llama2.c's `tok512.bin` is none of them."""
+    assert main(["export", str(bert), str(tmp_path / "hf")]) == 0
+    (tmp_path / "hf" / "tok512.bin").write_bytes(b"0")
+    capsys.readouterr()
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "tokenizer.json" in said
+    assert "vocab.txt" in said
+    (tmp_path / "hf" / "tokenizer.json").mkdir()
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "next")]) == 2
+    assert "hf/tokenizer.json: " in capsys.readouterr().err

@@ -25,3 +25,12 @@ def test_a_field_is_named_with_its_path():
 def test_a_kernels_error_has_its_reason_alone():
     assert KernelError("pallas: no TPU; use einsum", "no TPU").reason == "no TPU"
     assert KernelError("no TPU").reason == "no TPU"
+
+
+def test_a_message_quotes_no_whole_file():
+    for kind in (HeadjaxError, ConfigError, KernelError):
+        message = str(kind(f"config.json: pruned_heads: got {'7, ' * 10**6}; layer 3"))
+        assert len(message) < 2000
+        assert message.startswith("config.json: pruned_heads: got 7, ")
+        assert message.endswith("; layer 3")
+    assert str(HeadjaxError("width: is 3")) == "width: is 3"

@@ -17,7 +17,7 @@ from headjax.cli import main
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import flatten
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.exporting import example_batch
+from headjax.hub.checking import example_batch
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields

@@ -15,7 +15,7 @@ from headjax.attention import MultiHead
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.norms import LayerNorm
 from headjax.heads.pruning import prune
-from headjax.hub.exporting import max_difference
+from headjax.hub.checking import max_difference
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size, dividing
 from headjax.hub.fields import Fields
 from headjax.hub.rules import affine, norm, one, projection, under

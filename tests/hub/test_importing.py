@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from headjax.cli import main
 from headjax.core.deferred import Deferred
-from headjax.core.errors import CheckpointError, ConfigError, ParameterError
+from headjax.core.errors import CheckpointError, ConfigError, DataError, ParameterError
 from headjax.core.paths import path_of
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
@@ -140,6 +141,18 @@ def test_a_config_that_is_not_supported(folder, fields, said):
     message = refused_import(folder, ConfigError)
     assert "config.json: " in message
     assert said in message
+
+
+def test_a_pipe_is_no_config(folder):
+    """Nobody writes to it, so that reading would wait for ever."""
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    assert "config.json: " in refused_import(folder, DataError)
+
+
+def test_an_error_quotes_no_whole_field(folder):
+    rewrite(folder, pruned_heads={"0": list(range(10**6))})
+    assert len(refused_import(folder, ConfigError)) < 2000
 
 
 def test_a_broken_file_writes_nothing(folder):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+
+from headjax.conversion import convert
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.exporting import max_difference
+from headjax.hub.checking import example_batch, max_difference
 from headjax.models.outputs import Pooler
 from tests import tiny
 from tests.hub.directories import (
+    CONFIGS,
     LLAMA,
     model_of,
     refused_export,
@@ -62,3 +66,24 @@ def test_what_a_family_cannot_say(bert, tmp_path):
     model = tiny.model(dataclasses.replace(bert.config, pooler=Pooler(activation="relu")))
     message = refused_export(model, tmp_path, family="bert")
     assert "a bert config.json cannot say that pooler.activation is 'relu' (it would be 'tanh')" in message
+
+
+@pytest.mark.parametrize(("name", "expected"), [("llama", "llama"), ("qwen3", "qwen3"), ("mistral", "qwen2")])
+def test_biases_that_a_conversion_adds_keep_the_family(name, expected, tmp_path):
+    """Calibrated grouped heads have biases, but not in the output, of which `attention_bias` says the same."""
+    to_huggingface(model_of(CONFIGS[name]), tmp_path / "first", family=name)
+    model = from_huggingface(tmp_path / "first")
+    batch = example_batch(model)
+    converted = convert(model, "grouped:kv_heads=1", batches=[batch]).model
+    assert converted.config.attentions()["decoder"][0].projection_bias
+    exported = to_huggingface(converted, tmp_path / "out")
+    assert (exported.family, exported.layout, bool(exported.notes)) == (expected, "native", expected != name)
+    assert max_difference(converted, tmp_path / "out") < rounding(converted)
+
+
+def test_what_no_config_can_say_has_a_way_out(tmp_path):
+    to_huggingface(model_of(LLAMA), tmp_path / "first")
+    gated = convert(from_huggingface(tmp_path / "first"), "gated").model
+    message = refused_export(gated, tmp_path)
+    assert "onnx" in message
+    assert "--to grouped" in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -74,6 +75,15 @@ def test_broken_files_are_named(folder, name, text):
     (folder / name).write_text(text)
     with pytest.raises(DataError, match=name):
         read_tokenizer(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json"])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink(os.path.basename(path), path)])
+def test_what_is_no_file_is_named(tmp_path, name, make):
+    """A folder, a pipe nobody writes to, a link to itself."""
+    make(tmp_path / name)
+    with pytest.raises(DataError, match=f"^{tmp_path}/{name}: "):
+        read_tokenizer(tmp_path)
 
 
 def test_bad_batches(folder):

@@ -96,12 +96,45 @@ def test_a_vocabulary_beyond_memory_is_refused(monkeypatch):
         train_bpe(TEXTS, 10**9)
 
 
+def made(tokenizer, **parts):
+    return Tokenizer(json.dumps(json.loads(tokenizer.vocabulary) | parts), tokenizer.special)
+
+
+@pytest.mark.parametrize(
+    ("field", "parts"),
+    [
+        ("tokenizer.json", {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AQID"}}),
+        ("tokenizer.json: normalizer", {"normalizer": {"type": "Prepend", "prepend": "x" * 2_000_000}}),
+        ("tokenizer: ", {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}),
+        (
+            "tokenizer: ",
+            {
+                "pre_tokenizer": {
+                    "type": "Split",
+                    "pattern": {"Regex": "(a+)+$"},
+                    "behavior": "Isolated",
+                    "invert": False,
+                }
+            },
+        ),
+    ],
+)
+def test_what_the_library_cannot_do_is_one_line(field, parts):
+    """A panic of the library is no `Exception`, and a text before every text takes the time of its length."""
+    with pytest.raises(DataError, match=f"^{field}[^\n]*$"):
+        made(byte_tokenizer(), **parts).encode(["a" * 30 + "b"])
+
+
+def test_one_text_is_encoded_as_one_of_several(tokenizer):
+    ids = tokenizer.encode("the mat")
+    assert ids.dtype == np.int32
+    assert ids.tolist() == tokenizer.encode(["the mat"])[0].tolist()
+
+
 def test_impossible_requests():
     with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 257"):
         train_bpe(TEXTS, 256)
     with pytest.raises(DataError, match=r"^vocab_size: the text yields only 260 tokens, not 261"):
         train_bpe(["abcd"], 261)
-    with pytest.raises(DataError, match=r"^texts: expected a list of texts"):
-        byte_tokenizer().encode("text")
     with pytest.raises(DataError, match=r"^texts\[1\]: character 1 is half of a pair \(U\+DC80\)"):
         byte_tokenizer().encode(["a", "b\udc80"])

@@ -232,7 +232,10 @@ MISTRAL = decoder_family(  # Jiang et al. 2023
     supported={"layer_types": (None,)},
 )
 QWEN2 = decoder_family(
-    "qwen2", "Qwen2", _config(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows)
+    "qwen2",
+    "Qwen2",
+    _config(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows),
+    tokenizer_class="Qwen2Tokenizer",
 )
 QWEN3 = decoder_family(
     "qwen3",

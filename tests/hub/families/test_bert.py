@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.exporting import max_difference
+from headjax.hub.checking import max_difference
 from tests.hub.directories import BERT, CONFIGS, family, model_of, rewrite
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
-from headjax.hub.exporting import max_difference
+from headjax.hub.checking import max_difference
 from tests.hub.directories import (
     T5,
     model_of,

@@ -1,0 +1,180 @@
+"""Exports as a user of `transformers` reads them: the same tokens and the same text, of any family and conversion."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from headjax.cli import main
+from headjax.conversion import convert
+from headjax.core.errors import HeadjaxError
+from headjax.hub import from_huggingface, to_huggingface
+from headjax.hub.checking import TEXTS, read_by_transformers
+from headjax.tokenizers.files import write_tokenizer
+from headjax.tokenizers.learned import train_bpe
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_of
+from tests.hub.directories import CONFIGS, model_of
+from tests.tokenizers.test_sentencepiece import write_model
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra"),
+]
+
+SPECIAL = (("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>"))
+
+
+def bytes_of_gpt2():
+    return train_bpe(TEXTS, 300)
+
+
+def changed(tokenizer, special=(), **parts):
+    """The tokenizer with other parts of its JSON."""
+    return Tokenizer(json.dumps(json.loads(tokenizer.vocabulary) | parts), special or tokenizer.special)
+
+
+def words_of_llama():
+    """Words begin with a mark, unknown characters are bytes, and a text begins with `<s>`."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁Onceupoatimhr"]
+    merges = [["▁", "a"], ["▁", "u"], ["p", "o"], ["po", "n"], ["▁u", "pon"], ["t", "i"], ["h", "e"]]
+    tokens += ["".join(merge) for merge in merges]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "byte_fallback": True, "fuse_unk": True}
+    marked = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+    back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    pieces = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    start = {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return changed(
+        bytes_of_gpt2(),
+        SPECIAL,
+        model=model | {"unk_token": "<unk>"},
+        added_tokens=[{"id": number, "content": tokens[number], **flags} for number in range(3)],
+        normalizer={"type": "Sequence", "normalizers": marked},
+        pre_tokenizer=None,
+        post_processor={"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": start},
+        decoder={"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, strip]},
+    )
+
+
+def bytes_of_qwen():
+    """As `Qwen2Tokenizer` cuts text."""
+    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+    cut = {"type": "Split", "pattern": {"Regex": PRETOKENIZE_REGEX}, "behavior": "Isolated", "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    parts = {"type": "Sequence", "pretokenizers": [cut, level]}
+    return changed(bytes_of_gpt2(), normalizer={"type": "NFC"}, pre_tokenizer=parts)
+
+
+DECODERS = {
+    "gpt2": bytes_of_gpt2,
+    "llama": words_of_llama,
+    "mistral": words_of_llama,
+    "qwen2": bytes_of_qwen,
+    "qwen3": bytes_of_qwen,
+    "smollm3": bytes_of_gpt2,
+    "gemma3_text": words_of_llama,
+}
+CONVERSIONS = {
+    "unchanged": lambda model, batches: model,
+    "grouped": lambda model, batches: convert(model, "grouped:kv_heads=1", batches=batches).model,
+    "latent": lambda model, batches: convert(model, "latent:rank=6", batches=batches).model,
+}
+ELSEWHERE = {("mistral", "grouped"): "smollm3", ("mistral", "latent"): "smollm3"}
+"""Families other than the imported one, where its config cannot say the model: windows and biases at once."""
+
+
+def imported(family, folder, tokenizer):
+    sizes = {"vocab_size": tokenizer.largest_id + 1} | ({"n_positions": 40} if family == "gpt2" else {})
+    model = model_of(CONFIGS[family] | sizes).replace(tokenizer=tokenizer)
+    to_huggingface(model, folder, family=family)
+    return from_huggingface(folder)
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS)
+@pytest.mark.parametrize("family", DECODERS)
+def test_decoders(family, conversion, tmp_path):
+    """A calibrated conversion has biases that its family's models do not have."""
+    model = imported(family, tmp_path / "first", DECODERS[family]())
+    ids = np.random.default_rng(0).integers(3, 250, (4, 9)).astype(np.int32)
+    converted = CONVERSIONS[conversion](model, [{"input_ids": ids, "attention_mask": np.ones_like(ids)}])
+    expected = ELSEWHERE.get((family, conversion), family)
+    exported = to_huggingface(converted, tmp_path / "out")
+    assert (exported.family, bool(exported.notes)) == (expected, expected != family)
+    peer = read_by_transformers(converted, tmp_path / "out")
+    assert peer.texts == len(TEXTS)
+    assert peer.generated
+
+
+def wordpieces():
+    letters = [chr(number) for number in range(33, 127)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{each}" for each in letters)]
+    return wordpiece_of(pieces, "letters")
+
+
+def bytes_of_roberta(folder):
+    """Its template of special tokens, in the two files of its vocabulary."""
+    model = json.loads(train_bpe(TEXTS, 300).vocabulary)["model"]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *model["vocab"]]
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in model["merges"]))
+
+
+def pieces(folder, name, **options):
+    write_model(folder / name, [text.replace("\n", " ") for text in TEXTS] * 4, size=80, **options)
+
+
+T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+ALBERT_PIECES = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+READERS = {
+    "bert": None,
+    "distilbert": None,
+    "roberta": bytes_of_roberta,
+    "bart": bytes_of_roberta,
+    "xlm-roberta": lambda folder: pieces(folder, "sentencepiece.bpe.model"),
+    "camembert": lambda folder: pieces(folder, "sentencepiece.bpe.model"),
+    "albert": lambda folder: pieces(folder, "spiece.model", **ALBERT_PIECES),
+    "t5": lambda folder: pieces(folder, "spiece.model", **T5_IDS),
+    "mt5": lambda folder: pieces(folder, "spiece.model", **T5_IDS),
+}
+
+
+@pytest.mark.parametrize("family", READERS)
+def test_other_families_keep_their_tokens(family, tmp_path):
+    model = model_of(CONFIGS[family] | {"vocab_size": 420})
+    to_huggingface(model, tmp_path / "first", family=family)
+    if READERS[family] is None:
+        write_tokenizer(wordpieces(), tmp_path / "first")
+    else:
+        pytest.importorskip("sentencepiece")
+        READERS[family](tmp_path / "first")
+    model = from_huggingface(tmp_path / "first")
+    to_huggingface(model, tmp_path / "out")
+    assert read_by_transformers(model, tmp_path / "out").texts == len(TEXTS)
+
+
+def test_a_family_that_reads_in_its_own_way_is_the_last(tmp_path):
+    """Only if asked for, with a note; the check then finds the first text that becomes other tokens."""
+    tokenizer = words_of_llama()
+    biased = model_of(CONFIGS["qwen2"] | {"vocab_size": tokenizer.largest_id + 1}).replace(tokenizer=tokenizer)
+    assert to_huggingface(biased, tmp_path / "free").family == "llama"
+    assert read_by_transformers(biased, tmp_path / "free").generated
+    assert to_huggingface(biased, tmp_path / "asked", family="qwen2").notes
+    with pytest.raises(HeadjaxError, match=f"^{tmp_path}/asked: Qwen2Tokenizer"):
+        read_by_transformers(biased, tmp_path / "asked")
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    model = imported("llama", tmp_path / "first", words_of_llama())
+    model.save(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--check", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)["transformers"]
+    assert found["texts"] == len(TEXTS)
+    assert found["generated"]
