@@ -10,7 +10,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.files import read_text
 from headjax.core.task_names import OwnTask
 from headjax.data.files import find_files
-from headjax.data.forms.questions import QUESTION_LENGTH
+from headjax.data.forms.questions import usual_stride
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig
@@ -153,7 +153,7 @@ def _questions(model: Model, files: OwnFiles) -> tuple[DataConfig, TaskOutput | 
         train=files.train,
         validation=files.validation,
         max_length=length,
-        stride=max(0, min(QuestionAnswering.stride, (length - QUESTION_LENGTH) // 2)),
+        stride=usual_stride(length),
         buckets=_buckets(length),
     )
     return data, None if isinstance(_output(model), Span) else Span()

@@ -14,7 +14,7 @@ from headjax.core.progress import Update
 from headjax.data.encoding import encode_sequences, padding_id
 from headjax.data.examples import sequences
 from headjax.data.files import read_lines, source_of
-from headjax.data.forms.questions import QuestionForm
+from headjax.data.forms.questions import QuestionForm, usual_stride
 from headjax.data.glue import GLUE, Glue
 from headjax.data.loading import load_rows
 from headjax.data.rows import Row
@@ -23,7 +23,7 @@ from headjax.data.tables import header, is_table, table_rows
 from headjax.data.text_rows import translation_pairs
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
-from headjax.evaluation.task import measure_of
+from headjax.evaluation.task import Task, measure_of, measure_task
 from headjax.models.beam import beam_search
 from headjax.models.encoder import EncoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
@@ -171,7 +171,7 @@ def predict_task(model: Model, spec: str, *, length: int = 0, limit: int = 0, ba
     """
     task = load_task(spec, model, length, split="all")
     if isinstance(task.measure, Spans):
-        outcomes = _outcomes(model, task.measure, task.batches(batch_size, limit=limit))
+        outcomes = measure_task(model, task, limit=limit, batch_size=batch_size).outcomes
         questions = task.measure.windows.questions
         return [
             {"text": questions[number].text, "given": questions[number].answers[0], "answer": answer}
@@ -258,15 +258,13 @@ def _translated(
         raise DataError("tokenizer: it has no eos_token, which beam search needs")
     whole = prompt_batch(model, texts, max_length=request.length())
     config, first = check_generative(model.config, 1, None), {name: array[:1] for name, array in whole.items()}
-    params = for_decoding(config, model.params)
-    check_room("beams", config, params, first, size * max(beams, 1), new_tokens(config, first))
+    model = model.replace(params=for_decoding(config, model.params))
+    beams = max(beams, 1)
+    check_room("beams", config, model.params, first, size * beams, new_tokens(config, first))
     for number, start in enumerate(range(0, len(texts), size), start=1):
         rows = [min(row, len(texts) - 1) for row in range(start, start + size)]
         batch = {name: array[rows] for name, array in whole.items()}
-        limit = new_tokens(model.config, batch)
-        best = beam_search(
-            model.replace(params=params), batch, beams=max(beams, 1), max_new_tokens=limit, end_token=end
-        )
+        best = beam_search(model, batch, beams=beams, max_new_tokens=new_tokens(config, batch), end_token=end)
         tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
         count = min(size, len(texts) - start)
         found += [{"translation": text} for text in texts_of(model, batch, tokens, lengths, end, count)]
@@ -285,25 +283,15 @@ def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -
         for i, (q, c) in pairs
     ]
     length = request.length(SQUAD_LENGTH)
-    form = QuestionForm(length=length, stride=max(0, min(QuestionForm.stride, (length - 64) // 2)))
+    form = QuestionForm(length=length, stride=usual_stride(length))
     data = load_rows(form, {"validation": rows}, request.tokenizer(), {})
     measure = measure_of(data)
     if not isinstance(measure, Spans):
         raise DataError("predict: the questions have no windows")
-    outcomes = _outcomes(model, measure, evaluation_batches(data.validation, min(batch_size, len(data.validation))))
-    outcomes = {name: column[: len(data.validation)] for name, column in outcomes.items()}
+    size = min(batch_size, len(data.validation))
+    outcomes = measure_task(model, Task("predict", data, measure), batch_size=size).outcomes
     scores: dict[int, float] = {}
     for score, window in zip(outcomes["score"], outcomes["window"], strict=True):
         question = measure.windows.windows[int(window)].question
         scores[question] = max(float(score), scores.get(question, -np.inf))
     return [{"answer": text, "score": scores[question]} for question, text in measure.answers(outcomes).items()]
-
-
-def _outcomes(model: Model, measure: Spans, batches: Iterator[Any]) -> dict[str, np.ndarray]:
-    found: list[dict[str, np.ndarray]] = []
-    for batch in batches:
-        answer = model(batch)
-        one = {name: np.asarray(outcome(answer, batch)) for name, outcome in measure.outcomes().items()}
-        present = np.asarray(batch["context_mask"]).any(axis=1)  # a last batch is filled up with empty rows
-        found.append({name: column[present] for name, column in one.items()})
-    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}

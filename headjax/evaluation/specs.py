@@ -11,7 +11,7 @@ from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
 from headjax.data.files import data_folder, source_of
-from headjax.data.forms.questions import QUESTION_LENGTH
+from headjax.data.forms.questions import usual_stride
 from headjax.data.glue import GLUE, Glue
 from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
@@ -76,28 +76,12 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
     """Return a task for a model, read with the model's own tokenizer.
 
     Args:
-        spec: one of
-            * `python`: held-out text that ships with Python (language reference and docstrings), language modelling;
-            * `python_code`: held-out files of the standard library's source code, language modelling;
-            * a GLUE task (`sst2`, `cola`, `mrpc`, `stsb`, `rte`, `mnli`, `qnli`, `qqp`), found under the folder that
-              the environment variable HEADJAX_DATA names, or `NAME:FOLDER`;
-            * `sentence_similarity`: STS-B for models that embed sentences, likewise; `sentence_similarity:FILE` is a
-              table of pairs as below;
-            * `squad`, `mnist` and `multi30k` (English to German), likewise; also `squad:FILE`;
-            * `wikitext2`, or `wikitext2:context=1024,stride=512`: WikiText-2 by the protocol of
-              `headjax.data.wikitext`, likewise; also `wikitext2:FOLDER,context=1024`;
-            * `images:FOLDER`: the test images of CIFAR's own files, or `validation/CLASS/*.jpg`;
-            * `translation:PATH:SOURCE-TARGET`: the lines of `PATH.SOURCE` and `PATH.TARGET` (`newstest2014:en-de`),
-              or a table with columns of those names or numbers (`mtnt/test.tsv:1-2`);
-            * a table (`.tsv`, `.csv`, `.json`, `.jsonl`, `.parquet`) with the columns `sentence` (or `sentence1`),
-              maybe `sentence2`, and `label` (or `score`): all rows are evaluated on. Labels of a classifier are its
-              class names, or class numbers if it has no names. For models that embed sentences, pairs with a `score`,
-              or with labels with a decimal point, are similarities, divided by the largest where that is above 1. For
-              other models without an output, labels with a decimal point are a regression;
-            * a folder that `headjax prepare` wrote;
-            * any other file, a folder or a pattern: language modelling on the text, divided as training on it
-              (`LanguageConfig.path`) divides it; `all:PATH` is the whole text as a single split, and `heldout:PATH`
-              always the held-out part.
+        spec: a name of `NAMED`, maybe with the place of its files, such as `sst2` and `sst2:FOLDER`; without one they
+            are found under the folder that the environment variable HEADJAX_DATA names. `headjax tasks` lists the
+            names and their files. Anything else is a file: a table (`.tsv`, `.csv`, `.json`, `.jsonl`, `.parquet`) with
+            the columns `sentence`, maybe `sentence2`, and `label` or `score`, all of whose rows are evaluated on; a
+            folder that `headjax prepare` wrote; or text, divided as training on it (`LanguageConfig.path`) divides it.
+            `all:FILE` is a whole text as a single split, `heldout:FILE` always the held-out part.
         model: the model to evaluate; only its config and tokenizer are read.
         length: number of tokens of an example; 0 is `LENGTH` (`SQUAD_LENGTH`), or the model's positions if they are
             fewer.
@@ -196,6 +180,13 @@ def table_columns(path: str) -> dict[str, str]:
 
 
 def _table(asked: Request) -> Task:
+    """Read a table of labelled texts or pairs as the task that its labels and the model's output say.
+
+    * Pairs with a `score`, or with labels with a decimal point, are similarities for models that embed sentences. They
+      are divided by the largest where that is above 1.
+    * For other models without class names, labels with a decimal point are a regression.
+    * Else labels are the model's class names, or class numbers if it has no names.
+    """
     path, columns = asked.path, table_columns(asked.path)
     labels = read_labels(path, columns["label"])
     output = getattr(asked.model.config, "output", None)
@@ -210,7 +201,10 @@ def _table(asked: Request) -> Task:
 
 
 def _wikitext2(asked: Request) -> Task:
-    """Read WikiText-2's raw files: wiki.valid.raw to evaluate on, wiki.train.raw to choose heads and calibrate on."""
+    """Read WikiText-2's raw files: wiki.valid.raw to evaluate on, wiki.train.raw to choose heads and calibrate on.
+
+    The protocol, see `headjax.data.wikitext`, may follow a folder: `wikitext2:FOLDER,context=1024,stride=512`.
+    """
     parts = asked.path.split(",")
     folder = "" if "=" in parts[0] else parts[0]
     words = parse_arguments(",".join(parts[bool(folder) :]), "wikitext2", context=0, stride=0, split="validation")
@@ -227,7 +221,7 @@ def _squad(asked: Request) -> Task:
         validation = str(min(folder.glob("dev-v1.1*.json")))
         train = str(folder / "train-v1.1.json") if (folder / "train-v1.1.json").is_file() else ""
     length = asked.length(SQUAD_LENGTH)
-    stride = max(0, min(QuestionAnswering.stride, (length - QUESTION_LENGTH) // 2))
+    stride = usual_stride(length)
     config = QuestionAnswering(train=train, validation=validation, max_length=length, stride=stride)
     return _measured(name, config, asked.tokenizer())
 
@@ -241,7 +235,10 @@ def _multi30k(asked: Request) -> Task:
 
 
 def _translation(asked: Request) -> Task:
-    """Read PATH.SOURCE with PATH.TARGET, or a table with columns of both names."""
+    """Read PATH.SOURCE with PATH.TARGET, or a table with columns of both names.
+
+    Such as `translation:newstest2014:en-de`, or by number of the columns `translation:mtnt/test.tsv:1-2`.
+    """
     path, _, languages = asked.path.rpartition(":")
     source, _, target = languages.partition("-")
     if not path or not target:

@@ -229,3 +229,8 @@ def _span(question: Question, inside: np.ndarray, offsets: np.ndarray) -> tuple[
     if not tokens.size or offsets[tokens[0], 0] > start or offsets[tokens[-1], 1] < end:
         return 0, 0
     return int(tokens[0]), int(tokens[-1])
+
+
+def usual_stride(length: int) -> int:
+    """Return the default overlap of windows of this length: `QuestionForm.stride`, or half of a short paragraph's."""
+    return max(0, min(QuestionForm.stride, (length - QUESTION_LENGTH) // 2))
