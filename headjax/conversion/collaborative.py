@@ -14,7 +14,7 @@ from headjax.attention import Attention, Collaborative, MultiHead, Tucker
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.decomposition import CP, Search, decompose
 from headjax.conversion.products import Products, gram
-from headjax.conversion.shared_rotary import check_shared, share_keys, turns
+from headjax.conversion.shared_rotary import check_shared, share_keys
 from headjax.conversion.target import (
     Converted,
     Site,
@@ -25,6 +25,7 @@ from headjax.conversion.target import (
     require_no_rotary,
     require_rank,
 )
+from headjax.conversion.turning import turns
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
 

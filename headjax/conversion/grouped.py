@@ -13,7 +13,7 @@ import numpy as np
 from headjax.attention import Attention, Grouped, MultiHead
 from headjax.attention.rotary import Rotary
 from headjax.conversion.calibration import covariance_root
-from headjax.conversion.shared_rotary import fit_turning, turning_losses, turns, turns_whole
+from headjax.conversion.shared_rotary import fit_turning, turning_losses
 from headjax.conversion.sharing import (
     Align,
     Groups,
@@ -37,6 +37,7 @@ from headjax.conversion.target import (
     copied_keys,
     multi_head_of,
 )
+from headjax.conversion.turning import turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.tensors import Params

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention import Attention, Gated, MultiHead, NoHeads
-from headjax.conversion.shared_rotary import keep_frequencies, turns, turns_whole
+from headjax.conversion.shared_rotary import keep_frequencies
 from headjax.conversion.sharing import fit_query_key, fit_value_output
 from headjax.conversion.target import Converted, Site, Target, multi_head_of
+from headjax.conversion.turning import turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.limits import check_memory

@@ -1,45 +1,40 @@
-"""Share keys that turn: per rotary frequency, the best few complex components of all key heads."""
+"""Share keys that turn: per rotary frequency, a few complex components of all key heads."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import Attention, Grouped, MultiHead, SharedRotary
-from headjax.attention.rotary import Rotary
+from headjax.attention import Grouped, MultiHead, SharedRotary
 from headjax.attention.shared_rotary import FOLDED
-from headjax.conversion.latent import DISTANCES
 from headjax.conversion.sharing import Groups
-from headjax.conversion.target import Converted, Site, bias_or_zeros
+from headjax.conversion.target import Converted, Site
+from headjax.conversion.turning import (
+    TINY,
+    Turning,
+    as_complex,
+    grouped_of,
+    in_pairs,
+    rotary_of,
+    turning_keys,
+    turns_whole,
+    weights_and_bias,
+)
 from headjax.core.errors import require
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Params
 
-TINY = 1e-30
+SWEEPS = 4
+"""Rounds of alternating least squares after every step of the search."""
 
+STEPS = 8
+"""Steps in which as many components are added as there are frequencies."""
 
-class Turning(NamedTuple):
-    """One layer's keys as complex numbers, one per rotary pair, and the cost of their errors. NumPy.
-
-    Attributes:
-        rows: `[inputs + 1, kv_heads, frequencies]`, the keys' weights b_g,f times the learned scale of their
-            normalisation; the last row is the bias.
-        second: S_f `[frequencies, kv_heads, kv_heads]`, mean of k_g conj(k_g') as far as the softmax sees it.
-        weights: `[frequencies, kv_heads]`, cost in squared logits of a unit error of each key.
-    """
-
-    rows: np.ndarray
-    second: np.ndarray
-    weights: np.ndarray
-
-    def weighted(self) -> np.ndarray:
-        """Return D S_f D with D = diag(sqrt(weights)), whose eigenvalues are squared logits."""
-        root = np.sqrt(self.weights)
-        return root[:, :, None] * self.second * root[:, None, :]
+RIDGE = 1e-9
+"""Share of the mean of a diagonal that is added to it, so that equations have one solution."""
 
 
 class Shared(NamedTuple):
@@ -54,16 +49,6 @@ class Shared(NamedTuple):
     components: tuple[int, ...]
     rows: np.ndarray
     mixing: np.ndarray
-
-
-def turns(attention: Attention) -> TypeGuard[Grouped | MultiHead]:
-    """Return whether a layer has keys of its own that turn with their positions."""
-    return isinstance(attention, Grouped | MultiHead) and attention.rotary is not None
-
-
-def turns_whole(attention: Grouped | MultiHead) -> bool:
-    """Return whether all dimensions of the queries and keys turn."""
-    return attention.rotary is not None and attention.rotary.dim in (None, attention.head_dim)
 
 
 def check_shared(attention: Grouped | MultiHead, field: str, size: int) -> None:
@@ -82,8 +67,7 @@ def check_shared(attention: Grouped | MultiHead, field: str, size: int) -> None:
 def share_keys(site: Site, size: int) -> Converted:
     """Return a layer whose keys turn as `SharedRotary` with `size` numbers of components a token."""
     source = grouped_of(site.attention)
-    turning = turning_keys(site)
-    shared = best_components(turning, allot(eigenvalues(turning), size // 2))
+    shared = best_components(turning_keys(site), size // 2)
     dropped = FOLDED if source.key_norm is None else ("key_norm",)
     params: Params = {
         "inner": {name: array for name, array in site.params.items() if name not in dropped},
@@ -95,87 +79,145 @@ def share_keys(site: Site, size: int) -> Converted:
     return Converted(SharedRotary(inner=source, components=shared.components), params)
 
 
-def grouped_of(attention: Attention) -> Grouped:
-    """Return a layer whose keys turn as grouped attention; multi-head attention has a key for every head."""
-    if isinstance(attention, Grouped):
-        return attention
-    if not isinstance(attention, MultiHead):
-        raise TypeError(f"expected keys that turn, got {attention}")
-    shared = {field.name for field in dataclasses.fields(MultiHead)} & {
-        field.name for field in dataclasses.fields(Grouped)
-    }
-    return Grouped(kv_heads=attention.num_heads, **{name: getattr(attention, name) for name in shared})
+def best_components(turning: Turning, total: int) -> Shared:
+    """Return `total` components that cost little, see `Turning`: one for every frequency, then the best further ones.
 
+        minimise  sum over rows i and key heads g of e_ig^T Gamma_ig e_ig,    e_ig = k_ig - sum over r of c_g,r s_i,r
 
-def turning_keys(site: Site) -> Turning:
-    """Return the keys of a layer, one complex number per pair, with what their errors cost.
-
-    An error e of key head g at frequency f changes the logit of a query at distance t by Re(conj(q) e e^(i t theta)).
-    Its mean square over all phases is |q|^2 |e|^2 / 2, so a key counts by the mean |q|^2 of the heads that read it;
-    normalised queries and keys count divided by their mean square. What all keys of a sequence have in common changes
-    the logits of a row by a wave, and the softmax sees it without its mean over the distances: the share
-    1 - |mean over t of e^(i t theta)|^2, near 1 at fast frequencies and near 0 at slow ones.
+    Further components go where the error falls most. After every few, all s and all c are solved again in turns by
+    least squares. A larger total passes through the components of a smaller one, and the error only falls from there.
+    With as many components as key heads at every frequency they are the keys themselves.
     """
-    source = grouped_of(site.attention)
-    rotary = _rotary(source)
-    query, key = (_rows(site, name) for name in ("query", "key"))
-    asked = np.einsum("ahd,ab,bhd->hd", query, _second(site, "query"), query, optimize=True)
-    if source.query_norm is not None:
-        gain = np.asarray(source.query_norm.gain(site.params["query_norm"]), np.float64)
-        asked = asked * np.square(gain) / np.maximum(asked.mean(axis=-1, keepdims=True), TINY)
-    weights = np.zeros((source.kv_heads, source.head_dim // 2))
-    np.add.at(weights, np.asarray(source.groups), sum(rotary.split(asked)))
-    second, within = _second(site, "key"), _within(site)
-    if source.key_norm is not None:
-        made = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
-        weights = weights / np.maximum(made, TINY)[:, None]
-        key = key * np.asarray(source.key_norm.gain(site.params["key_norm"]), np.float64)
-    rows = _complex(rotary, key)
-    wave = np.exp(1j * np.asarray(rotary.angles(jnp.arange(DISTANCES)[None], source.head_dim), np.float64)[0])
-    seen = (1.0 - np.square(np.abs(wave.mean(axis=0))))[:, None, None]
-    of_tokens, of_all = (
-        np.einsum("agf,ab,bkf->fgk", rows, moment, rows.conj(), optimize=True) for moment in (within, second)
-    )
-    weights = np.maximum(weights, 1e-9 * max(float(weights.max()), TINY))
-    return Turning(rows, of_tokens + seen * (of_all - of_tokens), weights.T)
+    kv_heads, frequencies = turning.rows.shape[1], turning.frequencies
+    if total == kv_heads * frequencies:
+        rows = as_complex(np.einsum("an,ngd->agd", turning.back, turning.rows)).swapaxes(1, 2)
+        mixing = np.tile(np.eye(kv_heads, dtype=complex), frequencies)
+        return Shared((kv_heads,) * frequencies, rows.reshape(len(rows), -1), mixing)
+    fit = _Fit(turning)
+    step = -(-frequencies // STEPS)
+    while missing := total - len(fit.owners):
+        count = min(step, fit.open)
+        fit.grow(min(missing, count))
+        if missing >= count:
+            fit.alternate(SWEEPS)
+    return fit.shared()
 
 
-def eigenvalues(turning: Turning) -> np.ndarray:
-    """Return the squared logits that each further component saves, `[frequencies, kv_heads]`, largest first."""
-    return np.maximum(np.linalg.eigvalsh(turning.weighted())[:, ::-1], 0.0)
+class _Fit:
+    """Components under construction.
 
-
-def allot(saved: np.ndarray, total: int) -> tuple[int, ...]:
-    """Divide `total` components among frequencies: one for each, then those that save the most.
-
-    Args:
-        saved: what each further component saves, `[frequencies, kv_heads]`, decreasing along the last axis.
-        total: number of components.
+    Attributes:
+        owners: `[total]`, frequency of each component.
+        mixing: c `[kv_heads, total]`, complex.
+        made: s `[rows, 2 total]`, real parts before imaginary ones: the best for these c.
     """
-    order = np.argsort(-saved[:, 1:], axis=None, kind="stable")[: total - len(saved)]
-    counts = 1 + np.bincount(order // max(saved.shape[1] - 1, 1), minlength=len(saved))
-    return tuple(int(count) for count in counts)
 
+    def __init__(self, turning: Turning) -> None:
+        self._turning, self._size = turning, np.sqrt(turning.sizes)
+        self._target = turning.counted(turning.rows)
+        vectors = np.linalg.eigh(turning.by_frequency())[1]
+        self.owners = np.arange(turning.frequencies)
+        self.mixing = vectors[:, :, -1].T / self._size
+        self.made = self._best_made()
+        self.alternate(SWEEPS)
 
-def best_components(turning: Turning, components: tuple[int, ...]) -> Shared:
-    """Return the components with the least error of logits, for a given number at each frequency.
+    @property
+    def open(self) -> int:
+        """Number of frequencies that have fewer components than there are key heads."""
+        return int((self._counts() < self._turning.rows.shape[1]).sum())
 
-        minimise  sum over g of w_g E|k_g - sum over r of c_g,r s_r|^2
+    def lost(self) -> np.ndarray:
+        """Return the errors of the keys, `[rows, kv_heads, head_dim]`."""
+        return self._turning.rows - np.einsum("na,gad->ngd", self.made, self._spread())
 
-    The minimum projects D k on the leading eigenvectors U of D S_f D, with D = diag(sqrt(w)): s = U^H D k and
-    c = D^-1 U. With as many components as key heads the components are the keys themselves.
-    """
-    kv_heads = turning.rows.shape[1]
-    vectors = np.linalg.eigh(turning.weighted())[1][:, :, ::-1]
-    rows, mixing = [], []
-    for frequency, count in enumerate(components):
-        root = np.sqrt(turning.weights[frequency])[:, None]
-        leading = vectors[frequency, :, :count]
-        made, mixed = (leading.conj() * root, leading / root) if count < kv_heads else (np.eye(kv_heads),) * 2
-        size = np.linalg.norm(mixed, axis=0)
-        rows.append(turning.rows[:, :, frequency] @ (made * size))
-        mixing.append(mixed / size)
-    return Shared(components, np.concatenate(rows, axis=1), np.concatenate(mixing, axis=1))
+    def grow(self, count: int) -> None:
+        """Add the components along which the error is steepest, no two of one frequency."""
+        steepest = as_complex(self._turning.counted(self.lost())) / self._size
+        values, vectors = np.linalg.eigh(np.einsum("ngf,nkf->fgk", steepest, steepest.conj()))
+        full = self._counts() == self._turning.rows.shape[1]
+        chosen = np.argsort(np.where(full, np.inf, -values[:, -1]), kind="stable")[:count]
+        self.owners = np.append(self.owners, chosen)
+        self.mixing = np.concatenate([self.mixing, vectors[chosen, :, -1].T / self._size[:, chosen]], axis=1)
+        self.made = self._best_made()
+
+    def alternate(self, sweeps: int) -> None:
+        """Solve all c and all s again in turns; no turn raises the error."""
+        for _ in range(sweeps):
+            self.mixing = self._best_mixing()
+            self.made = self._best_made()
+
+    def shared(self) -> Shared:
+        """Return the components, frequency after frequency, each as large as the keys that it makes."""
+        order = np.argsort(self.owners, kind="stable")
+        rows = as_complex(self._turning.back @ self.made)[:, order]
+        size = np.maximum(np.linalg.norm(self.mixing[:, order], axis=0), TINY)
+        return Shared(tuple(self._counts().tolist()), rows * size, self.mixing[:, order] / size)
+
+    def _counts(self) -> np.ndarray:
+        return np.bincount(self.owners, minlength=self._turning.frequencies)
+
+    def _spread(self) -> np.ndarray:
+        """Return the map from components to keys, `[kv_heads, 2 total, head_dim]`: k = (c' + i c'')(s' + i s'')."""
+        (kv_heads, total), frequencies = self.mixing.shape, self._turning.frequencies
+        spread = np.zeros((kv_heads, 2, total, 2, frequencies))
+        number = np.arange(total)
+        for (part, of), entry in (
+            ((0, 0), self.mixing.real),
+            ((0, 1), self.mixing.imag),
+            ((1, 0), -self.mixing.imag),
+            ((1, 1), self.mixing.real),
+        ):
+            spread[:, part, number, of, self.owners] = entry
+        return spread.reshape(kv_heads, 2 * total, 2 * frequencies)
+
+    def _best_made(self) -> np.ndarray:
+        """Return the s with the least error for these c, row by row.
+
+        A row of share w has the normal equations P - (1 - w) D, with P and P - D those of w = 1 and w = 0. In a basis
+        in which P is the identity and D diagonal, they are solved for all rows at once.
+        """
+        turning, spread = self._turning, self._spread()
+        right = np.einsum("ngd,gad->na", self._target, spread)
+        whole = np.einsum("gai,gij,gbj->ab", spread, turning.moving, spread, optimize=True)
+        less = np.einsum("gai,gij,gbj->ab", spread, turning.moving - turning.still, spread, optimize=True)
+        whole.flat[:: len(whole) + 1] += RIDGE * max(float(np.trace(whole)) / len(whole), TINY)
+        root = np.linalg.inv(np.linalg.cholesky(whole))
+        share, turn = np.linalg.eigh(root @ less @ root.T)
+        basis = root.T @ turn
+        kept = 1.0 - (1.0 - turning.within)[:, None] * np.clip(share, 0.0, 1.0)[None]
+        return (right @ basis / np.maximum(kept, RIDGE)) @ basis.T
+
+    def _best_mixing(self) -> np.ndarray:
+        """Return the c with the least error for these s, key head by key head."""
+        turning, total = self._turning, len(self.owners)
+        grams = [self.made.T @ self.made, self.made.T @ (turning.within[:, None] * self.made)]
+        grams = [gram.reshape(2, total, 2, total) for gram in grams]
+        found = np.empty_like(self.mixing)
+        for head, target in enumerate(np.moveaxis(self._target, 1, 0)):
+            costs = (turning.still[head], turning.moving[head] - turning.still[head])
+            normal = self._products(grams[0], costs[0]) + self._products(grams[1], costs[1])
+            met = (self.made.T @ target).reshape(2, total, 2, -1)[:, np.arange(total), :, self.owners]  # [total, 2, 2]
+            right = np.concatenate([met[:, 0, 0] + met[:, 1, 1], met[:, 0, 1] - met[:, 1, 0]])
+            normal.flat[:: len(normal) + 1] += RIDGE * max(float(np.trace(normal)) / len(normal), TINY)
+            found[head] = np.linalg.solve(normal, right).reshape(2, total).T @ (1.0, 1.0j)
+        return found
+
+    def _products(self, gram: np.ndarray, cost: np.ndarray) -> np.ndarray:
+        """Return the normal equations `[2 total, 2 total]` of the real and imaginary parts of one head's c.
+
+        Args:
+            gram: `[2, total, 2, total]`, products of the parts of s.
+            cost: `[head_dim, head_dim]`.
+        """
+        total, frequencies = len(self.owners), self._turning.frequencies
+        blocks = cost.reshape(2, frequencies, 2, frequencies)[:, self.owners][..., self.owners]
+        # Part a of c and part p of s give part o of the key with this sign: (c' + i c'')(s' + i s'').
+        signs = ((0, 0, 0, 1.0), (0, 1, 1, 1.0), (1, 1, 0, -1.0), (1, 0, 1, 1.0))
+        normal = np.zeros((2, total, 2, total))
+        for a, p, o, sign in signs:
+            for b, q, r, other in signs:
+                normal[a, :, b] += sign * other * gram[p, :, q] * blocks[o, :, r]
+        return normal.reshape(2 * total, 2 * total)
 
 
 def fit_turning(site: Site, groups: Groups) -> Params:
@@ -191,13 +233,13 @@ def fit_turning(site: Site, groups: Groups) -> Params:
     Returns:
         `query`, `query_bias` with heads in the order of the groups, `key`, `key_bias`.
     """
-    turning, rotary = turning_keys(site), _rotary(grouped_of(site.attention))
+    turning, rotary = turning_keys(site), rotary_of(grouped_of(site.attention))
+    asked = as_complex(in_pairs(rotary, weights_and_bias(site, "query")))
     queries, keys = [], []
     for group in groups:
         index = np.asarray(group)
-        own = Turning(turning.rows[:, index], turning.second[:, index[:, None], index], turning.weights[:, index])
-        shared = best_components(own, (1,) * len(own.second))
-        queries.append(_complex(rotary, _rows(site, "query")[:, index]) * shared.mixing.conj())
+        shared = best_components(turning.of(index), turning.frequencies)
+        queries.append(asked[:, index] * shared.mixing.conj())
         keys.append(shared.rows[:, None])
     params: Params = {}
     for name, parts in (("query", queries), ("key", keys)):
@@ -217,9 +259,9 @@ def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...
     Returns:
         Frequencies of each head, from the fastest on, and `query`, `key` and their biases, where the layer has them.
     """
-    energy = np.diagonal(turning_keys(site).weighted(), axis1=1, axis2=2).real
+    energy = np.diagonal(turning_keys(site).by_frequency(), axis1=1, axis2=2).real
     kept = np.sort(np.argsort(-energy, axis=0, kind="stable")[:count], axis=0).T
-    rotary, size = _rotary(grouped_of(site.attention)), site.params["key"].shape[-1]
+    rotary, size = rotary_of(grouped_of(site.attention)), site.params["key"].shape[-1]
     dimensions = np.asarray(rotary.join(*(side[kept] for side in rotary.split(jnp.arange(size)))))
     chosen: Params = {}
     for name in ("query", "key", "query_bias", "key_bias"):
@@ -231,51 +273,15 @@ def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...
 
 
 def turning_losses(site: Site) -> np.ndarray:
-    """Return the minima of `fit_turning` for every pair of heads, `[heads, heads]`, relative to a head's own logits."""
-    weighted = turning_keys(site).weighted()
+    """Return what sharing one key costs every pair of heads, `[heads, heads]`, relative to a head's own logits.
+
+    These are the minima of `fit_turning` where phases are equally likely, so that frequencies do not interact.
+    """
+    weighted = turning_keys(site).by_frequency()
     own = np.diagonal(weighted, axis1=1, axis2=2).real
     mean, half = own[:, :, None] + own[:, None, :], own[:, :, None] - own[:, None, :]
     lost = (mean - np.sqrt(np.square(half) + 4.0 * np.square(np.abs(weighted)))) / 2.0
     return np.maximum(lost, 0.0).sum(axis=0) / max(float(own.sum(axis=0).mean()), TINY)
-
-
-def _complex(rotary: Rotary, rows: np.ndarray) -> np.ndarray:
-    """Return the pairs of the last dimension as complex numbers."""
-    first, second = (np.asarray(index) for index in rotary.split(jnp.arange(rows.shape[-1])))
-    return rows[..., first] + 1j * rows[..., second]
-
-
-def _rotary(source: Grouped) -> Rotary:
-    if source.rotary is None:
-        raise TypeError(f"expected keys that turn, got {source}")
-    return source.rotary
-
-
-def _rows(site: Site, name: str) -> np.ndarray:
-    """Return W_Q or W_K with its bias as one more row, `[inputs + 1, heads, head_dim]`."""
-    rows = jnp.concatenate([site.params[name], bias_or_zeros(site, name)[None]])
-    return np.asarray(rows, np.float64)
-
-
-def _second(site: Site, name: str) -> np.ndarray:
-    """Return the second moment of the inputs of queries or keys with a one appended, `[inputs + 1, inputs + 1]`."""
-    if site.moments is None:
-        return np.eye(site.params[name].shape[0] + 1)
-    of_query = name == "query"
-    mean = site.moments.query_mean if of_query else site.moments.key_mean
-    covariance = site.moments.query_covariance if of_query else site.moments.key_covariance
-    extended = np.append(mean, 1.0)
-    second = np.outer(extended, extended)
-    second[:-1, :-1] += covariance
-    return second
-
-
-def _within(site: Site) -> np.ndarray:
-    """Return the second moment of the keys' inputs about the mean of their sequence, a zero appended."""
-    size = site.params["key"].shape[0]
-    within = np.zeros((size + 1, size + 1))
-    within[:-1, :-1] = np.eye(size) if site.moments is None else site.moments.key_within
-    return within
 
 
 def _real(array: np.ndarray, axis: int) -> jax.Array:

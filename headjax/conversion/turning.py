@@ -1,0 +1,214 @@
+"""Keys that turn with their positions: what their errors cost in logits, and the components that cost least."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, TypeGuard
+
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.attention import Attention, Grouped, MultiHead
+from headjax.attention.rotary import Rotary
+from headjax.conversion.latent import DISTANCES
+from headjax.conversion.target import Site, bias_or_zeros
+
+TINY = 1e-30
+RIDGE = 1e-4
+"""Share of the mean eigenvalue that is added to the inputs' second moment, so that it has an inverse."""
+LEAST_SEEN = 1e-3
+"""Least share of a mean key that counts as if it differed from token to token."""
+
+
+class Turning(NamedTuple):
+    """One layer's keys in coordinates in which rows are independent, and the cost of their errors. NumPy, float64.
+
+    An error e of key head g adds u . e to the logit of a query at distance t, where u is the query turned by t. The
+    softmax does not see the mean over a row. For errors that differ from token to token the mean square of what it sees
+    is e^T G_g e, with
+
+        G_g = sum over heads h of g, mean over t of R(t) E[q_h q_h^T] R(t)^T,    t = 0, 1, ..., 255
+
+    An error that all tokens of a sequence share counts without its mean over the distances, by
+
+        H_g = G_g - sum over h of M E[q_h q_h^T] M^T,    M = mean over t of R(t)
+
+    which is near G_g at fast frequencies and near 0 at slow ones. Row i of `rows` differs from token to token in the
+    share `within[i]` of its square, so it counts by within[i] G_g + (1 - within[i]) H_g. Terms between two frequencies
+    vanish only where one of them turns within the context. Errors at slow ones add up or cancel.
+
+    Dimensions of a head lie with all first ones of the rotary pairs before all second ones.
+
+    Attributes:
+        rows: `[rows, kv_heads, head_dim]`, keys for independent inputs of unit variance.
+        within: `[rows]`, share of each row's square that differs from token to token.
+        moving: G `[kv_heads, head_dim, head_dim]`.
+        still: H `[kv_heads, head_dim, head_dim]`.
+        back: `[inputs + 1, rows]`, map from rows to weights; the last row of those is the bias.
+    """
+
+    rows: np.ndarray
+    within: np.ndarray
+    moving: np.ndarray
+    still: np.ndarray
+    back: np.ndarray
+
+    @property
+    def frequencies(self) -> int:
+        """Number of rotary pairs."""
+        return self.rows.shape[-1] // 2
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Cost of an error of one in a dimension, a mean over the two of each pair, `[kv_heads, frequencies]`."""
+        return _sizes(self.moving)
+
+    def of(self, keys: np.ndarray) -> Turning:
+        """Return these key heads alone."""
+        return self._replace(rows=self.rows[:, keys], moving=self.moving[keys], still=self.still[keys])
+
+    def counted(self, errors: np.ndarray) -> np.ndarray:
+        """Return errors `[rows, kv_heads, head_dim]` times the matrix that they count by."""
+        still = np.einsum("ngi,gij->ngj", errors, self.still)
+        return still + self.within[:, None, None] * np.einsum("ngi,gij->ngj", errors, self.moving - self.still)
+
+    def by_frequency(self) -> np.ndarray:
+        """Return the squared logits of pairs of key heads at each frequency, `[frequencies, kv_heads, kv_heads]`.
+
+        Terms between frequencies are left out, and phases are taken as equally likely.
+        """
+        moving, still = (_sizes(matrix) for matrix in (self.moving, self.still))
+        seen = self.within[:, None, None] * moving + (1.0 - self.within[:, None, None]) * still
+        weighted = as_complex(self.rows) * np.sqrt(seen)
+        return np.einsum("ngf,nkf->fgk", weighted, weighted.conj())
+
+
+def as_complex(array: np.ndarray) -> np.ndarray:
+    """Return the pairs of the last dimension, all first ones before all second ones, as complex numbers."""
+    first, second = np.split(array, 2, axis=-1)
+    return first + 1j * second
+
+
+def _sizes(matrix: np.ndarray) -> np.ndarray:
+    """Return the mean square of both dimensions of every pair, `[kv_heads, frequencies]`."""
+    size = np.diagonal(matrix, axis1=1, axis2=2).reshape(len(matrix), 2, -1).mean(axis=1)
+    return np.maximum(size, 1e-9 * max(float(size.max()), TINY))
+
+
+def turns(attention: Attention) -> TypeGuard[Grouped | MultiHead]:
+    """Return whether a layer has keys of its own that turn with their positions."""
+    return isinstance(attention, Grouped | MultiHead) and attention.rotary is not None
+
+
+def turns_whole(attention: Grouped | MultiHead) -> bool:
+    """Return whether all dimensions of the queries and keys turn."""
+    return attention.rotary is not None and attention.rotary.dim in (None, attention.head_dim)
+
+
+def grouped_of(attention: Attention) -> Grouped:
+    """Return a layer whose keys turn as grouped attention; multi-head attention has a key for every head."""
+    if isinstance(attention, Grouped):
+        return attention
+    if not isinstance(attention, MultiHead):
+        raise TypeError(f"expected keys that turn, got {attention}")
+    shared = {field.name for field in dataclasses.fields(MultiHead)} & {
+        field.name for field in dataclasses.fields(Grouped)
+    }
+    return Grouped(kv_heads=attention.num_heads, **{name: getattr(attention, name) for name in shared})
+
+
+def rotary_of(source: Grouped) -> Rotary:
+    """Return the rotation of a layer's queries and keys."""
+    if source.rotary is None:
+        raise TypeError(f"expected keys that turn, got {source}")
+    return source.rotary
+
+
+def turning_keys(site: Site) -> Turning:
+    """Return the keys of a layer all of whose dimensions turn, with what their errors cost.
+
+    Normalised queries and keys count divided by their mean square, times the learned scale.
+    """
+    source = grouped_of(site.attention)
+    rotary = rotary_of(source)
+    query, key = (in_pairs(rotary, weights_and_bias(site, name)) for name in ("query", "key"))
+    asked = np.einsum("ahd,ab,bhe->hde", query, _second(site, "query"), query, optimize=True)
+    if source.query_norm is not None:
+        gain = in_pairs(rotary, np.asarray(source.query_norm.gain(site.params["query_norm"]), np.float64))
+        asked = asked * gain[:, None] * gain / _mean_square(asked)[:, None, None]
+    second, within = _second(site, "key"), _within(site)
+    if source.key_norm is not None:
+        made = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
+        asked = asked / np.maximum(made, TINY)[np.asarray(source.groups)][:, None, None]
+        key = key * in_pairs(rotary, np.asarray(source.key_norm.gain(site.params["key_norm"]), np.float64))
+    costs = np.zeros((2, source.kv_heads, source.head_dim, source.head_dim))
+    for matrix, found in zip(costs, _turned(rotary, asked), strict=True):
+        np.add.at(matrix, np.asarray(source.groups), found)
+    floor = 1e-9 * max(float(np.trace(costs[0], axis1=1, axis2=2).max()), TINY)
+    costs += floor * np.eye(source.head_dim)
+    root, back, share = _independent(second, within)
+    return Turning(np.tensordot(root, key, 1), share, costs[0], costs[1], back)
+
+
+def _turned(rotary: Rotary, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means over distances of R E[q q^T] R^T, and those about the mean over a row, of every head."""
+    wave = np.exp(1j * np.asarray(rotary.angles(jnp.arange(DISTANCES)[None], asked.shape[-1]), np.float64)[0])
+    count = wave.shape[1]
+    blocks = asked.reshape(len(asked), 2, count, 2, count)
+    outer = (blocks[:, 0, :, 0] + blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] - blocks[:, 0, :, 1])  # E[q conj(q)^T]
+    inner = (blocks[:, 0, :, 0] - blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] + blocks[:, 0, :, 1])  # E[q q^T]
+    mean = wave.mean(axis=0)
+    apart, along = (wave.T @ other / len(wave) for other in (wave.conj(), wave))
+    found = []
+    for less in (0.0, 1.0):
+        p = outer * (apart - less * np.outer(mean, mean.conj()))
+        c = inner * (along - less * np.outer(mean, mean))
+        rows = [[(p + c).real, (c - p).imag], [(c + p).imag, (p - c).real]]
+        found.append(0.5 * np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1))
+    return found[0], found[1]
+
+
+def _independent(second: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return T, its inverse and a diagonal D: T^T T is the inputs' second moment, T^T D T that within sequences."""
+    values, vectors = np.linalg.eigh(second)
+    values = np.maximum(values, 0.0) + max(RIDGE * float(np.maximum(values, 0.0).mean()), TINY)
+    root, inverse = (vectors * np.sqrt(values)).T, vectors / np.sqrt(values)
+    share, turn = np.linalg.eigh(inverse.T @ within @ inverse)
+    return turn.T @ root, inverse @ turn, np.clip(share, LEAST_SEEN, 1.0)
+
+
+def in_pairs(rotary: Rotary, array: np.ndarray) -> np.ndarray:
+    """Return the last dimension with the first ones of all rotary pairs before the second ones."""
+    first, second = (np.asarray(index) for index in rotary.split(jnp.arange(array.shape[-1])))
+    return array[..., np.concatenate([first, second])]
+
+
+def weights_and_bias(site: Site, name: str) -> np.ndarray:
+    """Return W_Q or W_K with its bias as one more row, `[inputs + 1, heads, head_dim]`."""
+    rows = jnp.concatenate([site.params[name], bias_or_zeros(site, name)[None]])
+    return np.asarray(rows, np.float64)
+
+
+def _mean_square(second: np.ndarray) -> np.ndarray:
+    return np.maximum(np.trace(second, axis1=1, axis2=2) / second.shape[-1], TINY)
+
+
+def _second(site: Site, name: str) -> np.ndarray:
+    """Return the second moment of the inputs of queries or keys with a one appended, `[inputs + 1, inputs + 1]`."""
+    if site.moments is None:
+        return np.eye(site.params[name].shape[0] + 1)
+    of_query = name == "query"
+    mean = site.moments.query_mean if of_query else site.moments.key_mean
+    covariance = site.moments.query_covariance if of_query else site.moments.key_covariance
+    extended = np.append(mean, 1.0)
+    second = np.outer(extended, extended)
+    second[:-1, :-1] += covariance
+    return second
+
+
+def _within(site: Site) -> np.ndarray:
+    """Return the second moment of the keys' inputs about the mean of their sequence, a zero appended."""
+    size = site.params["key"].shape[0]
+    within = np.zeros((size + 1, size + 1))
+    within[:-1, :-1] = np.eye(size) if site.moments is None else site.moments.key_within
+    return within
