@@ -81,7 +81,7 @@ def _experiments(rows: Iterable[ClaimRow]) -> list[str]:
 def time(names: Iterable[str]) -> str:
     """Return how long experiments took, if it was recorded."""
     seconds = sum(float(np.nansum([row.seconds for row in read(name)])) for name in names)
-    return f"Processor time: {duration(seconds)}." if seconds else ""
+    return f"Recorded time: {duration(seconds)}." if seconds else ""
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,7 @@
     headjax train --config configs/small/deep.py:variant=deep_admin,seed=0 --workdir runs/deep-admin-0
     headjax train --config configs/small/deep.py:text=multi30k,variant=deep_admin --workdir runs/deep-translation
 
-Variants, of nearly equal parameters (docs/deep_training.md has what was measured):
+Variants, of nearly equal parameters (docs/deep.md has what was measured):
 
 * `post_norm`: num_heads heads in num_layers layers, LN(x + f(x));
 * `deep`: one head of the same size in num_heads * num_layers layers, feed-forward layers cut alike;
