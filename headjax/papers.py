@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name
-from headjax.data.glue import GLUE
 from headjax.data.rehearsal import VOCABULARY
+from headjax.data.tasks import GLUE
 
 Fields = dict[str, Any]
 
@@ -195,21 +195,8 @@ def bert_adam(peak: float, warmup_steps: int = 0, **fields: Any) -> Fields:
 
 def glue_output(task: str) -> Fields:
     """The output of a GLUE task: its classes, or one number."""
-    classes = choose("task", task, GLUE).classes
+    classes = choose("task", task, GLUE).form.label_names
     return {"kind": "classification", "classes": len(classes)} if classes else {"kind": "regression"}
-
-
-GLUE_EXAMPLES = {
-    "cola": 8551,
-    "sst2": 67_349,
-    "mrpc": 3668,
-    "stsb": 5749,
-    "qqp": 363_846,
-    "mnli": 392_702,
-    "qnli": 104_743,
-    "rte": 2490,
-}
-"""Training examples of each GLUE task."""
 
 
 def glue_steps(task: str, epochs: int, batch_size: int) -> int:
@@ -218,5 +205,5 @@ def glue_steps(task: str, epochs: int, batch_size: int) -> int:
     Raises:
         ConfigError: no such task.
     """
-    examples: int = choose("task", task, GLUE_EXAMPLES)
+    examples: int = choose("task", task, GLUE).examples
     return epochs * -(-examples // batch_size)

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name
-from headjax.data.glue import GLUE
+from headjax.data.tasks import GLUE
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -25,7 +25,7 @@ def get_config(arg: str = "") -> ConfigDict:
     knobs = parse_arguments(arg, start="models/minilm", task="sst2", steps=2000, batch_size=32, peak=5e-5, seed=0)
     if knobs.task not in GLUE:
         raise ConfigError(f"task: {unknown_name('GLUE task', knobs.task, GLUE)}")
-    classes = len(GLUE[knobs.task].classes)
+    classes = len(GLUE[knobs.task].form.label_names)
     output = {"kind": "classification", "classes": classes} if classes else {"kind": "regression"}
     return ConfigDict(
         {

@@ -12,9 +12,9 @@ from headjax.core.task_names import OwnTask
 from headjax.data.files import find_files
 from headjax.data.forms.questions import usual_stride
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
+from headjax.data.local_files import HELD_OUT
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig
-from headjax.data.task_spec import HELD_OUT
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, read_labels, table_columns
 from headjax.models.decoder import DecoderModel

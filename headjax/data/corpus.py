@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from headjax.core.errors import DataError
-from headjax.data.documents import Document, split, text_hash, without_passages, without_repetitions
-from headjax.data.rows import Split
+from headjax.data.documents import Document, split, without_passages, without_repetitions
+from headjax.data.rows import Split, text_hash
 
 MODULES = tuple(
     """

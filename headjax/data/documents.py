@@ -14,7 +14,7 @@ from typing import NamedTuple
 from headjax.core.errors import DataError, require
 from headjax.core.files import read_text
 from headjax.data.files import find_files, read_lines
-from headjax.data.rows import Split
+from headjax.data.rows import Split, text_hash
 
 COMPARED = 80
 """Least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur."""
@@ -290,8 +290,3 @@ def pieces(cut: list[str], size: int) -> list[list[str]]:
         found[-1].append(unit)
         room -= len(unit)
     return found
-
-
-def text_hash(text: str) -> float:
-    """Return a number in [0, 1), uniform over texts and the same in every process."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

@@ -18,11 +18,10 @@ from headjax.data.files import find_files
 from headjax.data.forms import Form, LabelledForm, SimilarityForm
 from headjax.data.forms.labelled import finite
 from headjax.data.loading import Reading, load_rows
-from headjax.data.rows import Row, Split
+from headjax.data.rows import Row, Split, divided
 from headjax.data.tables import table_rows
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.text_data import vocabulary_tokenizer
-from headjax.data.text_rows import hold_out
 from headjax.tokenizers.tokenizer import Tokenizer
 
 Table = Mapping[Split, Sequence[Row]]
@@ -77,7 +76,7 @@ class LabelledText(DataConfig):
         )
         if self.validation:
             return {"train": train, "validation": validation}
-        return hold_out(train, "text", self.validation_fraction, self.path)
+        return divided(train, "text", self.validation_fraction, self.path)
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         return self.load_table(self.read(), tokenizer)

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from headjax.core.errors import DataError
+
 Split = Literal["train", "validation"]
 """Examples to train on, and examples to evaluate on."""
 
@@ -64,6 +66,43 @@ class RowSource:
 
 Rows = Mapping[Split, RowSource]
 """The rows of a task by split."""
+
+
+def text_hash(text: str) -> float:
+    """Return a number in [0, 1), uniform over texts and the same in every process."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
+
+
+def hold_out(read: Callable[[], Iterable[Row]], field: str, fraction: float, place: str) -> dict[Split, RowSource]:
+    """Divide rows by the hash of a field: rows with the same text stay together, and added rows move no other.
+
+    Args:
+        read: starts reading the rows; called anew for each iteration.
+        field: name of the field whose text is hashed.
+        fraction: approximate share of the rows that is held out.
+        place: the file, for the error.
+
+    Raises:
+        DataError: one side would have no row.
+    """
+
+    def is_held(row: Row) -> bool:
+        return text_hash(str(row.values[field])) < fraction
+
+    def side(held: bool) -> RowSource:
+        return RowSource(lambda: (row for row in read() if is_held(row) is held))
+
+    sides: set[bool] = set()
+    for row in read():
+        sides.add(is_held(row))
+        if len(sides) == 2:
+            return {"train": side(False), "validation": side(True)}
+    raise DataError(f"{place}: too few rows to hold some out; name a file for validation")
+
+
+def divided(rows: Sequence[Row], field: str, fraction: float, place: str) -> dict[Split, list[Row]]:
+    """Return both sides of `hold_out` in memory."""
+    return {split: [*side.rows()] for split, side in hold_out(lambda: rows, field, fraction, place).items()}
 
 
 def weight(row: Row) -> int:

@@ -1,139 +1,32 @@
-"""The tasks as seqio Tasks (Roberts et al. 2022), with TensorFlow Datasets or local files. Imports TensorFlow."""
+"""The tasks that TensorFlow Datasets has, as seqio Tasks (Roberts et al. 2022). Imports TensorFlow.
+
+`headjax prepare` reads their rows through `row_task`. Importing this module registers `headjax_NAME` for each task that
+can be written as text to text (Raffel et al. 2020): `inputs` and `targets`, of language models `targets` alone, encoded
+as bytes, with the task's metrics. `text_task` gives one with another vocabulary, for `seqio.TaskRegistry.add_provider`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import socket
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import seqio
 import tensorflow as tf
 
+from headjax.core.class_names import ClassIndex
 from headjax.core.errors import DataError
+from headjax.data import metrics as formulas
 from headjax.data.forms.labelled import LabelledForm
 from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.questions import QuestionForm
-from headjax.data.rows import Row, Rows, RowSource, Split
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
 from headjax.data.task_spec import TaskSpec, TfdsSource
-from headjax.tokenizers.tokenizer import Tokenizer
-
-Tensors = Mapping[str, tf.Tensor]
-"""The fields of a row as tensors."""
-
-
-class TokenizerVocabulary(seqio.Vocabulary):
-    """A tokenizer as seqio's vocabulary, which pads with 0 whatever token that is.
-
-    Args:
-        tokenizer: a tokenizer with an end token.
-
-    Raises:
-        DataError: the tokenizer has no end token.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__()
-        self.tokenizer = tokenizer
-        self._end = tokenizer.special_id("eos_token")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenizerVocabulary) and other.tokenizer == self.tokenizer
-
-    def __hash__(self) -> int:
-        return hash(self.tokenizer)
-
-    @property
-    def eos_id(self) -> int:
-        """The end token's id."""
-        return self._end
-
-    @property
-    def unk_id(self) -> int | None:
-        """The id of unknown text; None if the tokenizer encodes every text."""
-        return self.tokenizer.special_id("unk_token") if "unk_token" in dict(self.tokenizer.special) else None
-
-    @property
-    def _base_vocab_size(self) -> int:
-        return self.tokenizer.vocab_size
-
-    def _encode(self, s: str) -> list[int]:
-        found: list[int] = self.tokenizer.encode([s])[0].tolist()
-        return found
-
-    def _decode(self, ids: Iterable[int]) -> str:
-        return self.tokenizer.decode([number for number in ids if number != self._end])
-
-    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-        ids = tf.numpy_function(lambda text: np.asarray(self._encode(text.decode()), np.int32), [s], tf.int32)
-        ids.set_shape([None])
-        return ids
-
-    def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        rows = tf.reshape(ids, [-1, tf.shape(ids)[-1]])
-        texts = tf.map_fn(
-            lambda row: tf.numpy_function(self.decode, [row], tf.string), rows, fn_output_signature=tf.string
-        )
-        return tf.reshape(texts, tf.shape(ids)[:-1])
-
-
-def text_features(spec: TaskSpec, tokenizer: Tokenizer) -> dict[str, seqio.Feature]:
-    """Return the features `inputs` and `targets`, or only `targets` for language models, ended by the end token.
-
-    Raises:
-        DataError: a task that cannot be written as text, or a tokenizer without an end token.
-    """
-    names = ("targets",) if isinstance(spec.form, LanguageForm) else ("inputs", "targets")
-    text_writer(spec)
-    vocabulary = TokenizerVocabulary(tokenizer)
-    return {name: seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32) for name in names}
-
-
-def text_preprocessors(spec: TaskSpec) -> list[Callable[..., Any]]:
-    """Return the preprocessors from a task's fields to token ids: text as T5 has it, tokenised, cut, ended."""
-    write = text_writer(spec)
-    return [
-        lambda dataset: dataset.map(write, num_parallel_calls=tf.data.AUTOTUNE),
-        functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
-        seqio.preprocessors.append_eos_after_trim,
-    ]
-
-
-def text_writer(spec: TaskSpec) -> Callable[[Tensors], dict[str, tf.Tensor]]:
-    """Return the function that writes a row as text: `sst2 sentence1: a film` and `positive`.
-
-    Raises:
-        DataError: a task that cannot be written as text.
-    """
-    form, name = spec.form, spec.name
-    if isinstance(form, LanguageForm):
-        return lambda row: {"targets": row["text"]}
-    if isinstance(form, TranslationForm):
-        return lambda row: {"inputs": row["source"], "targets": row["target"]}
-    if isinstance(form, QuestionForm):
-        return lambda row: {
-            "inputs": tf.strings.join(["question: ", row["question"], " context: ", row["context"]]),
-            "targets": row["answers"][0],
-        }
-    if isinstance(form, LabelledForm):
-        return functools.partial(_labelled, name, form.classes, ("sentence1", "sentence2")[: 1 + form.pairs])
-    raise DataError(f"{name}: not a task of text to text")
-
-
-def _labelled(name: str, classes: Sequence[str], words: Sequence[str], row: Tensors) -> dict[str, tf.Tensor]:
-    """Write a row with its class by name, or its number rounded to a multiple of 0.2."""
-    texts = [row["text"], row["second"]] if len(words) == 2 else [row["text"]]
-    parts = [part for word, text in zip(words, texts, strict=True) for part in (f" {word}: ", text)]
-    if classes:
-        answer = tf.gather(tf.constant(list(classes)), row["label"])
-    else:
-        answer = tf.strings.as_string(tf.round(row["label"] * 5.0) / 5.0, precision=1)
-    return {"inputs": tf.strings.join([name, *parts]), "targets": answer}
-
+from headjax.data.tasks import TASKS
 
 HOST = "storage.googleapis.com"
 """Host that TFDS asks first for a data set that it does not have."""
@@ -141,59 +34,57 @@ HOST = "storage.googleapis.com"
 PREFIX = "headjax_"
 """Prefix of the names of registered tasks, against collisions."""
 
+WRONG = -1
+"""Number of the class of a text that names none."""
 
-def seqio_tasks(spec: TaskSpec, tokenizer: Tokenizer | None = None) -> list[seqio.Task]:
-    """Return a seqio Task for each of a task's data sets in TFDS; all give rows of the same fields.
+Tensors = Mapping[str, tf.Tensor]
+"""The fields of a row as tensors."""
 
-    Args:
-        spec: the task.
-        tokenizer: tokenizer of `inputs` and `targets` for text-to-text models (Raffel et al. 2020); None gives the
-            task's own fields, texts not tokenised.
-
-    Raises:
-        DataError: TFDS has no data set of the task; with a tokenizer also a task that cannot be written as text.
-    """
-    if not spec.sources:
-        raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
-    return [
-        seqio.Task(
-            _name(spec.name, source.name),
-            source=seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits)),
-            preprocessors=[functools.partial(_take, fields=source.fields), *_written(spec, tokenizer)],
-            output_features=_features(spec, tokenizer),
-        )
-        for source in spec.sources
-    ]
+TYPES: Mapping[str, Callable[[TaskSpec], tf.TensorSpec]] = {
+    "text": lambda spec: tf.TensorSpec((), tf.string),
+    "texts": lambda spec: tf.TensorSpec((None,), tf.string),
+    "integer": lambda spec: tf.TensorSpec((), tf.int32),
+    "label": lambda spec: tf.TensorSpec((), tf.int64 if spec.form.label_names else tf.float32),
+    "image": lambda spec: tf.TensorSpec((None, None, None), tf.uint8),
+}
+"""Tensors of the fields by their type."""
 
 
-def local_seqio_task(spec: TaskSpec, paths: Sequence[Path], tokenizer: Tokenizer | None = None) -> seqio.Task:
-    """Return the Task of local files, see `seqio_tasks`.
-
-    Raises:
-        DataError: files that cannot be read.
-    """
-    rows = spec.local(spec, paths)
-    signature = _signature(spec)
-
-    def dataset(split: Split, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
-        return tf.data.Dataset.from_generator(lambda: _values(rows[split], signature), output_signature=signature)
-
-    known = {split: source.count for split, source in rows.items()}
-    counts = known if all(known.values()) else None
+def row_task(spec: TaskSpec, source: TfdsSource) -> seqio.Task:
+    """Return the Task of a data set whose examples have the task's own fields, texts not tokenised."""
+    plain = seqio.PassThroughVocabulary(0)
+    tensors = {name: TYPES[what](spec) for name, what in spec.form.wanted.items()}
     return seqio.Task(
-        _name(spec.name, "local"),
-        source=seqio.FunctionDataSource(dataset, splits=tuple(rows), num_input_examples=counts),
-        preprocessors=_written(spec, tokenizer),
-        output_features=_features(spec, tokenizer),
+        PREFIX + "rows_" + "".join(c if c.isalnum() else "_" for c in source.name),
+        source=_source(source),
+        preprocessors=[functools.partial(_take, fields=source.fields)],
+        output_features={
+            name: seqio.Feature(plain, add_eos=False, dtype=found.dtype, rank=found.shape.rank)
+            for name, found in tensors.items()
+        },
     )
 
 
-def register(tasks: Sequence[seqio.Task]) -> list[str]:
-    """Register tasks with seqio (`seqio.get_dataset`) and return their names."""
-    for task in tasks:
-        if task.name not in seqio.TaskRegistry.names():
-            seqio.TaskRegistry.add_provider(task.name, task)
-    return [task.name for task in tasks]
+def _source(source: TfdsSource) -> seqio.TfdsDataSource:
+    return seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits))
+
+
+def _take(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Dataset:
+    """Return the task's fields of TFDS's examples."""
+
+    def row(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        return {name: _feature(example, path) for name, path in fields.items()}
+
+    return dataset.map(row, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _feature(example: Any, path: str) -> tf.Tensor:
+    for part in path.split("/"):
+        example = example[int(part)] if part.isdecimal() else example[part]
+    return example
+
+
+# Rows, for `headjax prepare`.
 
 
 def tfds_rows(spec: TaskSpec) -> Rows:
@@ -202,10 +93,12 @@ def tfds_rows(spec: TaskSpec) -> Rows:
     Raises:
         DataError: TFDS has no data set of the task, or cannot be reached.
     """
-    tasks = seqio_tasks(spec)
+    if not spec.sources:
+        raise DataError(f"{spec.name}: TensorFlow Datasets has no data set of it; name local files with --source")
+    tasks = [(row_task(spec, source), source) for source in spec.sources]
     splits: dict[Split, RowSource] = {}
-    for split in ("train", "validation"):
-        some = [(task, source) for task, source in zip(tasks, spec.sources, strict=True) if split in source.splits]
+    for split in SPLITS:
+        some = [(task, source) for task, source in tasks if split in source.splits]
         if some:
             splits[split] = RowSource(functools.partial(_read, some, split), _count(some, split))
     return splits
@@ -259,68 +152,6 @@ def _count(tasks: Sequence[tuple[seqio.Task, TfdsSource]], split: Split) -> int:
     return count
 
 
-def _name(*parts: str) -> str:
-    """Return a name of the characters that seqio allows."""
-    return PREFIX + "_".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
-
-
-TYPES: Mapping[str, Callable[[TaskSpec], tf.TensorSpec]] = {
-    "text": lambda spec: tf.TensorSpec((), tf.string),
-    "texts": lambda spec: tf.TensorSpec((None,), tf.string),
-    "integer": lambda spec: tf.TensorSpec((), tf.int32),
-    "label": lambda spec: tf.TensorSpec((), _label_type(spec)),
-    "image": lambda spec: tf.TensorSpec((None, None, None), tf.uint8),
-}
-"""Tensors of the fields by their type."""
-
-
-def _label_type(spec: TaskSpec) -> tf.DType:
-    return tf.int64 if spec.form.label_names else tf.float32
-
-
-def _signature(spec: TaskSpec) -> dict[str, tf.TensorSpec]:
-    return {name: TYPES[what](spec) for name, what in spec.form.wanted.items()}
-
-
-def _written(spec: TaskSpec, tokenizer: Tokenizer | None) -> list[Callable[..., Any]]:
-    """Return the preprocessors after a row's fields."""
-    return [] if tokenizer is None else text_preprocessors(spec)
-
-
-def _features(spec: TaskSpec, tokenizer: Tokenizer | None) -> dict[str, seqio.Feature]:
-    """Return the fields as seqio's features; without a tokenizer texts stay texts, for `headjax prepare`."""
-    if tokenizer is not None:
-        return text_features(spec, tokenizer)
-    plain = seqio.PassThroughVocabulary(0)
-    return {
-        name: seqio.Feature(plain, add_eos=False, dtype=found.dtype, rank=found.shape.rank)
-        for name, found in _signature(spec).items()
-    }
-
-
-def _take(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Dataset:
-    """Return the task's fields of TFDS's examples."""
-
-    def row(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        return {name: _feature(example, path) for name, path in fields.items()}
-
-    return dataset.map(row, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _feature(example: Any, path: str) -> tf.Tensor:
-    for part in path.split("/"):
-        example = example[int(part)] if part.isdecimal() else example[part]
-    return example
-
-
-def _values(source: RowSource, signature: Mapping[str, tf.TensorSpec]) -> Iterator[dict[str, Any]]:
-    for row in source.rows():
-        yield {
-            name: list(row.values[name]) if isinstance(row.values[name], tuple) else row.values[name]
-            for name in signature
-        }
-
-
 def _plain(value: Any) -> Any:
     """Return a NumPy value of TensorFlow's as a row holds it."""
     if isinstance(value, bytes):
@@ -328,3 +159,96 @@ def _plain(value: Any) -> Any:
     if getattr(value, "ndim", 0) == 1:
         return tuple(item.decode("utf-8") for item in value)
     return value.item() if getattr(value, "ndim", 1) == 0 else value
+
+
+# Text to text, for T5X and others that train on seqio's tasks.
+
+
+def text_task(spec: TaskSpec, vocabulary: seqio.Vocabulary, name: str = "") -> seqio.Task:
+    """Return a task as text to text, tokenised and ended, with its metrics.
+
+    Args:
+        spec: the task.
+        vocabulary: of `inputs` and `targets`.
+        name: name of the seqio Task; empty for `headjax_NAME`.
+
+    Raises:
+        DataError: a task that cannot be written as text, or that TFDS does not have as one data set.
+    """
+    if not is_text_to_text(spec):
+        raise DataError(f"{spec.name}: not a task of text to text with one data set in TFDS")
+    (source,), names = spec.sources, ("inputs", "targets")
+    is_labelled = isinstance(spec.form, LabelledForm)
+    return seqio.Task(
+        name or PREFIX + spec.name,
+        source=_source(source),
+        preprocessors=[
+            functools.partial(_take, fields=source.fields),
+            functools.partial(_mapped, function=functools.partial(as_text, spec)),
+            functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features={
+            one: seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
+            for one in (names[1:] if isinstance(spec.form, LanguageForm) else names)
+        },
+        postprocess_fn=functools.partial(label_of, spec) if is_labelled else None,
+        metric_fns=[_metric(one) for one in spec.metrics] if is_labelled else [],
+    )
+
+
+def is_text_to_text(spec: TaskSpec) -> bool:
+    """Return whether a task can be written as text to text, and is one data set of TFDS."""
+    return len(spec.sources) == 1 and isinstance(
+        spec.form, LanguageForm | TranslationForm | QuestionForm | LabelledForm
+    )
+
+
+def _mapped(dataset: tf.data.Dataset, function: Callable[[Tensors], Tensors]) -> tf.data.Dataset:
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def as_text(spec: TaskSpec, row: Tensors) -> dict[str, tf.Tensor]:
+    """Write a row as T5 has it: `sst2 sentence1: a film` and `positive`; numbers are rounded to multiples of 0.2."""
+    form = spec.form
+    if isinstance(form, LanguageForm):
+        return {"targets": row["text"]}
+    if isinstance(form, TranslationForm):
+        return {"inputs": row["source"], "targets": row["target"]}
+    if isinstance(form, QuestionForm):
+        asked = tf.strings.join(["question: ", row["question"], " context: ", row["context"]])
+        return {"inputs": asked, "targets": row["answers"][0]}
+    parts = [spec.name, " sentence1: ", row["text"]]
+    parts += [" sentence2: ", row["second"]] if "second" in row else []
+    if form.label_names:
+        answer = tf.gather(tf.constant(form.label_names), row["label"])
+    else:
+        answer = tf.strings.as_string(tf.round(tf.cast(row["label"], tf.float32) * 5) / 5, precision=1)
+    return {"inputs": tf.strings.join(parts), "targets": answer}
+
+
+def label_of(spec: TaskSpec, text: str, **_: Any) -> float:
+    """Return the class that a text names, `WRONG` if it names none; in a regression the number, or `WRONG`."""
+    if spec.form.label_names:
+        found = ClassIndex(spec.form.label_names).find(text)
+        return WRONG if found is None else found
+    try:
+        return float(text)
+    except ValueError:
+        return WRONG
+
+
+def _metric(name: str) -> Callable[[Sequence[float], Sequence[float]], Mapping[str, float]]:
+    formula = getattr(formulas, name)
+
+    def metric(targets: Sequence[float], predictions: Sequence[float]) -> Mapping[str, float]:
+        return {name: formula(predictions, targets)}
+
+    metric.__name__ = name
+    metric.__doc__ = inspect.getdoc(formula)
+    return metric
+
+
+for _spec in filter(is_text_to_text, TASKS.values()):
+    if PREFIX + _spec.name not in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.add_provider(PREFIX + _spec.name, text_task(_spec, seqio.ByteVocabulary()))

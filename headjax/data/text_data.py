@@ -15,9 +15,9 @@ from headjax.data.forms.language import LanguageForm, TranslationForm
 from headjax.data.forms.pretraining import PretrainingForm
 from headjax.data.forms.questions import QuestionForm
 from headjax.data.loading import Reading, load_rows
-from headjax.data.rows import Row, Split
+from headjax.data.rows import Row, Split, divided
 from headjax.data.task import DataConfig, TaskData
-from headjax.data.text_rows import document_rows, hold_out, read_questions, translation_pairs
+from headjax.data.text_rows import document_rows, read_questions, translation_pairs
 from headjax.tokenizers.learned import check_tokenizer, make_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -187,7 +187,7 @@ class ParallelText(DataConfig):
             name: [*translation_pairs(path, self.source, self.target)] if path else [] for name, path in paths.items()
         }
         if not self.validation:
-            rows = hold_out(rows["train"], "source", self.validation_fraction, self.train)
+            rows = divided(rows["train"], "source", self.validation_fraction, self.train)
         if tokenizer is None:
             require(bool(self.train), "train", "there is no text to learn a vocabulary from")
             texts = [text for row in rows["train"] for text in self.form.texts(row)]
@@ -233,7 +233,7 @@ class QuestionAnswering(DataConfig):
             rows = {"train": train, "validation": read_questions(self.validation)}
         else:
             require(bool(train), "train", "name a file to train on, one to evaluate on, or both")
-            rows = hold_out(train, "context", self.validation_fraction, self.train)
+            rows = divided(train, "context", self.validation_fraction, self.train)
         rows["validation"] = rows["validation"][: self.validation_limit or None]
         info = {"text": self.train or self.validation}
         return load_rows(self.form, rows, tokenizer, info, Reading(buckets=self.buckets))

@@ -1,39 +1,21 @@
-"""Rows of text files: lines, documents, pairs of sentences, questions."""
+"""Rows of files that are no tables: lines, documents, pairs of sentences, questions, TFRecords."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.files import check_characters, parse_json, read_text
-from headjax.data.documents import Document, text_hash
-from headjax.data.files import count_lines, read_lines, source_of
+from headjax.core.serialize import unknown_name
+from headjax.data.documents import Document
+from headjax.data.files import count_lines, local_file, read_lines, source_of
+from headjax.data.image_rows import pixels
 from headjax.data.rows import Row, Split
 from headjax.data.tables import is_table, table_rows
-
-
-def hold_out(rows: Sequence[Row], field: str, fraction: float, path: str) -> dict[Split, list[Row]]:
-    """Divide rows by the hash of a field, so that rows with the same text stay together and added rows move no other.
-
-    Args:
-        rows: the rows of a file.
-        field: name of the field whose text is hashed.
-        fraction: approximate share of the rows that is held out.
-        path: the file, for the error.
-
-    Raises:
-        DataError: one side would have no row.
-    """
-    held = [text_hash(row.values[field]) < fraction for row in rows]
-    if all(held) or not any(held):
-        raise DataError(f"{path}: too few rows to hold some of them out; name a validation file")
-    return {
-        "train": [row for row, out in zip(rows, held, strict=True) if not out],
-        "validation": [row for row, out in zip(rows, held, strict=True) if out],
-    }
 
 
 def document_rows(found: Mapping[Split, Sequence[Document]]) -> dict[Split, list[Row]]:
@@ -123,3 +105,74 @@ def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
         "start": operator.index(answers[0]["answer_start"]) if answers else 0,
     }
     return Row(place, values)
+
+
+TFRECORD = ".tfrecord"
+
+
+def read_tfrecord(
+    file: Path, fields: Mapping[str, str], feature: Callable[[str, Container[str]], str] = lambda field, there: field
+) -> Iterator[Row]:
+    """Yield the rows of a TFRecord of `tf.train.Example`s; TensorFlow reads it. A file named `*.gz` is unpacked.
+
+    Args:
+        file: the file.
+        fields: names and types of the fields (see `Form.fields`).
+        feature: returns the name of a field's feature among those of a record.
+
+    Raises:
+        DataError: TensorFlow is not installed, a file that is cut off or damaged, no example, or a feature that is
+            missing or of another type; the message starts with the file and names the record.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise DataError(f"{file}: TFRecords are read by TensorFlow: pip install '.[data]' from a checkout") from None
+
+    number = 0
+    dataset = tf.data.TFRecordDataset(local_file(file), compression_type="GZIP" if file.suffix == ".gz" else "")
+    records = dataset.as_numpy_iterator()
+    while True:
+        place = f"{file}: record {number}"
+        try:
+            data = next(records)
+            features = tf.train.Example.FromString(data).features.feature
+        except StopIteration:
+            break
+        except tf.errors.OpError as error:
+            known = re.search(r"(truncated|corrupted) record", error.message)
+            reason = known[0] if known else f"cannot be read ({' '.join(error.message.split())})"
+            raise DataError(f"{place}: {reason}") from None
+        except Exception as error:  # the message library's own DecodeError
+            raise DataError(f"{place}: not a tf.train.Example ({error})") from None
+        values = {}
+        for field, what in fields.items():
+            name = feature(field, features)
+            if name not in features:
+                raise DataError(f"{place}: {unknown_name('feature', name, features)}")
+            values[field] = _feature_value(features[name], what, f"{place}: feature {name}")
+        yield Row(place, values)
+        number += 1
+    if not number:
+        raise DataError(f"{file}: no records")
+
+
+def _feature_value(feature: Any, what: str, place: str) -> Any:
+    kind = feature.WhichOneof("kind")
+    values = list(getattr(feature, kind).value) if kind else []
+    if what == "texts":
+        return tuple(_decoded(value, place) for value in values)
+    if len(values) != 1:
+        raise DataError(f"{place}: expected one value, got {len(values)}")
+    if what == "image":
+        return pixels(values[0], place)
+    return _decoded(values[0], place) if what == "text" or isinstance(values[0], bytes) else values[0]
+
+
+def _decoded(value: Any, place: str) -> str:
+    if not isinstance(value, bytes):
+        raise DataError(f"{place}: expected text, got {value!r}")
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: byte offset {error.start}: not UTF-8 ({error.reason})") from None

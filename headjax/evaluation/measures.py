@@ -20,8 +20,8 @@ import numpy as np
 from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
+from headjax.data import metrics as formulas
 from headjax.data.examples import Source
-from headjax.evaluation import metrics as formulas
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.encoder import EncoderModel
 from headjax.models.inputs import batch_array

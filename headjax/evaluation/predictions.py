@@ -15,11 +15,12 @@ from headjax.data.encoding import encode_sequences, padding_id
 from headjax.data.examples import sequences
 from headjax.data.files import read_lines, source_of
 from headjax.data.forms.questions import QuestionForm, usual_stride
-from headjax.data.glue import GLUE, Glue
+from headjax.data.glue import Glue
 from headjax.data.loading import load_rows
 from headjax.data.rows import Row
 from headjax.data.stream import evaluation_batches
 from headjax.data.tables import header, is_table, table_rows
+from headjax.data.tasks import GLUE
 from headjax.data.text_rows import translation_pairs
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task

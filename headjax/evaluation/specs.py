@@ -12,12 +12,13 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
 from headjax.data.files import data_folder, source_of
 from headjax.data.forms.questions import usual_stride
-from headjax.data.glue import GLUE, Glue
+from headjax.data.glue import Glue
 from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.prepared import PreparedData, is_prepared
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig, TaskData
+from headjax.data.tasks import GLUE, find_task
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering, whole_text_data
 from headjax.data.wikitext import CONTEXT, WikiText2
 from headjax.evaluation.selection import SPLITS, selection_of
@@ -217,7 +218,9 @@ def _squad(asked: Request) -> Task:
     name, validation, train = f"squad:{asked.path}", asked.path, ""
     if not source_of(asked.path).is_file():
         name = "squad"
-        folder = data_folder("squad", asked.path, ("squad",), lambda folder: any(folder.glob("dev-v1.1*.json")))
+        folder = data_folder(
+            "squad", asked.path, find_task("squad").folders, lambda folder: any(folder.glob("dev-v1.1*.json"))
+        )
         validation = str(min(folder.glob("dev-v1.1*.json")))
         train = str(folder / "train-v1.1.json") if (folder / "train-v1.1.json").is_file() else ""
     length = asked.length(SQUAD_LENGTH)
@@ -227,7 +230,7 @@ def _squad(asked: Request) -> Task:
 
 
 def _multi30k(asked: Request) -> Task:
-    names = ("mt/multi30k", "multi30k")
+    names = find_task("multi30k").folders
     folder = data_folder("multi30k", asked.path, names, lambda folder: any(folder.glob("val.en*")))
     train, validation = f"{folder}/train", f"{folder}/val"
     config = ParallelText(train=train, validation=validation, source="en", target="de", max_length=asked.length())

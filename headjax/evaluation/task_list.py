@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.data import metrics as formulas
 from headjax.data.forms.questions import QuestionForm, QuestionWindows
-from headjax.data.glue import GLUE
 from headjax.data.task import MeasureSpec
 from headjax.data.task_spec import TaskSpec
 from headjax.data.tasks import TASKS
-from headjax.evaluation import metrics as formulas
 from headjax.evaluation.specs import NAMED
 from headjax.evaluation.task import MEASURES
 
@@ -70,11 +69,11 @@ def _measured(spec: TaskSpec | None) -> MeasureSpec | None:
 
 
 def _needs(name: str, spec: TaskSpec | None) -> str:
-    if name in GLUE:
-        layouts = (" and ".join(filter(None, layout[:2])) for layout in GLUE[name].layouts)
-        return f"{GLUE[name].folders[0]}: {' or '.join(layouts)}"
     if spec is None:
         return (NAMED[name].__doc__ or "").strip().splitlines()[0].removeprefix("Read ").rstrip(".")
+    if spec.layouts:
+        layouts = (" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
+        return f"{spec.folders[0]}: {' or '.join(layouts)}"
     found = [spec.files] if spec.files else []
     found += [f"TFDS {source.name}" for source in spec.sources]
     return "; ".join(found) or "a table or TFRecords of its columns"

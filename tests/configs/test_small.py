@@ -11,9 +11,10 @@ from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
-from headjax.data.glue import GLUE, Glue
+from headjax.data.glue import Glue
 from headjax.data.image_data import Mnist
 from headjax.data.prepared import PreparedData
+from headjax.data.tasks import GLUE
 from headjax.models.recipe import Directory
 from headjax.models.tasks import Classification, Pretraining, Regression, Span
 from headjax.training.config import train_config
@@ -28,7 +29,7 @@ def test_minilm_has_an_output_for_every_task(name):
     assert isinstance(config.model, Directory)
     assert config.model.path == "somewhere"
     output = config.model.task
-    classes = len(GLUE[name].classes)
+    classes = len(GLUE[name].form.label_names)
     assert output == Classification(classes=classes) if classes else isinstance(output, Regression)
     assert config.steps == 7
 

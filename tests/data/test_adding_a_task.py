@@ -15,11 +15,12 @@ from headjax.data import tasks
 from headjax.data.forms import Encoded, SequenceForm
 from headjax.data.forms.form import text, tokenizer_of
 from headjax.data.loading import load_rows
+from headjax.data.local_files import local_rows, read_rows
 from headjax.data.prepare import prepare
 from headjax.data.prepared import PreparedData
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig, MeasureSpec
-from headjax.data.task_spec import TaskSpec, local_rows, read_rows
+from headjax.data.task_spec import TaskSpec
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import measure_of
 from headjax.tokenizers.learned import byte_tokenizer

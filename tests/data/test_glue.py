@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.glue import GLUE, Glue
+from headjax.data.glue import Glue
+from headjax.data.tasks import GLUE
 from tests.data.vocabulary import write_lines
 
 REAL = {
@@ -42,7 +43,7 @@ def test_real_glue_files(data_dir, monkeypatch, name):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     trained, evaluated, classes = REAL[name]
     table = Glue(name=name).table()
-    found = table.read()
+    found = table.read(quotes=False)
     train, validation = found["train"], found["validation"]
     if evaluated is None:
         assert 0.1 < len(validation) / trained < 0.3
@@ -51,6 +52,6 @@ def test_real_glue_files(data_dir, monkeypatch, name):
     assert (len(train), len(validation)) == (trained, evaluated)
     labels = np.asarray([row.values["label"] for row in table.numbered(found)["validation"]])
     if classes:
-        assert sorted(set(labels.tolist())) == list(range(classes)) == list(range(len(GLUE[name].class_names)))
+        assert sorted(set(labels.tolist())) == list(range(classes)) == list(range(len(GLUE[name].form.label_names)))
     else:
         assert (labels.min(), labels.max()) == (0.0, 5.0)

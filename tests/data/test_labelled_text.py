@@ -90,7 +90,7 @@ def test_rows_with_the_same_first_text_are_held_out_together(tmp_path, tokenizer
     assert len(train) + len(validation) == len(rows)
     assert not {row.values["text"] for row in train} & {row.values["text"] for row in validation}
     write_lines(path, "sentence\tother\tlabel", *rows[:3])
-    with pytest.raises(DataError, match=r"a.tsv: too few rows to hold some of them out; name a validation file$"):
+    with pytest.raises(DataError, match=r"a.tsv: too few rows to hold some out; name a file for validation$"):
         config.read()
 
 

@@ -1,4 +1,4 @@
-"""All that imports TensorFlow, once: tasks over TFDS's mocked data sets, the same Tasks over local files, TFRecords."""
+"""All that imports TensorFlow, once: tasks over TFDS's mocked data sets, and TFRecords."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ import pytest
 from headjax.cli import main
 from headjax.core.errors import DataError
 from headjax.data import PreparedData
-from headjax.data.glue import GLUE
-from headjax.data.tasks import TASKS, find_task
-from headjax.tokenizers.learned import byte_tokenizer
-from tests.data.vocabulary import write_lines, write_vocabulary
+from headjax.data.tasks import GLUE, TASKS, find_task
+from tests.data.vocabulary import write_vocabulary
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
@@ -108,12 +106,13 @@ def fits(value, what, spec):
 @pytest.mark.whole
 def test_every_task_reads_its_data_sets(mocked):
     """Names, versions, splits and features exist, and give rows of the form's fields."""
-    from headjax.data.seqio_tasks import seqio_tasks
+    from headjax.data.seqio_tasks import row_task
 
     read = set()
     for spec in TASKS.values():
         fields = spec.form.wanted
-        for source, task in zip(spec.sources, seqio_tasks(spec) if spec.sources else (), strict=True):
+        for source in spec.sources:
+            task = row_task(spec, source)
             for split, theirs in source.splits.items():
                 if (source.name, theirs) in read:
                     continue
@@ -175,7 +174,7 @@ def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
 def test_class_numbers_are_those_of_tfds(tfds):
     for name, task in GLUE.items():
         label = tfds.builder(f"glue/{name}").info.features["label"]
-        assert getattr(label, "names", []) == [*task.class_names]
+        assert getattr(label, "names", []) == [*task.form.label_names]
     for name in ("mnist:3.0.1", "cifar10:3.0.2", "cifar100:3.0.2", "imagenet2012:5.1.0"):
         (spec,) = (spec for spec in TASKS.values() if any(source.name == name for source in spec.sources))
         assert tfds.builder(name).info.features["label"].num_classes == len(spec.form.classes)
@@ -207,63 +206,66 @@ def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
     assert images.train[0]["pixel_values"].shape == (3, 32, 32)
 
 
-def test_the_same_task_over_local_files(mocked, tmp_path):
-    from headjax.data.seqio_tasks import local_seqio_task, register, seqio_tasks
-
-    spec = find_task("mrpc")
-    write_lines(tmp_path / "train.tsv", "text\tsecond\tlabel", "a film\tthe film\t1", "it was fun\tdull\t0")
-    write_lines(tmp_path / "dev.jsonl", json.dumps({"text": "a", "second": "the", "label": 1}))
-    task = local_seqio_task(spec, [tmp_path])
-    (theirs,) = seqio_tasks(spec)
-    assert task.output_features == theirs.output_features
-    with mocked(1):
-        specs = [one.get_dataset(split="train", shuffle=False).element_spec for one in (task, theirs)]
-    assert specs[0] == specs[1]
-    rows = list(task.get_dataset(split="train", shuffle=False).as_numpy_iterator())
-    assert rows == [
-        {"text": b"a film", "second": b"the film", "label": 1},
-        {"text": b"it was fun", "second": b"dull", "label": 0},
-    ]
-    assert task.num_input_examples("validation") is None  # unknown before it is read
+def test_registered_tasks_give_token_ids_and_metrics(mocked):
+    """What a program that trains on seqio's tasks, such as T5X, gets by their names."""
     import seqio
 
-    (name,) = register([task])
-    assert seqio.get_mixture_or_task(name) is task
+    import headjax.data.seqio_tasks  # noqa: F401
 
-
-def test_tasks_of_text_to_text(tmp_path):
-    """With a tokenizer, seqio itself gives token ids, ended and cut to its lengths."""
-    import seqio
-
-    from headjax.data.seqio_tasks import local_seqio_task, register, seqio_tasks
-
-    tokenizer = byte_tokenizer()
-    end = tokenizer.special_id("eos_token")
-    write_lines(tmp_path / "train.en", "a dog", "one cat")
-    write_lines(tmp_path / "train.de", "ein Hund", "eine Katze")
-    for language in ("en", "de"):
-        write_lines(tmp_path / f"val.{language}", "x")
-    (name,) = register([local_seqio_task(find_task("multi30k"), [tmp_path], tokenizer)])
-    lengths = {"inputs": 16, "targets": 5}
-    task = seqio.get_mixture_or_task(name)
-    rows = list(task.get_dataset(lengths, "train", shuffle=False).as_numpy_iterator())
-    assert [row["inputs"].tolist() for row in rows] == [[*b"a dog", end], [*b"one cat", end]]
-    assert [row["targets"].tolist() for row in rows] == [[*b"ein ", end], [*b"eine", end]]
+    task = seqio.get_mixture_or_task("headjax_mnli")
+    lengths = {"inputs": 200, "targets": 20}
+    with mocked(3):
+        rows = list(task.get_dataset(lengths, "validation", shuffle=False).as_numpy_iterator())
+        (batch,) = seqio.get_dataset(
+            mixture_or_task_name="headjax_mnli", task_feature_lengths=lengths, dataset_split="train", shuffle=False,
+            feature_converter=seqio.EncDecFeatureConverter(pack=False),
+        ).batch(3).as_numpy_iterator()  # fmt: skip
     vocabulary = task.output_features["inputs"].vocabulary
-    assert vocabulary.vocab_size == 257
-    assert vocabulary.decode(rows[0]["inputs"]) == "a dog"
-    assert vocabulary.decode_tf(rows[0]["inputs"]).numpy() == b"a dog"
-    (batch,) = seqio.get_dataset(
-        mixture_or_task_name=name, task_feature_lengths=lengths, dataset_split="validation", shuffle=False,
-        feature_converter=seqio.EncDecFeatureConverter(pack=False),
-    ).as_numpy_iterator()  # fmt: skip
-    assert batch["encoder_input_tokens"].tolist() == [*b"x", end, *[0] * 14]
-    with pytest.raises(DataError, match=r"^mnist: not a task of text to text$"):
-        seqio_tasks(find_task("mnist"), tokenizer)
+    assert len(rows) == 3
+    for row in rows:
+        assert row["inputs"][-1] == row["targets"][-1] == vocabulary.eos_id
+        assert vocabulary.decode(row["inputs"][:-1].tolist()).startswith("mnli sentence1: ")
+        assert vocabulary.decode(row["targets"][:-1].tolist()) in ("entailment", "neutral", "contradiction")
+    assert batch["encoder_input_tokens"].shape == (3, 200)
+    (metric,) = task.metric_fns
+    labels = [task.postprocess_fn(text, is_target=True) for text in ("neutral", "entailment", "neutral")]
+    guesses = [task.postprocess_fn(text, is_target=False) for text in ("neutral", "contradiction", "nothing")]
+    assert (labels, guesses) == ([1, 0, 1], [1, 2, -1])
+    assert metric(targets=labels, predictions=guesses) == {"accuracy": 1 / 3}
+
+
+@pytest.mark.whole
+def test_every_registered_task_gives_token_ids(mocked):
+    import seqio
+
+    import headjax.data.seqio_tasks  # noqa: F401
+
+    names = [name for name in seqio.TaskRegistry.names() if name.startswith("headjax_")]
+    assert {f"headjax_{name}" for name in (*GLUE, "squad", "lm1b", "c4", "wmt14_ende")} <= {*names}
+    for name in names:
+        task = seqio.get_mixture_or_task(name)
+        with mocked(1):
+            lengths = dict.fromkeys(task.output_features, 32)
+            (row,) = task.get_dataset(lengths, "validation", shuffle=False).take(1).as_numpy_iterator()
+        assert row.keys() >= task.output_features.keys()
+        assert len(task.metric_fns) == len(TASKS[name.removeprefix("headjax_")].metrics)
+
+
+def test_another_vocabulary(mocked):
+    import seqio
+
+    from headjax.data.seqio_tasks import text_task
+
+    task = text_task(find_task("stsb"), seqio.ByteVocabulary(extra_ids=10), "mine")
+    assert task.output_features["targets"].vocabulary.extra_ids == 10
+    assert [metric.__name__ for metric in task.metric_fns] == ["spearman", "pearson"]
+    assert [task.postprocess_fn(text) for text in ("2.8", "much")] == [2.8, -1]
+    with pytest.raises(DataError, match=r"^mnist: "):
+        text_task(find_task("mnist"), seqio.ByteVocabulary())
 
 
 def test_rows_as_text():
-    from headjax.data.seqio_tasks import text_writer
+    from headjax.data.seqio_tasks import as_text
 
     rows = {
         "mrpc": {"text": "a", "second": "b", "label": 1},
@@ -272,8 +274,8 @@ def test_rows_as_text():
         "squad": {"question": "q?", "context": "c", "answers": ["x", "y"], "start": 0},
         "lm1b": {"text": "a"},
     }
-    written = {name: text_writer(find_task(name))(row) for name, row in rows.items()}
-    assert {name: [*map(as_text, row.values())] for name, row in written.items()} == {
+    written = {name: [*map(text_of, as_text(find_task(name), row).values())] for name, row in rows.items()}
+    assert written == {
         "mrpc": ["mrpc sentence1: a sentence2: b", "equivalent"],
         "stsb": ["stsb sentence1: a sentence2: b", "2.8"],
         "cola": ["cola sentence1: a", "unacceptable"],
@@ -282,7 +284,7 @@ def test_rows_as_text():
     }
 
 
-def as_text(value):
+def text_of(value):
     return value if isinstance(value, str) else value.numpy().decode()
 
 

@@ -65,6 +65,11 @@ class Form(Checked, abc.ABC):
         """The classes in the order of their numbers; empty if labels are not classes."""
         return ()
 
+    @property
+    def divided_by(self) -> str:
+        """The field by whose hash rows are held out where no file is named for validation."""
+        return next(iter(self.fields))
+
     def check(self, tokenizer: Tokenizer | None) -> None:
         """Raise `DataError` if the tokenizer lacks a special token that the form needs."""
 

@@ -95,6 +95,10 @@ class QuestionForm(SequenceForm):
     stride: Count = 128
 
     @property
+    def divided_by(self) -> str:
+        return "context"  # all questions of a paragraph together
+
+    @property
     def limit(self) -> int:
         return self.length
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.task_spec import split_files
+from headjax.data.local_files import split_files
 from headjax.data.tasks import find_task
 from tests.data.vocabulary import write_lines
 
@@ -65,7 +65,7 @@ def test_one_file_is_split_by_its_text(tmp_path):
     assert len(found["train"]) + len(found["validation"]) == 200
     assert not {row["text"] for row in found["train"]} & {row["text"] for row in found["validation"]}
     few = write_lines(tmp_path / "few.tsv", "text\tlabel", "film\t1")
-    with pytest.raises(DataError, match=r"few.tsv: 1 rows are too few to hold some out; name a file for validation"):
+    with pytest.raises(DataError, match=r"few.tsv: too few rows to hold some out"):
         read("sst2", few)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.errors import DataError
-from headjax.evaluation import metrics
+from headjax.data import metrics
 
 PREDICTED = [1, 1, 0, 1, 0, 0, 1, 0]
 GOLD = [1, 0, 0, 1, 1, 0, 1, 0]  # TP 3, FP 1, FN 1, TN 3
