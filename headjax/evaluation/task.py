@@ -16,10 +16,10 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
+from headjax.data import metrics as formulas
 from headjax.data.examples import Chosen, Padded, Source
 from headjax.data.stream import LengthBuckets, batches_by_length, evaluation_batches, train_iterator
 from headjax.data.task import TaskData
-from headjax.evaluation import metrics as formulas
 from headjax.evaluation.measures import (
     Classes,
     LanguageModelling,
