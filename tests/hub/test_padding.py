@@ -79,7 +79,7 @@ def test_normalised_heads_of_another_scale(tmp_path):
 def test_a_bias_without_a_place(tmp_path):
     like = model_of(T5).config.encoder.layers[0].attention
     model = replaced(T5, dataclasses.replace(like, projection_bias=True), like)
-    assert "there is no place for its query bias" in refused_export(model, tmp_path, "padded", family="t5")
+    assert "query bias" in refused_export(model, tmp_path, "padded", family="t5")
 
 
 def test_padding_stacks_the_parameters_once(monkeypatch):
@@ -143,7 +143,7 @@ def test_heads_of_any_size_fit_a_t5(biased, tmp_path):
     )
     model = replaced(T5, attention, attention)
     if biased:
-        assert "there is no place for its query bias" in refused_export(model, tmp_path, "padded", family="t5")
+        assert "query bias" in refused_export(model, tmp_path, "padded", family="t5")
         return
     assert to_huggingface(model, tmp_path / "out", family="t5").layout == "padded"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["d_kv"] == 6
