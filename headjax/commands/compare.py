@@ -6,7 +6,7 @@ import dataclasses
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import ReadingOptions
+from headjax.commands.examples import BucketOptions, ReadingOptions, printed_metrics
 from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Listed
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ReadingOptions):
+class Options(ReadingOptions, BucketOptions):
     """Options of `headjax compare`."""
 
-    first: str = argument("A", "model directory")
-    second: str = argument("B", "another one")
+    first: str = argument("A", "model directory", reads=True)
+    second: str = argument("B", "another one", reads=True)
     repeats: Listed = option(7, "timed forward passes of each model, at least 2")
 
 
@@ -39,7 +39,7 @@ def run(options: Options, progress: Progress) -> Result:
     models = (load(options.first), load(options.second))
     tasks = (_task(options, options.first, models[0]), _task(options, options.second, models[1]))
     with progress("comparing", 2, "model"):
-        found = compare(models, tasks, limit=options.limit, batch_size=options.batch_size)
+        found = compare(models, tasks, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
     seconds = _seconds(models, tasks, options, progress)
     facts: dict[str, list[float]] = {
         "parameters": [model.num_parameters for model in models],
@@ -63,7 +63,7 @@ def run(options: Options, progress: Progress) -> Result:
     forms = {"bytes": numbers.size, "seconds_per_batch": numbers.duration}
     rows: list[tuple[str, Any, Any]] = [
         (name, numbers.significant(value), numbers.significant(found.second.metrics.get(name)))
-        for name, value in found.first.metrics.items()
+        for name, value in printed_metrics(found.first.metrics, tasks[0]).items()
     ]
     for name, values in facts.items():
         form = forms.get(name, numbers.count)
@@ -97,7 +97,10 @@ def _seconds(
     from headjax.core.timing import time_in_turns
 
     fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
-    batches = [next(islice(task.batches(options.batch_size, limit=options.limit), 1)) for task in tasks]
+    batches = [
+        next(islice(task.batches(options.batch_size, limit=options.limit, buckets=options.buckets), 1))
+        for task in tasks
+    ]
 
     def call(number: int) -> Any:
         return lambda: fitted[number](batches[number]).hidden

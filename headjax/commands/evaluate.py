@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.commands.examples import TaskOptions, open_model_and_task
+from headjax.commands.examples import TaskOptions, open_model_and_task, printed_metrics
 from headjax.commands.options import Result, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
@@ -66,4 +66,4 @@ def run(options: Options, progress: Progress) -> Result:
             data |= {"metrics": {**found.metrics, "bleu": bleu.score}, "bleu_signature": bleu.signature}
             notes = (f"BLEU: {bleu.signature}, {beams} beams.",)
     columns = (Column(task.name), Column(f"{found.examples:,} examples", numbers.significant))
-    return Result(data, [Table(columns, list(data["metrics"].items()), notes=notes)])
+    return Result(data, [Table(columns, list(printed_metrics(data["metrics"], task).items()), notes=notes)])

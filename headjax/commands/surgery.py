@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.commands.examples import Examples, ExamplesOptions
+from headjax.commands.examples import Examples, ExamplesOptions, printed_metrics
 from headjax.commands.options import option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Positive, Ramp, StepsOrNone, number_or_ramp
@@ -57,6 +57,7 @@ class ConversionOptions(FineTuningOptions):
         "calibrate on other examples than --train: validation, or a file or task",
         "SPLIT|FILE",
         name="--calibration",
+        reads=True,
         also=("--select",),
     )
     selected: Count | None = option(
@@ -134,10 +135,16 @@ def fine_tune(
 
 
 class Metrics(NamedTuple):
-    """A task's metrics before and after surgery; both empty without a task."""
+    """A task's metrics before and after surgery; both empty without a task.
+
+    Attributes:
+        before, after: the metrics by name.
+        task: the task.
+    """
 
     before: Mapping[str, float]
     after: Mapping[str, float]
+    task: Task | None = None
 
 
 def evaluate_pair(
@@ -151,7 +158,7 @@ def evaluate_pair(
         for model in (before, after):
             found.append(evaluated(model, task, options))
             bar(len(found), {})
-    return Metrics(*found)
+    return Metrics(found[0], found[1], task)
 
 
 def evaluated(model: Model, task: Task | None, options: FineTuningOptions) -> Mapping[str, float]:
@@ -177,7 +184,9 @@ def comparison_table(before: Model, after: Model, metrics: Metrics, notes: tuple
     )
     if before_units != after_units:
         rows.insert(1, ("feed-forward units", before_units, after_units))
-    rows += [(name, value, metrics.after[name]) for name, value in metrics.before.items()]
+    if metrics.task is not None:
+        shown = printed_metrics(metrics.before, metrics.task)
+        rows += [(name, value, metrics.after[name]) for name, value in shown.items()]
     return Table((Column(""), Column("Before", _number), Column("After", _number)), rows, notes=notes)
 
 

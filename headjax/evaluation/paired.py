@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +44,12 @@ class Compared(NamedTuple):
 
 
 def compare(
-    models: tuple[Model, Model], tasks: tuple[Task, Task], *, limit: int = 0, batch_size: int = BATCH_SIZE
+    models: tuple[Model, Model],
+    tasks: tuple[Task, Task],
+    *,
+    limit: int = 0,
+    batch_size: int = BATCH_SIZE,
+    buckets: Sequence[int] = (),
 ) -> Compared:
     """Compare two models on a task, which each reads with its own tokenizer.
 
@@ -53,16 +58,20 @@ def compare(
         tasks: the task as loaded for each.
         limit: number of examples, from the start; 0 is all.
         batch_size: number of examples of a batch.
+        buckets: lengths to which examples are padded, see `Task.batches`. With two tokenizers all are padded to the
+            longest, so that both models see them in one order.
 
     Raises:
         HeadjaxError: the task does not fit a model, or gives them different measures.
     """
     if type(tasks[0].measure) is not type(tasks[1].measure):
         raise HeadjaxError(f"compare: {tasks[0].name} has different measures for the two models")
-    first, second = (
-        measure_task(model, task, limit=limit, batch_size=batch_size) for model, task in zip(models, tasks, strict=True)
-    )
     measure, same = tasks[0].measure, _same_inputs(models)
+    buckets = buckets if same else ()
+    first, second = (
+        measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets)
+        for model, task in zip(models, tasks, strict=True)
+    )
     agreement, words = _agreement(models, tasks, first, second, limit, batch_size)
     paired = same or "label" in first.outcomes
     if not paired or not 2 <= first.examples == second.examples:
