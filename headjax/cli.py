@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.core.failures import in_one_line, told_once
+from headjax.core.failures import causes, in_one_line, told_once
 from headjax.core.files import write_file
-from headjax.core.paths import check_file
+from headjax.core.interrupts import patient_interrupts
+from headjax.core.terminal import printable, spelled_streams
 from headjax.version import __version__
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
-    with told_once():
+    with spelled_streams(), told_once():
         code = _attempt(list(sys.argv[1:] if arguments is None else arguments))
         if code == FAILED:
             gc.collect()
@@ -77,18 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _attempt(words: list[str]) -> int:
     """Run a command, and print its failure in one line; return the exit code."""
     try:
-        with _short_warnings():
+        with patient_interrupts(), _short_warnings():
             return _run(words)
     except HeadjaxError as error:
         print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{_one_line(error)}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("headjax: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has seen enough; nothing is left to be flushed at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if any(isinstance(each, KeyboardInterrupt) for each in causes(error)):
+            print("headjax: interrupted", file=sys.stderr)
+            return INTERRUPTED
         line = in_one_line(error)
         if line is None:
             raise
@@ -97,8 +98,8 @@ def _attempt(words: list[str]) -> int:
 
 
 def _one_line(message: object) -> str:
-    """Return a message on one line: line ends and other control characters, in names of files or text, are spelled."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in str(message))
+    """Return a message on one line: line ends, in names of files or text, are spelled."""
+    return printable(message, kept="")
 
 
 def _run(words: list[str]) -> int:
@@ -118,30 +119,22 @@ def _run(words: list[str]) -> int:
     typed = [word for word in words[1:] if word not in overrides]
     options = parse_options(command.Options, typed, Parser(prog=f"headjax {name}", description=text), **given)
 
-    from rich.console import Console
-
+    from headjax.commands.places import check_places
+    from headjax.core.configuration import import_modules
+    from headjax.core.console import Terminal
     from headjax.core.progress import shown_on
     from headjax.report.tables import print_table
 
-    class Shown(Console):
-        def on_broken_pipe(self) -> None:
-            """Leave the exit code to `main`; rich would exit with 1."""
-            raise BrokenPipeError
-
-    if options.json not in (None, "-"):
-        check_file(options.json)
-        twins = [name for name in ("out", "workdir") if getattr(options, name, None) == options.json]
-        if twins:
-            raise HeadjaxError(f"--json: {options.json} is the {twins[0]} of the command, too")
+    check_places(options)
+    import_modules(options.modules)
     with _clean_stdout(options.json == "-") as stdout:
-        # Where no terminal says how wide it is (a pipe, a log), tables take the width they need.
-        shown = Shown(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
+        shown = Terminal(sys.stdout)
         start = time.perf_counter()
-        result: Result = command.run(options, shown_on(Console(stderr=True)))
+        result: Result = command.run(options, shown_on(Terminal(sys.stderr)))
         for table in result.tables:
             print_table(table, shown)
         if result.message:
-            shown.print(result.message, highlight=False, markup=False, soft_wrap=True)
+            shown.tell(result.message)
         if options.json is not None:
             write_json({**result.data, "command_seconds": time.perf_counter() - start}, options.json, stdout)
     return result.exit_code
@@ -196,7 +189,7 @@ def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
     plain = json.loads(json.dumps(data, default=_plain), parse_constant=lambda _: None)
     text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
     if path == "-":
-        print(text, end="", file=stdout)
+        print(text, end="", file=stdout, flush=True)
         return
     write_file(path, text.encode())
 

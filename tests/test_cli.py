@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from headjax import __version__
 from headjax.cli import COMMANDS, main
 from headjax.commands.options import Result
+from headjax.report.tables import Column, Table
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -162,6 +164,51 @@ def test_a_reader_that_has_seen_enough_is_no_failure():
     command = f"{sys.executable} -m headjax.cli tasks | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_closed_stdout_changes_nothing():
+    command = f"{sys.executable} -m headjax.cli tasks >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_platform_that_jax_lacks_is_one_line(tmp_path):
+    words = [sys.executable, "-m", "headjax.cli", "quickstart", "--workdir", str(tmp_path / "run")]
+    env = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("headjax: error: JAX_PLATFORMS: ")
+
+
+def test_an_interrupt_that_another_error_hides_is_an_interrupt(config, capsys, monkeypatch):
+    def run(options, progress):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("half done")
+
+    monkeypatch.setattr("headjax.commands.inspect.run", run)
+    assert main(["inspect", "--config", config]) == 130
+    assert capsys.readouterr().err == "headjax: interrupted\n"
+
+
+def test_control_characters_are_spelled_wherever_they_are_printed(config, capsys, monkeypatch):
+    hostile = "\x1b]52;c;aGk=\x07\u202e\x9b"
+
+    def run(options, progress):
+        print(hostile)
+        warnings.warn(hostile, stacklevel=2)
+        return Result({}, [Table([Column(hostile)], [[hostile]], title=hostile, notes=[hostile])], hostile)
+
+    monkeypatch.setattr("headjax.commands.inspect.run", run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["inspect", "--config", config]) == 0
+    printed = capsys.readouterr()
+    assert all(each.isprintable() or each == "\n" for each in printed.out + printed.err)
+    assert printed.out.count("aGk=") == 6
+    monkeypatch.undo()
+    assert error_of(capsys, "inspect", hostile).isprintable()
 
 
 def test_help_and_version(capsys):

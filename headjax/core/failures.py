@@ -38,7 +38,7 @@ def in_one_line(error: BaseException) -> str | None:
     Errors of the operating system and of memory are found in what an error was raised from, too, and in the messages
     of libraries that have errors of their own.
     """
-    for each in _chain(error):
+    for each in causes(error):
         if isinstance(each, MemoryError):
             return NO_MEMORY
         if isinstance(each, RecursionError):
@@ -46,6 +46,8 @@ def in_one_line(error: BaseException) -> str | None:
         line = _of_files(each)
         if line is not None:
             return line
+        if _module_of(each) == "jax._src.xla_bridge":
+            return f"JAX_PLATFORMS: JAX has no backend {os.environ.get('JAX_PLATFORMS', '')!r} on this machine"
         if type(each).__name__ in _RUNTIME and "RESOURCE_EXHAUSTED" in str(each):
             return NO_MEMORY
     return None
@@ -66,7 +68,7 @@ def writing(path: Path) -> Iterator[None]:
     except HeadjaxError:
         raise
     except Exception as error:
-        line = next((line for each in _chain(error) if (line := _of_files(each, path)) is not None), None)
+        line = next((line for each in causes(error) if (line := _of_files(each, path)) is not None), None)
         if line is None:
             raise
         raise HeadjaxError(line) from error
@@ -134,7 +136,15 @@ def _said(reason: str, path: object) -> str:
     return reason if path is None else f"{shown(str(path))}: {reason}"
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _module_of(error: BaseException) -> str:
+    """Return the name of the module in which an error was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, those of a group, and those that it was raised from."""
     seen: set[int] = set()
     waiting = [error]

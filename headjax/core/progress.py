@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from rich.console import Console
+from rich.text import Text
 
 Update = Callable[[int, Mapping[str, float]], None]
 """Called with the number of units done and the latest measurements to show beside the bar."""
@@ -28,7 +29,7 @@ def silent(title: str, total: int, unit: str) -> Iterator[Update]:
 
 def shown_on(console: Console) -> Progress:
     """Return bars where the console is a terminal; elsewhere (a pipe, a log) a plain line every few seconds."""
-    return _bars(console) if console.is_terminal else Lines(lambda line: print(line, file=console.file, flush=True))
+    return _bars(console) if console.is_terminal else Lines(lambda line: console.print(Text(line), soft_wrap=True))
 
 
 def _bars(console: Console) -> Progress:
