@@ -11,7 +11,7 @@ from typing import Any, Literal
 from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.files import write_file
-from headjax.core.paths import check_file, path_of
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
@@ -48,7 +48,7 @@ class Options(CommandOptions):
     size: Literal["short", "full", "large"] | None = option(
         None, "amount of work of scaling: full, the default, takes ten minutes of processor time; large is for a GPU"
     )
-    plot: str = option("", "write the curves of scaling", "FILE.png|FILE.svg")
+    plot: str = option("", "write the curves of scaling", "FILE.png|FILE.svg", writes="plot")
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -85,7 +85,5 @@ def _check(options: Options) -> None:
     for name, typed in (("--size", options.size), ("--plot", options.plot)):
         if typed and options.name not in STUDIES:
             raise HeadjaxError(f"{name}: is for {', '.join(STUDIES)}, not for {options.name}")
-    if options.plot:
-        if path_of(options.plot).suffix not in (".png", ".svg"):
-            raise HeadjaxError(f"--plot: expected a name that ends in .png or .svg, got {options.plot!r}")
-        check_file(options.plot)
+    if options.plot and path_of(options.plot).suffix not in (".png", ".svg"):
+        raise HeadjaxError(f"--plot: expected a name that ends in .png or .svg, got {options.plot!r}")

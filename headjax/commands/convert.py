@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import NOTHING_READ, TASK, open_model_and_examples_if_any
-from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
+from headjax.commands.options import Result, argument, option
 from headjax.commands.surgery import ConversionOptions, comparison_table, evaluate_pair, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
@@ -30,12 +30,12 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ConversionOptions, OverwriteOptions):
+class Options(ConversionOptions):
     """Options of `headjax convert`."""
 
-    out: str = argument("OUT", "folder of the converted model", also=("--out",))
+    out: str = argument("OUT", "folder of the converted model", also=("--out",), writes="new")
     to: str = option(help="such as collaborative:shared_dim=384, grouped:kv_heads=4 or deep", metavar="TARGET")
-    task: str = option("", TASK, "TASK")
+    task: str = option("", TASK, "TASK", reads=True)
     stacks: tuple[str, ...] = option((), "convert these only: encoder,decoder,cross", "STACKS")
     layers: tuple[int, ...] = option((), "convert these layers only, such as 0,3,4", "LAYERS")
     parameters: Count = option(
@@ -49,7 +49,6 @@ def run(options: Options, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
     from headjax.models.model import save
 
-    require_new(options.out, options)
     if options.selected is not None and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
     lessons = fine_tuning_of(options)

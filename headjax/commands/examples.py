@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, argument, option, option_name
@@ -25,7 +26,9 @@ class ConfigOptions(CommandOptions):
     """Options of commands that read a config file; the command line collects the overrides."""
 
     config: str = option(
-        help="config file, with its arguments; --config.FIELD=VALUE sets a field of it", metavar="FILE[:ARGS]"
+        help="config file, with its arguments; --config.FIELD=VALUE sets a field of it",
+        metavar="FILE[:ARGS]",
+        reads=True,
     )
     overrides: tuple[str, ...] = ()
 
@@ -41,7 +44,7 @@ class BatchOptions(CommandOptions):
 class ReadingOptions(BatchOptions):
     """Options of commands that read the examples of a task."""
 
-    task: str = option(help=TASK, metavar="TASK")
+    task: str = option(help=TASK, metavar="TASK", reads=True)
     limit: Count = option(0, "use the first N examples; 0 is all")
     length: Size | None = option(
         None, "cut texts to N tokens (default: the model's positions, at most 512; windows of squad 384)"
@@ -49,11 +52,17 @@ class ReadingOptions(BatchOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskOptions(ReadingOptions):
+class BucketOptions(CommandOptions):
+    """Options of commands that sort the examples of a task by length."""
+
+    buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions(ReadingOptions, BucketOptions):
     """Options of commands that evaluate a model on a task."""
 
-    model: str = argument("MODEL", "model directory")
-    buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
+    model: str = argument("MODEL", "model directory", reads=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +74,11 @@ class ExamplesOptions(TaskOptions):
         "file or task to choose heads, to calibrate and to fine-tune on; metrics are then taken on all of --task "
         "(default: the task's own training examples; a task with one split is divided in halves)",
         "FILE",
+        reads=True,
     )
-    select: str = option("", "choose heads on other examples than --train: validation, or a file or task", "SPLIT|FILE")
+    select: str = option(
+        "", "choose heads on other examples than --train: validation, or a file or task", "SPLIT|FILE", reads=True
+    )
     selected: Count | None = option(None, "choose on N of them, drawn at random; 0 is all (default: 1024, or --limit)")
 
 
@@ -88,6 +100,15 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
     if task.count():
         check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
     return model, task
+
+
+def printed_metrics(metrics: Mapping[str, float], task: Task) -> dict[str, float]:
+    """Return the metrics that a table shows: perplexity per word only where the task's protocol counts words.
+
+    In source code, or in a language that puts no spaces between words, what stands between spaces is no word.
+    """
+    counts_words = "words" in task.data.info.get("protocol", {})
+    return {name: value for name, value in metrics.items() if name != "word_perplexity" or counts_words}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
+from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(OverwriteOptions):
+class Options(CommandOptions):
     """Options of `headjax export`."""
 
-    model: str = argument("MODEL", "model directory")
-    out: str = argument("HF_DIR", "folder of the Hugging Face files", also=("--out",))
+    model: str = argument("MODEL", "model directory", reads=True)
+    out: str = argument("HF_DIR", "folder of the Hugging Face files", also=("--out",), writes="new")
     layout: str = option(
         "auto",
         "auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4), onnx",
@@ -40,7 +40,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.hub.exporting import to_onnx
     from headjax.models.model import load
 
-    require_new(options.out, options)
     peer: Peer | None = None
     if options.layout == "onnx":
         exported = to_onnx(load(options.model), options.out, length=options.length)

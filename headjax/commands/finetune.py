@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
+from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.commands.train import ending
 from headjax.core.directories import delete_directory, replace_directory, settle
 from headjax.core.errors import CheckpointError, HeadjaxError, require
@@ -30,13 +30,15 @@ RECORDS = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(OverwriteOptions):
+class Options(CommandOptions):
     """Options of `headjax finetune`."""
 
-    model: str = argument("MODEL", "model directory to start from")
-    out: str = argument("OUT", "folder of the fine-tuned model", also=("--out",))
-    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE")
-    validation: str = option("", "file to evaluate on (default: some of the training file is held out)", "FILE")
+    model: str = argument("MODEL", "model directory to start from", reads=True)
+    out: str = argument("OUT", "folder of the fine-tuned model", also=("--out",), writes="new")
+    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads=True)
+    validation: str = option(
+        "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads=True
+    )
     task: OwnTask | None = option(None, "what to train for (default: by the file's columns and the model)", "NAME")
     columns: tuple[str, ...] = option(
         (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
@@ -62,7 +64,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.training.loop import train
     from headjax.training.recording import read_metrics
 
-    require_new(options.out, options)
     model = load(options.model)
     files = OwnFiles(
         train=options.train,

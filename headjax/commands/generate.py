@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 class Options(BatchOptions):
     """Options of `headjax generate`."""
 
-    model: str = argument("MODEL", "model directory of a decoder or an encoder-decoder")
+    model: str = argument("MODEL", "model directory of a decoder or an encoder-decoder", reads=True)
     prompt: tuple[str, ...] = option(
         (), "text to continue, or source to translate; can be repeated", "TEXT", words="repeated"
     )
-    file: str = option("", "file with a prompt on each line, instead of --prompt", "FILE")
+    file: str = option("", "file with a prompt on each line, instead of --prompt", "FILE", reads=True)
     max_new_tokens: Size | None = option(None, "longest continuation (default: 64, or as the positions allow)")
     temperature: NotNegative | None = option(
         None, "draw from softmax(logits / T); 0 takes the likeliest token (default: 0; 1 with --top-k or --top-p)", "T"

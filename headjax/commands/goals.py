@@ -71,7 +71,7 @@ class GoalOptions(RepairOptions):
         "ablation, fisher_blocks, hard_concrete, subset, or random",
         "ORDER",
     )
-    task: str = option("", TASK, "TASK")
+    task: str = option("", TASK, "TASK", reads=True)
     stacks: tuple[str, ...] = option((), "only heads of these: encoder,decoder,cross", "STACKS")
     minimum: Count = option(0, "heads every layer keeps")
     steps: Listed = option(1, "score and remove in N rounds, heads scored anew in each")

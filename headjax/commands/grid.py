@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 class Options(ConfigOptions, BatchOptions):
     """Options of `headjax grid`."""
 
-    out: str = argument("OUT", "folder of the runs, one workdir each; those that have ended are kept", also=("--out",))
+    out: str = argument(
+        "OUT", "folder of the runs, one workdir each; those that have ended are kept", also=("--out",), writes="folder"
+    )
     over: tuple[str, ...] = option(
         (),
         "values of a config argument or field, such as num_heads=1/2/4 or config.steps=100/200; together as "
@@ -38,7 +40,7 @@ class Options(ConfigOptions, BatchOptions):
     cell: str | None = option(None, "run this one alone, counted from 1, such as 3/40", "K/N")
     collect: bool = option(False, "run nothing, collect the cells that have ended")
     metric: str = option("loss", "metric of the table and of the plot", "NAME")
-    task: str = option("", f"evaluate every trained model on it besides: {TASK}", "TASK")
+    task: str = option("", f"evaluate every trained model on it besides: {TASK}", "TASK", reads=True)
     limit: Count = option(0, "use the first N examples; 0 is all", requires="task")
     beams: Count = option(0, "BLEU of translations with N hypotheses; 0: no BLEU", requires="task")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
+from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(OverwriteOptions):
+class Options(CommandOptions):
     """Options of `headjax import`."""
 
-    directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files")
-    out: str = argument("OUT", "folder of the new model", also=("--out",))
+    directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files", reads=True)
+    out: str = argument("OUT", "folder of the new model", also=("--out",), writes="new")
     dtype: Literal["float32", "bfloat16", "float16"] | None = option(
         None, "type to convert weights to (default: as they are)"
     )
@@ -32,7 +32,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.models.model import save
     from headjax.models.summary import summarize
 
-    require_new(options.out, options)
     model = from_huggingface(options.directory, dtype=options.dtype, lazy=True)
     save(model, options.out, progress)
     entry = model.history[-1]

@@ -23,8 +23,8 @@ from headjax.report.tables import Column, Table
 class Options(ConfigOptions):
     """Options of `headjax inspect`."""
 
-    model: str = argument("MODEL", "model directory", "")
-    config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]")
+    model: str = argument("MODEL", "model directory", "", reads=True)
+    config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]", reads=True)
     length: Size = option(128, "number of tokens that FLOPs are given for")
 
 

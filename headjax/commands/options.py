@@ -17,16 +17,16 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from headjax.core.directories import check_own, settle
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
-from headjax.core.paths import check_folder, check_writable, path_of
 from headjax.report.tables import Table
 
 Words = Literal["one", "many", "repeated"]
+
+Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
+"""What a command writes under the path of an option, see `headjax.commands.places`."""
 
 
 class Result(NamedTuple):
@@ -58,6 +58,8 @@ class _Declared(NamedTuple):
     one_of: str = ""
     requires: str = ""
     name: str = ""
+    reads: bool = False
+    writes: Written = ""
 
 
 def option(
@@ -72,6 +74,8 @@ def option(
     one_of: str = "",
     requires: str = "",
     name: str = "",
+    reads: bool = False,
+    writes: Written = "",
 ) -> Any:
     """Declare a field as the option of its name: `batch_size` is `--batch-size`.
 
@@ -87,9 +91,21 @@ def option(
         one_of: name of a group of options, of which exactly one must be typed.
         requires: field of another option, which must be typed with this one; the help says so.
         name: the option's name where it is not the field's; of a group whose commands call it differently.
+        reads: whether the value names files or folders that the command reads.
+        writes: what the command writes under the path that the value is.
     """
     declared = _Declared(
-        help, metavar, also=also, read=read, shown=shown, words=words, one_of=one_of, requires=requires, name=name
+        help,
+        metavar,
+        also=also,
+        read=read,
+        shown=shown,
+        words=words,
+        one_of=one_of,
+        requires=requires,
+        name=name,
+        reads=reads,
+        writes=writes,
     )
     return dataclasses.field(default=default, metadata={"option": declared})
 
@@ -102,9 +118,11 @@ def argument(
     also: tuple[str, ...] = (),
     read: Callable[[str], Any] | None = None,
     words: Words = "one",
+    reads: bool = False,
+    writes: Written = "",
 ) -> Any:
     """Declare a field as a word without a name, in the order of the fields; `also` are names that it can have."""
-    declared = _Declared(help, metavar, positional=True, also=also, read=read, words=words)
+    declared = _Declared(help, metavar, positional=True, also=also, read=read, words=words, reads=reads, writes=writes)
     return dataclasses.field(default=default, metadata={"option": declared})
 
 
@@ -112,31 +130,15 @@ def argument(
 class CommandOptions:
     """Options of every command."""
 
-    json: str | None = option(None, "write the result as JSON; - is stdout", "PATH")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OverwriteOptions(CommandOptions):
-    """Options of commands that write a directory of their own."""
-
-    overwrite: bool = option(False, "replace the folder if it exists")
-
-
-def require_new(path: str, options: OverwriteOptions) -> None:
-    """Refuse a folder that exists, before any work is done for it; an empty one can be used.
-
-    Raises:
-        HeadjaxError: the folder exists, and `--overwrite` was not typed; or it holds files of somebody else.
-    """
-    folder = path_of(path)
-    settle(folder)
-    if isinstance(folder, Path) and not folder.exists():
-        check_folder(folder.resolve())  # a link may lead to a folder that is still to be made
-    else:
-        check_writable(folder)
-    if folder.exists() and not options.overwrite and not (folder.is_dir() and not any(folder.iterdir())):
-        raise HeadjaxError(f"{path}: exists already; --overwrite replaces it")
-    check_own(folder)
+    json: str | None = option(None, "write the result as JSON; - is stdout", "PATH", writes="result")
+    overwrite: bool = option(False, "replace what is there: a folder, or a file that is no older output of this kind")
+    modules: tuple[str, ...] = option(
+        (),
+        "import your own formulations before: a module, or a Python file; can be repeated",
+        "MODULE",
+        words="repeated",
+        name="--import",
+    )
 
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
@@ -177,6 +179,11 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
 def option_name(options: CommandOptions, field: str) -> str:
     """Return the name of a field as it is typed, for errors."""
     return name_of(next(each for each in dataclasses.fields(options) if each.name == field))
+
+
+def declared(field: dataclasses.Field[Any]) -> _Declared:
+    """Return how a field was declared; one that is no option has no name and no paths."""
+    return field.metadata.get("option", _Declared("", ""))
 
 
 def name_of(field: dataclasses.Field[Any]) -> str:

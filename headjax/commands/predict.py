@@ -11,7 +11,7 @@ from headjax.commands.examples import ReadingOptions
 from headjax.commands.options import Result, argument, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
-from headjax.core.paths import check_file, path_of
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
 
@@ -23,12 +23,17 @@ SHOWN = 20
 class Options(ReadingOptions):
     """Options of `headjax predict`."""
 
-    model: str = argument("MODEL", "model directory")
+    model: str = argument("MODEL", "model directory", reads=True)
     task: str = option(
-        "", "task name, a table (labels may be missing), squad:FILE, or a text with an example a line", "TASK"
+        "",
+        "task name, a table (labels may be missing), squad:FILE, or a text with an example a line",
+        "TASK",
+        reads=True,
     )
     text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
-    out: str = option("", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl")
+    out: str = option(
+        "", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl", writes="predictions"
+    )
     beams: Size = option(4, "hypotheses of a translation")
 
 
@@ -42,8 +47,6 @@ def run(options: Options, progress: Progress) -> Result:
         raise HeadjaxError("--task: give a task or file, or a text with --text, one of them")
     if options.out and path_of(options.out).suffix not in WRITERS:
         raise HeadjaxError(f"--out: expected a name that ends in {' or '.join(WRITERS)}, got {options.out!r}")
-    if options.out:
-        check_file(options.out)
     model = load(options.model)
     inputs = Inputs(options.text) if options.text else read_inputs(options.task)
     length = options.length or 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.fields import Bound, Positive, Size
-from headjax.core.paths import check_folder, path_of
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -46,9 +46,11 @@ class Options(CommandOptions):
     """Options of `headjax prepare`."""
 
     task: str = argument("TASK", "name of a task (lm1b, mnli, wmt14_ende, ...), see docs/data.md")
-    out: str = argument("OUT", "folder of the shards", also=("--out",))
-    source: tuple[str, ...] = option((), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many")
-    tokenizer: str | None = option(None, "a vocab.txt, a folder with a tokenizer, or a MODEL", "PATH")
+    out: str = argument("OUT", "folder of the shards", also=("--out",), writes="folder")
+    source: tuple[str, ...] = option(
+        (), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many", reads=True
+    )
+    tokenizer: str | None = option(None, "a vocab.txt, a folder with a tokenizer, or a MODEL", "PATH", reads=True)
     vocab_size: Size | None = option(None, "tokens to learn without --tokenizer (default: the task's own number)")
     length: Size | None = option(None, "tokens of an example (default: the task's own number)")
     set: tuple[str, ...] = option(
@@ -70,7 +72,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.data.tasks import find_task
 
     out, spec = path_of(options.out), find_task(options.task)
-    check_folder(out)
     given = ([f"length={options.length}"] if options.length else []) + [*options.set]
     form = changed(spec.form, given)
     spec = dataclasses.replace(spec, form=form)

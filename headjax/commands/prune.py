@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import NOTHING_READ, Examples, open_model_and_examples_if_any
 from headjax.commands.goals import Goal, GoalOptions, first_inputs, goal_of, is_gradual, ordered, rounds, settled
-from headjax.commands.options import OverwriteOptions, Result, argument, option, require_new
+from headjax.commands.options import Result, argument, option
 from headjax.commands.repair import Repaired, reconstructed
 from headjax.commands.surgery import Metrics, comparison_table, evaluate_pair, evaluated, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
@@ -27,10 +27,10 @@ RESCALED = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(GoalOptions, OverwriteOptions):
+class Options(GoalOptions):
     """Options of `headjax prune`."""
 
-    out: str = argument("OUT", "folder of the pruned model", also=("--out",))
+    out: str = argument("OUT", "folder of the pruned model", also=("--out",), writes="new")
     rescale: bool = option(False, "scale kept heads so that layers compute as before, by least squares")
     no_metrics: bool = option(False, "take no metrics before and after: less time and memory")
 
@@ -41,7 +41,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.models.model import save
 
     _check(options)
-    require_new(options.out, options)
     model, examples = open_model_and_examples_if_any(options, lazy=True)
     options = settled(model.config, options)
     goal = goal_of(model, examples, options, progress)
@@ -50,7 +49,7 @@ def run(options: Options, progress: Progress) -> Result:
         removed, before = goal.removed or (), evaluated(model, task, options)
         model = model.replace(params={})  # its arrays leave the memory before those of the smaller model come
         repaired = Repaired(_removed_on_disk(options.model, removed, whole=task is not None))
-        metrics = Metrics(before, evaluated(repaired.model, task, options))
+        metrics = Metrics(before, evaluated(repaired.model, task, options), task)
     else:
         repaired, removed = _remove(model, examples, goal, options, progress)
         metrics = evaluate_pair(model, repaired.model, task, options, progress)

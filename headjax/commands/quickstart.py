@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, Result, option
 from headjax.core.fields import Size, Steps
-from headjax.core.paths import check_folder, path_of
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.quickstart.settings import BATCH_SIZE, LENGTH, SEEDS, SHORT, STEPS
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Options(CommandOptions):
     """Options of `headjax quickstart`."""
 
-    workdir: str = option("runs/quickstart", "folder of everything that it writes", "D")
-    path: str = option("", "your own text: a file, a folder or a glob", "P")
+    workdir: str = option("runs/quickstart", "folder of everything that it writes", "D", writes="folder")
+    path: str = option("", "your own text: a file, a folder or a glob", "P", reads=True)
     train_steps: Steps | None = option(
         None, "training steps of each small model", also=("--steps",), shown=f"{SHORT}; with your own text {STEPS}"
     )
@@ -35,7 +35,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.quickstart.study import run_study
 
     workdir = path_of(options.workdir)
-    check_folder(workdir)
     study = run_study(
         workdir, steps=options.train_steps, path=options.path, batch_size=options.batch_size, progress=progress
     )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
 from headjax.commands.options import Result, argument, option
 from headjax.core.fields import Count, Listed, Size
-from headjax.core.paths import check_file
 from headjax.core.progress import Progress
 from headjax.report import numbers
 
@@ -23,9 +22,9 @@ class Options(ExamplesOptions):
     """Options of `headjax report`."""
 
     selected: Count | None = option(256, "choose on N of them, drawn at random; 0 is all", also=("--scored",))
-    out: str = argument("OUT", "file of the page", "heads.html", also=("--out",))
-    second: str = option("", "other data, to compare importance on", "TASK")
-    run: str = option("", "workdir of a training run, to prune its checkpoints", "D")
+    out: str = argument("OUT", "file of the page", "heads.html", also=("--out",), writes="page")
+    second: str = option("", "other data, to compare importance on", "TASK", reads=True)
+    run: str = option("", "workdir of a training run, to prune its checkpoints", "D", reads=True)
     orders: tuple[str, ...] = option((), "importance,fisher_blocks+rescale,random,...", "ORDERS")
     seeds: Listed = option(2, "repeats of every order")
     percentages: tuple[Size, ...] = option(
@@ -46,7 +45,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.head_report.study import ORDERS, StudyConfig, begin
     from headjax.heads.head_id import all_heads
 
-    check_file(options.out)
     model, examples = open_model_and_examples(options)
     config = StudyConfig(
         limit=options.limit,

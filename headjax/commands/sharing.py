@@ -12,7 +12,7 @@ from headjax.commands.options import Result, option
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Count
 from headjax.core.files import write_file
-from headjax.core.paths import check_folder, path_of
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -34,8 +34,8 @@ PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T"}
 class Options(ExamplesOptions):
     """Options of `headjax sharing`."""
 
-    task: str = option("", TASK, "TASK")
-    plots: str | None = option(None, "folder for the curves of captured variance", "FOLDER")
+    task: str = option("", TASK, "TASK", reads=True)
+    plots: str | None = option(None, "folder for the curves of captured variance", "FOLDER", writes="folder")
     budget: Count = option(0, "share N dimensions out among the layers; 0: none")
 
 
@@ -43,8 +43,6 @@ def run(options: Options, progress: Progress) -> Result:
     """Return ranks of queries and keys, alone and together; with a task, its metrics with context or content alone."""
     from headjax.conversion.analysis import captured_variance, rank_budget
 
-    if options.plots:
-        check_folder(options.plots)
     model, examples = open_model_and_examples_if_any(options)
     captured = captured_variance(model)
     ranks = {f"{stack}/{layer}": _ranks(found) for (stack, layer), found in captured.items()}

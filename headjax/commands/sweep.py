@@ -15,7 +15,7 @@ from headjax.commands.surgery import fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Size
 from headjax.core.files import write_file
-from headjax.core.paths import check_folder, path_of
+from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 class Options(RemovalOptions):
     """Options of `headjax sweep`."""
 
-    out: str = argument("OUT", "folder of the trials and of a plot; trials there are kept", also=("--out",))
+    out: str = argument(
+        "OUT", "folder of the trials and of a plot; trials there are kept", also=("--out",), writes="folder"
+    )
     to: tuple[str, ...] = option(
         (),
         help="targets of several sizes, such as collaborative:shared_dim=384/192/96; may be given again",
@@ -54,7 +56,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.conversion.model import parse_target
     from headjax.trials.conversions import BUCKETS, expand, prepare_trials
 
-    check_folder(options.out)
     if options.remove:
         return sweep_removals(options, options.out, progress)
     targets = [target for text in options.to for target in expand(text)]

@@ -7,7 +7,6 @@ from typing import Literal
 
 from headjax.commands.options import CommandOptions, Result, argument, option
 from headjax.core.fields import Size
-from headjax.core.paths import check_folder
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -17,8 +16,8 @@ from headjax.report.tables import Column, Table
 class Options(CommandOptions):
     """Options of `headjax tokenizer`."""
 
-    text: tuple[str, ...] = argument("TEXT", "text files, folders of them, or patterns", words="many")
-    out: str = option(help="folder for tokenizer.json and special_tokens_map.json", metavar="D")
+    text: tuple[str, ...] = argument("TEXT", "text files, folders of them, or patterns", words="many", reads=True)
+    out: str = option(help="folder for tokenizer.json and special_tokens_map.json", metavar="D", writes="new")
     kind: Literal["bpe", "bytes", "sentencepiece"] = option("bpe", "algorithm")
     vocab_size: Size = option(8000, "number of tokens to learn")
 
@@ -28,7 +27,6 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.data.documents import text_files
     from headjax.tokenizers.learned import TRAINERS
 
-    check_folder(options.out)
     texts = [document.text for document in text_files(options.text)]
     with progress("tokenizer", 2, "step") as bar:
         tokenizer = TRAINERS[options.kind](texts, options.vocab_size)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Options(ConfigOptions):
     """Options of `headjax train`."""
 
-    workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D")
+    workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D", writes="folder")
     distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
     profile_steps: str | None = option(
         None, "write a trace of these steps, for xprof", "FIRST:LAST", also=("--profile_steps",)

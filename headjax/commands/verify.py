@@ -26,7 +26,7 @@ MARKERS = ("history.json", "_CHECKPOINT_METADATA")
 class Options(CommandOptions):
     """Options of `headjax verify`."""
 
-    path: str = argument("PATH", "model directory, checkpoint, prepared folder, or a folder of them")
+    path: str = argument("PATH", "model directory, checkpoint, prepared folder, or a folder of them", reads=True)
 
 
 def run(options: Options, progress: Progress) -> Result:

@@ -7,10 +7,13 @@ knobs, their types and their defaults in one place and an unknown one is an erro
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
+import sys
 import types
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -94,8 +97,10 @@ def _module(path: str) -> types.ModuleType:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     if file.suffix != ".py":
         raise ConfigError(f"{path}: not a Python file")
-    module = types.ModuleType("headjax_config")
+    module = types.ModuleType(file.stem)
     module.__file__ = path
+    if isinstance(file, Path):
+        _find_modules_in(file.parent)
     try:
         exec(compile(source, path, "exec"), vars(module))
     except Exception as error:
@@ -103,6 +108,37 @@ def _module(path: str) -> types.ModuleType:
     if not callable(getattr(module, "get_config", None)):
         raise ConfigError(f"{path}: defines no get_config(arg)")
     return module
+
+
+def _find_modules_in(folder: Path) -> None:
+    """Let modules of a folder be imported, unless an installed one has the same name."""
+    place = str(folder.absolute())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules of the user, which register kinds (`headjax.core.serialize.kind`).
+
+    Args:
+        names: names of modules, which may lie in the current folder, or Python files.
+
+    Raises:
+        ConfigError: there is no such module or file, or an error inside it.
+    """
+    for name in names:
+        file = Path(name)
+        try:
+            if file.suffix != ".py":
+                _find_modules_in(Path())
+                importlib.import_module(name)
+            elif file.stem not in sys.modules:
+                _find_modules_in(file.parent)
+                spec: Any = importlib.util.spec_from_file_location(file.stem, file)
+                sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+        except Exception as error:
+            raise ConfigError(f"--import: {name}: {type(error).__name__}: {_one_line(error)}") from error
 
 
 def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:

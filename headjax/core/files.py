@@ -40,7 +40,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
         if is_bucket(place):
             place.write_bytes(data)
             return place
-        if _is_stream(Path(path)):
+        if is_stream(Path(path)):
             with open(path, "ab", buffering=0) as stream:
                 _write_all(stream, data)
             return Path(path)
@@ -68,7 +68,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
     return Path(path)
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: Path) -> bool:
     """Return whether a path leads to a device, a pipe or an open file of a process, which no file may replace."""
     if not path.exists():
         return False

@@ -29,7 +29,8 @@ def kind(name: str) -> Callable[[type[T]], type[T]]:
     """Class decorator: registers a dataclass under the name it carries in JSON."""
 
     def register(cls: type[T]) -> type[T]:
-        if name in _KINDS:
+        before = _KINDS.get(name, cls)
+        if (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):  # a file may be read again
             raise RuntimeError(f"kind {name!r} is registered twice")
         _KINDS[name] = cls
         cls._kind = name  # type: ignore[attr-defined]
@@ -99,6 +100,17 @@ def from_data(cls: type[T], data: Any, path: str = "config") -> T:
         ConfigError: an unknown or missing field, a value of the wrong type, or whatever the dataclass itself refuses.
     """
     return typing.cast(T, _build(cls, data, path))
+
+
+def foreign_modules(value: Any) -> set[str]:
+    """Return the names of the modules outside headjax that define kinds of a value."""
+    if isinstance(value, tuple | list):
+        return set().union(*map(foreign_modules, value))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return set()
+    name = type(value).__module__
+    own = {name} if hasattr(type(value), "_kind") and name.partition(".")[0] != "headjax" else set()
+    return own.union(*(foreign_modules(getattr(value, field.name)) for field in dataclasses.fields(value)))
 
 
 def dumps(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,12 @@ from headjax.core import tensors as declared
 from headjax.core.arguments import checked
 from headjax.core.deferred import any_deferred
 from headjax.core.directories import Layout, check_whole, read_directory, settle, watch, write_directory
-from headjax.core.errors import CheckpointError, DataError, require
+from headjax.core.errors import CheckpointError, ConfigError, DataError, require
 from headjax.core.files import first_line, read_document
 from headjax.core.formats import check_format, stated
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
-from headjax.core.serialize import from_data, kind_of, to_data
+from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
@@ -172,6 +173,9 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
     if not any_deferred(model.params):
         declared.require_finite(model.params)
     config = stated(FORMAT) | {"model": to_data(model.config)}
+    modules = sorted(foreign_modules(model.config))
+    if modules:
+        config["modules"] = modules
 
     def write(folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -237,7 +241,16 @@ def load_model_config(path: str | Path) -> ModelConfig:
     if not isinstance(data, dict) or "model" not in data:
         raise CheckpointError(f"{folder / 'config.json'}: not a headjax config (it has no field 'model')")
     check_format(data, FORMAT, folder / "config.json")
-    return from_data(ModelConfig, data["model"], str(folder / "config.json"))  # type: ignore[type-abstract]
+    try:
+        return from_data(ModelConfig, data["model"], str(folder / "config.json"))  # type: ignore[type-abstract]
+    except ConfigError as error:
+        # What a directory says is not imported: whoever wrote it could name any module.
+        recorded = data.get("modules")
+        names = map(str, recorded) if isinstance(recorded, list) else ()
+        missing = [name[:80] for name in names if name not in sys.modules]
+        if not missing:
+            raise
+        raise ConfigError(f"{error}; written with {', '.join(missing)}: import it, by --import {missing[0]}") from None
 
 
 def _read_json(path: Path) -> Any:

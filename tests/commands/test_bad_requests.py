@@ -72,7 +72,7 @@ QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
         (("prune", "model", "model", "--remove", "1", "--by", "random"), "model: exists already; --overwrite replaces"),
         (("convert", "model", "model", "--to", "deep"), "model: exists already; --overwrite replaces it"),
         (("export", "model", "model"), "model: exists already; --overwrite replaces it"),
-        (("import", "model", "text.txt"), "text.txt: exists already; --overwrite replaces it"),
+        (("import", "model", "text.txt"), "text.txt exists and is no folder"),
         (("finetune", "model", "model", "--train", "text.txt"), "model: exists already; --overwrite replaces it"),
         (("score", "nowhere", "--task", "text.txt"), "nowhere: not a model directory"),
         (("convert", "model", "bad", "--to", "colaborative:shared_dim=8"), "did you mean 'collaborative'?"),
@@ -127,7 +127,7 @@ QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
         (("score", "model", "--task", "text.txt", "--json", "model"), "model: a folder, where a file is to be written"),
         (
             ("prune", "model", "bad", "--remove", "1", "--by", "random", "--json", "bad"),
-            "--json: bad is the out of the",
+            "bad is --json of the command, too",
         ),
         (("prune", "model", "text.txt/bad", "--remove", "1", "--by", "random"), "text.txt exists and is no folder"),
         (("train", "--config", str(QUICKSTART), "--workdir", "text.txt"), "text.txt exists and is no folder"),

@@ -10,13 +10,12 @@ import pytest
 from headjax.cli import Parser
 from headjax.commands.options import (
     CommandOptions,
-    OverwriteOptions,
     argument,
     option,
     option_name,
     parse_options,
-    require_new,
 )
+from headjax.commands.places import check_places
 from headjax.core import integrity
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size
@@ -163,12 +162,17 @@ def test_the_help_shows_defaults_and_no_old_spelling(capsys):
 
 def test_a_folder_is_overwritten_if_asked_for_and_headjaxs_own(tmp_path):
     """Both are known before any work is done for it."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Writing(CommandOptions):
+        out: str = argument("OUT", "folder", writes="new")
+
     (tmp_path / "config.json").write_text("{}")
     integrity.write_record(tmp_path)
-    with pytest.raises(HeadjaxError, match="exists already; --overwrite replaces it"):
-        require_new(str(tmp_path), OverwriteOptions())
-    require_new(str(tmp_path), OverwriteOptions(overwrite=True))
-    require_new(str(tmp_path / "new"), OverwriteOptions())
+    with pytest.raises(HeadjaxError, match="--overwrite"):
+        check_places(Writing(out=str(tmp_path)))
+    check_places(Writing(out=str(tmp_path), overwrite=True))
+    check_places(Writing(out=str(tmp_path / "new")))
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(HeadjaxError, match=r"holds notes\.txt, not written by headjax"):
-        require_new(str(tmp_path), OverwriteOptions(overwrite=True))
+    with pytest.raises(HeadjaxError, match=r"notes\.txt"):
+        check_places(Writing(out=str(tmp_path), overwrite=True))
