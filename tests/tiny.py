@@ -15,9 +15,12 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Constant, Normal, Tensor, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.encoder import Bert
 from headjax.models.layer import Layer, PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
+from headjax.models.tasks import TaskOutput
+from headjax.tokenizers.tokenizer import Tokenizer
 
 WIDTH = 16
 VOCABULARY = 50
@@ -58,6 +61,15 @@ def decoder_config(*layers: Layer, **fields: Any) -> DecoderModel:
         "initializer": Normal(0.3),
     } | fields
     return DecoderModel(**fields)
+
+
+def text_encoder(task: TaskOutput, tokenizer: Tokenizer, max_length: int = 64) -> Model:
+    """A BERT of one layer for these tokens, with an output for a task."""
+    config = Bert(
+        attention=multi_head(), feed_forward=Dense(16), vocab_size=tokenizer.vocab_size, max_length=max_length,
+        width=WIDTH, num_layers=1, task=task, dropout=0.0, attention_dropout=0.0,
+    ).build()  # fmt: skip
+    return model(config).replace(tokenizer=tokenizer)
 
 
 def model(config: Any, seed: int = 0) -> Model:

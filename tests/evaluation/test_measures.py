@@ -46,11 +46,8 @@ def test_both_accuracies_count_what_is_right(task):
         chosen = np.asarray(output.logits).argmax(axis=-1)
         right += int((chosen == batch["labels"]).sum())
         masked += int((batch["labels"] >= 0).sum())
-        following += int(
-            (
-                np.asarray(output.extra_logits["seq_relationship_logits"]).argmax(-1) == batch["next_sentence_label"]
-            ).sum()
-        )
+        follows = np.asarray(output.extra_logits["seq_relationship_logits"]).argmax(-1)
+        following += int((follows == batch["next_sentence_label"]).sum())
         examples += int((batch["next_sentence_label"] >= 0).sum())
     assert found.examples == examples
     assert found.metrics["masked_accuracy"] == pytest.approx(right / masked)

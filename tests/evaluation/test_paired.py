@@ -47,7 +47,7 @@ def test_classes_agree_by_their_share(bert):
     assert (same.agreement, same.significance.p_value) == (1.0, 1.0)
 
 
-def test_numbers_agree_by_their_difference(bert):
+def test_numbers_and_similarities_agree_by_their_difference(bert):
     folder, model = bert
     first, second = (headjax.with_task(model, Regression(), seed=seed) for seed in (0, 1))
     tasks = tuple(headjax.load_task(str(folder / "table.tsv"), one) for one in (first, second))
@@ -55,19 +55,13 @@ def test_numbers_agree_by_their_difference(bert):
     a, b = (headjax.measure_task(one, tasks[0]).outcomes["prediction"] for one in (first, second))
     assert found.agreement == np.abs(a - b).mean() > 0
     assert found.measure == "mean absolute difference of predictions"
-
-
-def test_similarities_agree_by_their_difference(bert):
-    folder, model = bert
-    rows = (
-        f"{one} film\tgood {other}\t{i}.5" for i, (one, other) in enumerate(zip(WORDS[5:9], WORDS[9:13], strict=True))
-    )
+    rows = (f"{x} film\tgood {y}\t{i}.5" for i, (x, y) in enumerate(zip(WORDS[5:9], WORDS[9:13], strict=True)))
     path = write_lines(folder / "pairs.tsv", "sentence1\tsentence2\tscore", *rows)
-    models = tuple(headjax.with_task(model, NoTask(), seed=seed) for seed in (0, 1))
-    tasks = tuple(headjax.load_task(str(path), one, split="all") for one in models)
-    found = compare(models, tasks)
-    assert (found.agreement, found.measure) == (0.0, "mean absolute difference of predictions")
-    assert set(found.first.metrics) == {"loss", "spearman", "pearson"}
+    embedding = headjax.with_task(model, NoTask())
+    task = headjax.load_task(str(path), embedding, split="all")
+    same = compare((embedding, embedding), (task, task))
+    assert (same.agreement, same.measure) == (0.0, found.measure)
+    assert set(same.first.metrics) == {"loss", "spearman", "pearson"}
 
 
 def test_answers_agree_by_their_share(bert):
@@ -132,33 +126,18 @@ def ablation(changed):
     )
 
 
-def test_a_graded_outcome_may_start_whole_and_become_a_fraction():
+def test_a_graded_outcome_keeps_its_test_whatever_its_values_are():
     """F1 of a few questions is 0 or 1 with all heads; an ablation may leave half an answer."""
     found = head_effects(ablation([0.5, 0.0, 1.0, 1.0]), Mean(), resamples=50)
     assert found.test == "paired bootstrap, 50 resamples"
     assert found.effects() == {HEAD: -0.125}
     assert found.comparisons[HEAD].difference == -0.125
+    assert head_effects(ablation([0.0, 0.0, 1.0, 1.0]), Mean(), resamples=50).test == found.test
+    exact = head_effects(ablation([0.0, 0.0, 1.0, 1.0]), Mean(declared="binary"))
+    assert exact.test == "McNemar's exact test"
+    assert exact.comparisons[HEAD].p_value == 1.0
 
 
-def test_a_graded_outcome_keeps_its_test_where_every_value_is_whole():
-    assert head_effects(ablation([0.0, 0.0, 1.0, 1.0]), Mean(), resamples=50).test == "paired bootstrap, 50 resamples"
-
-
-def test_a_binary_outcome_gets_the_exact_test():
-    found = head_effects(ablation([0.0, 0.0, 1.0, 1.0]), Mean(declared="binary"))
-    assert found.test == "McNemar's exact test"
-    assert found.comparisons[HEAD].p_value == 1.0
-
-
-@pytest.mark.parametrize(
-    ("measure", "kind"),
-    [
-        (Classes(), "binary"),
-        (Classes(headline="f1", chosen=("f1",)), "corpus"),
-        (Numbers(), "corpus"),
-        (LanguageModelling(), "sum"),
-        (Spans(), "graded"),
-    ],
-)
-def test_every_measure_says_its_kind(measure, kind):
-    assert measure.kind == kind
+def test_every_measure_says_its_kind():
+    assert [one.kind for one in (Classes(), LanguageModelling(), Spans())] == ["binary", "sum", "graded"]
+    assert [one.kind for one in (Classes(headline="f1", chosen=("f1",)), Numbers())] == ["corpus", "corpus"]

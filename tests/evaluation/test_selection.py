@@ -79,9 +79,7 @@ def test_equal_examples_and_pairs_of_one_text_stay_together():
     assert firsts[0] | firsts[1] == set(range(5))
     assert len(labels(selection)) == 12
     same = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=rows([[3, 4]] * 6)))
-    with pytest.raises(
-        DataError, match=r"^table.tsv: its examples are all equal, or about one paragraph, .*\(--select\)$"
-    ):
+    with pytest.raises(DataError, match=r"^table\.tsv: .*--select"):
         split_task(same)
 
 
@@ -101,16 +99,15 @@ def test_other_examples_may_be_named():
     assert evaluation is SINGLE
     assert describe(selection) == {"task": "other", "split": "train", "examples": 30}
     assert describe(split_task(BOTH, dataclasses.replace(SINGLE, name="own"))[0])["split"] == "all"
-    with pytest.raises(HeadjaxError, match="select: expected train or validation, or other examples, got 'test'"):
+    with pytest.raises(HeadjaxError, match=r"^select: .*'test'"):
         split_task(BOTH, "test")
 
 
 def test_training_examples_may_be_another_tasks():
     train = dataclasses.replace(SINGLE, name="train")
     selection, evaluation = split_task(BOTH, train=train)
-    assert (
-        describe(selection) == describe_training(evaluation, train) == {"task": "train", "split": "all", "examples": 20}
-    )
+    described = {"task": "train", "split": "all", "examples": 20}
+    assert describe(selection) == describe_training(evaluation, train) == described
     assert labels(evaluation) == list(range(20))
     assert {int(batch["labels"][0]) for batch in evaluation.sample(99, 1)} == set(range(20))
     # A task with one split is not divided then.
@@ -120,13 +117,10 @@ def test_training_examples_may_be_another_tasks():
     assert describe_training(BOTH) == {"task": "table.tsv", "split": "train", "examples": 30}
 
 
-def test_other_samples_of_the_selection_are_drawn_by_seed():
+def test_samples_are_drawn_by_seed_and_calibration_batches_hold_no_padding():
     selection = split_task(BOTH).selection
     drawn = {tuple(int(label) for label in selection.sample(4, 4, seed=seed)[0]["labels"]) for seed in range(4)}
     assert len(drawn) == 4
-
-
-def test_batches_to_calibrate_on_hold_no_padding():
     selection = split_task(SINGLE).selection
     assert [len(batch["labels"]) for batch in selection.first_batches(9, 4)] == [4, 4]
     assert selection.count_full(9, 4) == 8
@@ -150,5 +144,5 @@ def test_measures_follow_the_examples():
     together = {spans.on(train, {}).together({"window": np.int32(number)}) for number in (0, 1)}
     assert together == {"a b"}
     # Shards of version 0.1 hold no text to train on: there is a loss to score by, and no F1.
-    with pytest.raises(DataError, match="f1: these questions come without their text"):
+    with pytest.raises(DataError, match=r"^f1: "):
         spans.on(rows([[1]]), {}).metrics({})

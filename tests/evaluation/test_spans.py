@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,14 +11,12 @@ from headjax.evaluation.spans import answer_f1, best_span, exact_match, normaliz
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.models.config import Output
-from headjax.models.encoder import Bert
-from headjax.models.sublayers import Dense
 from headjax.models.tasks import NoTask, Span
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.closeness import close_to
 from tests.data.test_text_data import SHORT, long_paragraph, write_squad
-from tests.data.vocabulary import WORDS, write_vocabulary
-from tests.tiny import model, multi_head
+from tests.data.vocabulary import write_vocabulary
+from tests.tiny import text_encoder
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +28,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reader(folder):
-    recipe = Bert(
-        attention=multi_head(), feed_forward=Dense(16), vocab_size=len(WORDS), max_length=100, width=16, num_layers=1,
-        task=Span(),
-    )  # fmt: skip
-    return model(recipe.build()).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
+    return text_encoder(Span(), wordpiece_tokenizer(write_vocabulary(folder)), max_length=100)
 
 
 def test_best_span_by_trying_all():
@@ -74,30 +69,22 @@ def test_a_question_is_answered_by_its_best_window(reader, folder):
 
 
 def test_only_for_models_with_spans(reader, folder):
-    import dataclasses
-
     plain = reader.replace(config=dataclasses.replace(reader.config, output=NoTask()))
-    with pytest.raises(
-        HeadjaxError,
-        match=r"^task: .* a span; the model is: encoder with the output no_task; headjax finetune trains an output$",
-    ):
+    with pytest.raises(HeadjaxError, match=r"^task: .* a span; .* no_task"):
         load_task(f"squad:{folder}", plain)
-    with pytest.raises(HeadjaxError, match=r"missing: not a folder of squad: expected its files$"):
+    with pytest.raises(HeadjaxError, match=r"missing: .*squad"):
         load_task(f"squad:{folder}/missing", reader)
 
 
-@pytest.mark.parametrize(
-    "text, normal",
-    [
-        ("The  Cat.", "cat"),
-        ("a U.S. theme", "us theme"),
-        ("An\tapple, the pear", "apple pear"),
-        ("the-", ""),
-        ("Ärger – «das»", "ärger – «das»"),  # noqa: RUF001
-    ],
-)
-def test_normalisation(text, normal):
-    assert normalize_answer(text) == normal
+def test_normalisation():
+    for text, normal in {
+        "The  Cat.": "cat",
+        "a U.S. theme": "us theme",
+        "An\tapple, the pear": "apple pear",
+        "the-": "",
+        "Ärger – «das»": "ärger – «das»",  # noqa: RUF001
+    }.items():
+        assert normalize_answer(text) == normal
 
 
 def test_overlap_counts_repeated_words():

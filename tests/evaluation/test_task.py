@@ -21,35 +21,16 @@ from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from headjax.models.config import Loss, Options
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.encoder import Bert
-from headjax.models.model import Model
 from headjax.models.sublayers import Dense
-from headjax.models.tasks import Classification, NoTask, Regression, TaskOutput
+from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.models.vision import Patches, Vit
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.data.test_image_data import write_mnist
-from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
-from tests.tiny import MAX_LENGTH, decoder_config, model, multi_head
-
-
-def config_of(task: TaskOutput):
-    recipe = Bert(
-        attention=multi_head(), feed_forward=Dense(16), vocab_size=len(WORDS), max_length=64, width=16, num_layers=2,
-        task=task,
-    )  # fmt: skip
-    return recipe.build()
-
-
-def encoder(task: TaskOutput, tokenizer):
-    return model(config_of(task)).replace(tokenizer=tokenizer)
-
-
-def without_params(task: TaskOutput, tokenizer):
-    """Enough of a model to see which tasks it fits."""
-    return Model(config_of(task), {}, (), tokenizer)
+from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
+from tests.tiny import MAX_LENGTH, decoder_config, model, text_encoder
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +67,12 @@ def similarities(folder, sentences, tokenizer):
 
 @pytest.fixture(scope="module")
 def plain(tokenizer):
-    return encoder(NoTask(), tokenizer)
+    return text_encoder(NoTask(), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def classifier(tokenizer):
-    return encoder(Classification(classes=3), tokenizer)
+    return text_encoder(Classification(classes=3), tokenizer)
 
 
 def test_classification_counts_every_example_once_and_no_padding(classifier, table):
@@ -140,7 +121,7 @@ def test_outcomes_serve_ablation(classifier, table):
     """Any metric after removing any head follows from per-example outcomes of one sweep."""
     task = load_task(table, classifier)
     found = ablate(classifier, task.batches(4), metrics=task.measure.outcomes())
-    for number in (1, 6):
+    for number in (1, 2):
         head = found.heads[number]
         names = task.measure.outcomes()
         metrics = task.measure.metrics({name: found.ablated[name][number] for name in names})
@@ -148,46 +129,40 @@ def test_outcomes_serve_ablation(classifier, table):
         assert metrics == close_to({name: masked[name] for name in metrics}, sums=tiny.SUMS)
 
 
-def test_labels_that_do_not_fit(classifier, table, folder, tokenizer, similarities):
-    two = without_params(Classification(classes=2), tokenizer)
-    with pytest.raises(DataError, match=r"classes.tsv: line 4: unknown label '2'; .* class numbers from 0 to 1$"):
-        load_task(table, two)
-    with pytest.raises(HeadjaxError, match=r"output no_task; headjax finetune trains an output$"):
-        load_task(table, without_params(NoTask(), tokenizer))
-    with pytest.raises(HeadjaxError, match=r"a regression of one number; .* classification of 3 classes$"):
-        load_task(f"stsb:{similarities}", classifier)
-    with pytest.raises(HeadjaxError, match=r"^task: .* none, or a sentence_similarity, of an encoder"):
-        load_task(f"sentence_similarity:{similarities}", classifier)
-    with pytest.raises(HeadjaxError, match=r"^task: .* a language model's"):
-        load_task(f"all:{table}", classifier.replace(tokenizer=byte_tokenizer()))
-    with pytest.raises(HeadjaxError, match=r"^task: the model has no tokenizer"):
-        load_task(table, classifier.replace(tokenizer=None))
+def test_models_that_do_not_fit(classifier, table, tokenizer, similarities):
+    with pytest.raises(DataError, match=r"classes\.tsv: line 4: .*'2'"):
+        load_task(table, text_encoder(Classification(classes=2), tokenizer))
+    for spec, other, wanted in (
+        (table, text_encoder(NoTask(), tokenizer), "no_task; headjax finetune"),
+        (f"stsb:{similarities}", classifier, "regression .* classification of 3 classes"),
+        (f"sentence_similarity:{similarities}", classifier, "sentence_similarity"),
+        (f"all:{table}", classifier.replace(tokenizer=byte_tokenizer()), "language model"),
+        (table, classifier.replace(tokenizer=None), "tokenizer"),
+    ):
+        with pytest.raises(HeadjaxError, match=f"^task: .*{wanted}"):
+            load_task(spec, other)
 
 
 def test_examples_without_targets_are_named():
     """By the task's name or file, also where there is no example at all."""
-    with pytest.raises(DataError, match=r"^reviews\.tsv: it has no examples$"):
-        reduce_batches(Numbers(), [], "reviews.tsv")
-    loss = Loss(np.zeros(2), np.zeros(2))
-    with pytest.raises(DataError, match=r"^reviews\.tsv: no example in it has a target$"):
-        reduce_batches(Numbers(), [(loss, {})], "reviews.tsv")
+    for batches in ([], [(Loss(np.zeros(2), np.zeros(2)), {})]):
+        with pytest.raises(DataError, match=r"^reviews\.tsv: "):
+            reduce_batches(Numbers(), batches, "reviews.tsv")
 
 
 def test_unknown_specs(classifier, folder):
-    line = "^task: unknown task or file 'sst'; did you mean 'sst2'\\?; `headjax tasks` lists them$"
-    with pytest.raises(HeadjaxError, match=line):
-        load_task("sst", classifier)
-    with pytest.raises(DataError, match=r"missing.tsv: no such file$"):
-        load_task(str(folder / "missing.tsv"), classifier)
-    path = write_lines(folder / "odd.csv", "remark,label", "a,b")
-    with pytest.raises(
-        DataError, match=r"odd.csv: expected columns sentence, maybe sentence2, and label; it has remark"
+    odd = write_lines(folder / "odd.csv", "remark,label", "a,b")
+    for spec, message in (
+        ("sst", "^task: .*'sst'; did you mean 'sst2'"),
+        (folder / "missing.tsv", r"missing\.tsv: "),
+        (odd, r"odd\.csv: .* remark"),
     ):
-        load_task(str(path), classifier)
+        with pytest.raises(HeadjaxError, match=message):
+            load_task(str(spec), classifier)
 
 
 def test_regression(tokenizer, similarities):
-    regression = encoder(Regression(), tokenizer)
+    regression = text_encoder(Regression(), tokenizer)
     task = load_task(f"stsb:{similarities}", regression)
     found = measure_task(regression, task, batch_size=4)
     logits = np.concatenate([regression(batch).logits[:, 0] for batch in task.batches(4)])[:11]
@@ -203,7 +178,7 @@ def test_regression(tokenizer, similarities):
 
 def test_a_table_with_real_labels_is_a_regression(tokenizer, folder):
     path = write_lines(folder / "numbers.csv", "sentence,label", "good,0.5", "bad,1", "fun,2.25")
-    task = load_task(str(path), without_params(Regression(), tokenizer))
+    task = load_task(str(path), text_encoder(Regression(), tokenizer))
     assert isinstance(task.measure, Numbers)
     np.testing.assert_array_equal(task.data.validation.values("labels"), np.float32([0.5, 1, 2.25]))
     with pytest.raises(DataError, match=r"numbers.csv: it has no examples to train on$"):
@@ -264,7 +239,7 @@ def test_language_modelling(folder):
 
 def test_images(tmp_path):
     recipe = Vit(
-        attention=multi_head(), feed_forward=Dense(16), patches=Patches(image_size=4, patch_size=2, channels=1),
+        attention=tiny.multi_head(), feed_forward=Dense(16), patches=Patches(image_size=4, patch_size=2, channels=1),
         width=16, num_layers=1, task=Classification(classes=2),
     )  # fmt: skip
     vision = model(recipe.build())
@@ -285,7 +260,7 @@ def test_top5_of_many_classes(tokenizer, folder):
     path = write_lines(folder / "many.tsv", "sentence\tlabel", *rows)
     classes = Classes(names=tuple("01234567"), chosen=("accuracy", "f1"))
     task = Task("many", TextClassification(validation=str(path)).load(tokenizer), classes)
-    many = encoder(Classification(classes=8), tokenizer)
+    many = text_encoder(Classification(classes=8), tokenizer)
     (batch,) = evaluation_batches(task.data.validation, 16)
     order = np.argsort(-np.asarray(many(batch).logits), axis=1)
     expected = np.mean([label in row[:5] for label, row in zip(batch["labels"], order, strict=True)])

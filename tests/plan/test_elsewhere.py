@@ -51,8 +51,8 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def interrupted_after(seconds, process):
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+def interrupted(process):
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
     with process:
         process.call(time.sleep, 100)
 
@@ -62,7 +62,7 @@ def test_an_interrupt_ends_the_call_too(capfd):
     before, process = signal.signal(signal.SIGALRM, interrupt), Elsewhere()
     try:
         with pytest.raises(KeyboardInterrupt):
-            interrupted_after(0.5, process)
+            interrupted(process)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert process._process.exitcode == -signal.SIGKILL

@@ -13,7 +13,7 @@ from headjax.models.tasks import Classification
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from headjax.trials.conversions import BUCKETS, embeddings, expand, prepare_trials
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
-from tests.evaluation.test_task import encoder
+from tests.tiny import text_encoder
 
 
 def test_sizes_after_slashes_are_targets_each():
@@ -39,7 +39,7 @@ def test_texts_kept_apart_have_embeddings_of_their_own():
 def test_texts_are_padded_to_the_lengths_that_are_asked_for_and_every_batch_is_shown(tmp_path):
     tokenizer = wordpiece_tokenizer(write_vocabulary(tmp_path))
     rows = [f"{' '.join(TEXT[: 1 + row])}\t{row % 3}" for row in range(10)]
-    model = encoder(Classification(classes=3), tokenizer)
+    model = text_encoder(Classification(classes=3), tokenizer)
     task = load_task(str(write_lines(tmp_path / "rows.tsv", "sentence\tlabel", *rows)), model)
     shown = []
 
