@@ -6,7 +6,6 @@ new command, a new `@kind` or a new task appears with the next build.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import importlib
@@ -32,9 +31,6 @@ from headjax.training.config import TrainConfig
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
 """Titles of the parts of a docstring that follow its text."""
-
-LINE = 100
-"""Characters of a signature on one line; longer ones have a parameter a line."""
 
 
 class Docstring(NamedTuple):
@@ -80,54 +76,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def described(found: Any, name: str) -> str:
-    """Return the signature and the docstring of a function, class or property as Markdown."""
-    docstring = parse_docstring(inspect.getdoc(found))
-    parts = [f"```python\n{signature(found, name)}\n```", escape(docstring.text)]
-    for title, entries in docstring.sections.items():
-        parts.append(f"**{title}**")
-        parts += [_entry(entry, text) for entry, text in entries.items()]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _entry(name: str, text: str) -> str:
-    text = escape(text)
-    return f"* `{name}`: " + text.replace("\n", "\n  ") if name else text
-
-
-def signature(found: Any, name: str) -> str:
-    """Return a signature, one line or a parameter a line."""
-    if isinstance(found, property):
-        return name
-    try:
-        parameters = inspect.signature(found)
-    except (TypeError, ValueError):
-        return name
-    own = [each for each in parameters.parameters.values() if each.name != "self"]
-    shown = f"{name}{parameters.replace(parameters=own)}"
-    if len(shown) <= LINE:
-        return _unquoted(shown)
-    lines, last = [], None
-    for each in own:
-        if each.kind is each.KEYWORD_ONLY and last not in (each.KEYWORD_ONLY, each.VAR_POSITIONAL):
-            lines.append("*")
-        lines.append(str(each))
-        last = each.kind
-    returns = parameters.return_annotation
-    after = "" if returns is parameters.empty else f" -> {inspect.formatannotation(returns)}"
-    return _unquoted("\n".join((f"{name}(", *(f"    {line}," for line in lines), f"){after}")))
-
-
-def _unquoted(text: str) -> str:
-    """Return a signature whose annotations, which are text at run time, stand without quotes."""
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
-
-
 # Public names.
 
 
 def names_page() -> str:
-    """Return the page of every public name of `headjax`, from the docstrings."""
+    """Return the page of every public name of `headjax`, which autodoc fills in from the docstrings."""
     names = sorted((name for name in headjax.__all__ if not name.startswith("_")), key=str.casefold)
     parts = [
         "# Every public name",
@@ -135,50 +88,20 @@ def names_page() -> str:
         "brackets, `[batch, query, heads, head_dim]`.",
     ]
     for name in names:
-        found = getattr(headjax, name)
-        if inspect.ismodule(found):
-            parts += [f"(name-{name.lower()})=\n## `headjax.{name}`", escape(inspect.getdoc(found) or "")]
-            parts += list(_module_members(found, name))
-            continue
-        is_alias = (not inspect.isclass(found) and not callable(found)) or typing.get_origin(found) is not None
-        text = alias(name) if is_alias else described(found, name)
-        parts += [f"(name-{name.lower()})=\n## `headjax.{name}`", text]
-        if inspect.isclass(getattr(headjax, name)):
-            parts += list(_members(getattr(headjax, name), name))
+        parts.append(f"(name-{name.lower()})=\n## `headjax.{name}`\n\n```{{eval-rst}}\n{_directive(name)}\n```")
     return "\n\n".join(parts) + "\n"
 
 
-def alias(name: str) -> str:
-    """Return the definition of a public name that stands for a type, and the text below it in its module."""
-    module = importlib.import_module(headjax._LAZY[name])
-    statements = ast.parse(inspect.getsource(module)).body
-    for statement, after in itertools.pairwise(statements):
-        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            text = str(after.value.value) if is_text else ""  # type: ignore[attr-defined]
-            return f"```python\n{ast.unparse(statement)}\n```\n\n{escape(text)}"
-    raise RuntimeError(f"{module.__name__}: no definition of {name}")
-
-
-def _module_members(module: types.ModuleType, name: str) -> Iterator[str]:
-    """Yield the public functions of a module, with their docstrings: those of `__all__`, or those that it defines."""
-    listed = getattr(module, "__all__", None)
-    for member, found in sorted(vars(module).items()):
-        own = found.__module__ == module.__name__ if inspect.isfunction(found) else False
-        if inspect.isfunction(found) and (member in listed if listed else own and not member.startswith("_")):
-            yield f"### `{name}.{member}`"
-            yield described(found, f"{name}.{member}")
-
-
-def _members(cls: type, name: str) -> Iterator[str]:
-    """Yield the public methods and properties that a class defines, with their docstrings."""
-    for member, found in vars(cls).items():
-        raw = found.__func__ if isinstance(found, classmethod | staticmethod) else found
-        is_documented = bool(inspect.getdoc(raw)) and isinstance(raw, types.FunctionType | property)
-        if is_documented and (not member.startswith("_") or member == "__call__"):
-            yield f"### `{name}.{member}`"
-            yield described(raw, f"{name}.{member}")
+def _directive(name: str) -> str:
+    """Return the directive of autodoc for a public name; a type's other name has its text in its own module."""
+    found, path = getattr(headjax, name), f"headjax.{name}"
+    if inspect.ismodule(found):
+        return f".. automodule:: {found.__name__}\n   :members:"
+    if inspect.isclass(found) and typing.get_origin(found) is None:
+        return f".. autoclass:: {path}\n   :members:\n   :special-members: __call__"
+    if inspect.isfunction(found):
+        return f".. autofunction:: {path}"
+    return f".. autodata:: {headjax._LAZY[name]}.{name}"
 
 
 # Config fields.

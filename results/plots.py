@@ -28,7 +28,7 @@ def pruning() -> Plot:
     curves = {name: [*whole, *_points(select(rows, where), _share)] for name, where in ways.items()}
     return line_plot(
         curves,
-        title="Three MiniLMs on SST-2, heads removed without training",
+        title="Heads of three MiniLMs removed, not trained",
         x_label="Heads removed",
         y_label="Accuracy",
         x_format=percent,
@@ -47,7 +47,7 @@ def stacks() -> Plot:
         curves,
         title="Translation: heads of one kind of attention removed by importance",
         x_label="Heads of this kind removed",
-        y_label="Perplexity, times the unpruned",
+        y_label="Perplexity, relative",
         x_format=percent,
     )
 

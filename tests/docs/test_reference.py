@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from typing import Literal
 
@@ -17,17 +18,16 @@ from headjax.evaluation.specs import NAMED
 from headjax.training.config import TrainConfig
 
 
-def test_every_public_name_has_its_docstring_and_signature():
+def test_every_public_name_has_its_docstring_and_its_directive():
     page = reference.names_page()
     titles = re.findall(r"^## `headjax\.(\w+)`$", page, flags=re.MULTILINE)
     assert sorted(titles) == sorted(name for name in headjax.__all__ if name != "__version__")
-    for part in page.split("\n## ")[1:]:
-        code, _, text = part.split("```python\n")[1].partition("```")
-        assert code.strip()
-        assert text.strip(), part[:80]
-    assert "### `Model.save`" in page
-    assert "model: ModelConfig" not in page.split("## `headjax.prune`")[1].split("```")[1]
-    assert "'" not in page.split("## `headjax.score_heads`")[1].split("```")[1].replace("'float32'", "").split("=")[0]
+    assert ".. autofunction:: headjax.score_heads\n" in page
+    assert ".. autoclass:: headjax.Model\n" in page
+    assert ".. automodule:: headjax.plots\n" in page
+    assert re.search(r"\.\. autodata:: headjax\.[\w.]+\.Batch\n", page)
+    for name in titles:
+        assert inspect.getdoc(getattr(headjax, name)), name
 
 
 def test_every_kind_and_every_field_of_a_run_is_on_the_config_page():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -143,13 +144,18 @@ def _preferences() -> list[str]:
 
 
 def _formulations() -> list[str]:
-    rows = [[name, *(answer(attention, kernel) for kernel in KERNELS)] for name, attention in EXAMPLES.items()]
+    answers = {name: [answer(attention, kernel) for kernel in KERNELS] for name, attention in EXAMPLES.items()}
+    reasons = [each for each in dict.fromkeys(itertools.chain(*answers.values())) if each != "yes"]
+    cells = {"yes": "yes"} | {reason: f"no ({number})" for number, reason in enumerate(reasons, start=1)}
+    rows = [[name, *(cells[each] for each in several)] for name, several in answers.items()]
     return [
         "## Which formulation can use which kernel",
         "",
         f"Self-attention of {LENGTH} tokens in bfloat16, causal mask and padding, no dropout, each on its platform.",
         "",
         *_table(["formulation", *(f"`{kernel}`" for kernel in KERNELS)], rows),
+        "",
+        *(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1)),
     ]
 
 
