@@ -43,7 +43,7 @@ class Mnist(DataConfig):
 @kind("image_files")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageFiles(DataConfig):
-    """CIFAR-10 or CIFAR-100 in their own files, or folders `train/CLASS/*.jpg` and `validation/CLASS/*.jpg`.
+    """CIFAR-10 or CIFAR-100 in their binary files, or folders `train/CLASS/*.jpg` and `validation/CLASS/*.jpg`.
 
     Images of folders are decoded each time they are read; `headjax prepare imagenet` decodes them once. Training cuts
     out random squares and mirrors half of them, see `ImageForm`.

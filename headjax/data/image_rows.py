@@ -1,15 +1,14 @@
-"""Images with labels as rows: MNIST's and CIFAR's own files, and folders of images by class."""
+"""Images with labels as rows: MNIST's and CIFAR's binary files, and folders of images by class."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import math
-import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError
 from headjax.core.files import first_line, read_bytes
 from headjax.data.files import source_of
-from headjax.data.rows import Row, Rows, RowSource, Split
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 
@@ -45,24 +44,20 @@ class ImageRows(NamedTuple):
     fingerprint: str
 
 
-class Arrays(NamedTuple):
-    """Images and their labels in memory.
+def _array_rows(folder: Path, found: Mapping[Split, tuple[np.ndarray, np.ndarray]]) -> Rows:
+    """Return arrays of images and of labels as rows."""
 
-    Attributes:
-        pixels: uint8 `[images, height, width]` or `[images, height, width, channels]`.
-        labels: int32 `[images]`.
-    """
-
-    pixels: np.ndarray
-    labels: np.ndarray
-
-    def rows(self, place: str) -> RowSource:
-        """Return the images as rows."""
-
+    def source(pixels: np.ndarray, labels: np.ndarray) -> RowSource:
         def row(index: int) -> Row:
-            return Row(f"{place}: image {index}", {"image": self.pixels[index], "label": int(self.labels[index])})
+            return Row(f"{folder}: image {index}", {"image": pixels[index], "label": int(labels[index])})
 
-        return RowSource.by_number(row, len(self.labels))
+        return RowSource.by_number(row, len(labels))
+
+    return {split: source(*arrays) for split, arrays in found.items()}
+
+
+def _hash(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
 
 
 def is_mnist(folder: Path) -> bool:
@@ -76,26 +71,22 @@ def mnist_rows(folder: Path) -> ImageRows:
     Raises:
         DataError: a file that is missing or damaged, or images and labels of different numbers.
     """
-    arrays = {split: _mnist(folder, name) for split, name in MNIST_FILES.items()}
-    train, held = arrays["train"], arrays["validation"]
-    classes = int(train.labels.max()) + 1
-    if int(held.labels.max()) >= classes:
+    found = {split: _mnist(folder, name) for split, name in MNIST_FILES.items()}
+    (pixels, labels), (_, held) = found["train"], found["validation"]
+    classes = int(labels.max()) + 1
+    if int(held.max()) >= classes:
         place = _packed_or_not(folder, f"{MNIST_FILES['validation']}-labels-idx1-ubyte")
-        raise DataError(f"{place}: label {held.labels.max()}, but training has the {classes} classes from 0")
-    return ImageRows(
-        {split: found.rows(str(folder)) for split, found in arrays.items()},
-        class_numbers(classes),
-        hashlib.sha256(train.pixels.tobytes() + train.labels.tobytes()).hexdigest()[:16],
-    )
+        raise DataError(f"{place}: label {held.max()}, but training has the {classes} classes from 0")
+    return ImageRows(_array_rows(folder, found), class_numbers(classes), _hash(pixels, labels.astype(np.int32)))
 
 
-def _mnist(folder: Path, name: str) -> Arrays:
+def _mnist(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     files = [_packed_or_not(folder, f"{name}-{what}") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
     pixels, labels = (read_idx(file) for file in files)
     if pixels.ndim != 3 or labels.ndim != 1 or len(pixels) != len(labels):
         shapes = f"{list(pixels.shape)} and {list(labels.shape)}"
         raise DataError(f"{files[0]}: images and labels do not belong together, they are {shapes}")
-    return Arrays(pixels, labels.astype(np.int32))
+    return pixels, labels
 
 
 def read_idx(path: str | Path) -> np.ndarray:
@@ -187,25 +178,23 @@ def pixels(data: bytes, place: str) -> np.ndarray:
 
 
 class CifarLayout(NamedTuple):
-    """The files of CIFAR-10 or CIFAR-100 (Krizhevsky 2009).
+    """The files of CIFAR-10's or CIFAR-100's binary version (Krizhevsky 2009).
 
     Attributes:
-        train, test: names, with `.bin` in the binary version and without in the Python one.
-        label_bytes: number of bytes before each image in the binary version; the last of them is the label.
-        label_key: key of the labels in the Python version.
+        train, test: names.
+        label_bytes: number of bytes before each image; the last of them is the label.
         classes: number of classes.
     """
 
     train: tuple[str, ...]
     test: tuple[str, ...]
     label_bytes: int
-    label_key: bytes
     classes: int
 
 
 CIFAR: Mapping[str, CifarLayout] = {
-    "cifar10": CifarLayout(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), 1, b"labels", 10),
-    "cifar100": CifarLayout(("train",), ("test",), 2, b"fine_labels", 100),
+    "cifar10": CifarLayout(tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",), 1, 10),
+    "cifar100": CifarLayout(("train.bin",), ("test.bin",), 2, 100),
 }
 """Layouts by name; CIFAR-100's labels are the 100 fine ones."""
 
@@ -213,89 +202,44 @@ CIFAR: Mapping[str, CifarLayout] = {
 def find_cifar(folder: Path) -> str | None:
     """Return the name in `CIFAR` whose files a folder holds; None if it holds neither's."""
     for name, layout in CIFAR.items():
-        files = (*layout.train, *layout.test)
-        if any(all((folder / f"{file}{suffix}").is_file() for file in files) for suffix in (".bin", "")):
+        if all((folder / file).is_file() for file in (*layout.train, *layout.test)):
             return name
     return None
 
 
 def cifar_rows(folder: Path, name: str) -> ImageRows:
-    """Return the images of CIFAR's own files; the test images are evaluated on.
+    """Return the images of CIFAR's binary files; the test images are evaluated on.
 
     Args:
         folder: folder of the unpacked files.
         name: a name of `CIFAR`.
 
     Raises:
-        DataError: a file that is missing, cut off or of another format; the message starts with its path.
+        DataError: a file that is missing, cut off or has an impossible label; the message starts with its path.
     """
-    found = read_cifar(folder, name)
-    return ImageRows(
-        {split: arrays.rows(str(folder)) for split, arrays in found.items()},
-        class_numbers(CIFAR[name].classes),
-        hashlib.sha256(np.concatenate([part.ravel() for part in found["train"]]).tobytes()).hexdigest()[:16],
-    )
-
-
-def read_cifar(folder: str | Path, name: str) -> dict[Split, Arrays]:
-    """Return the arrays of both splits, see `cifar_rows`."""
     layout = CIFAR[name]
-    files: dict[Split, tuple[str, ...]] = {"train": layout.train, "validation": layout.test}
-    home = source_of(folder)
-    return {split: _joined([_cifar(home, file, layout) for file in names]) for split, names in files.items()}
+    found = {
+        split: _joined([_cifar(folder / file, layout) for file in files])
+        for split, files in zip(SPLITS, (layout.train, layout.test), strict=True)
+    }
+    # The arrays are joined as integers of 32 bits: checkpoints hold this hash.
+    data = np.concatenate([part.ravel() for part in found["train"]])
+    return ImageRows(_array_rows(folder, found), class_numbers(layout.classes), _hash(data))
 
 
-def _joined(parts: list[Arrays]) -> Arrays:
-    return Arrays(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    pixels, labels = zip(*parts, strict=True)
+    return np.concatenate(pixels), np.concatenate(labels)
 
 
-def _cifar(folder: Path, name: str, layout: CifarLayout) -> Arrays:
-    binary = folder / f"{name}.bin"
-    file = binary if binary.is_file() else folder / name
-    planes, labels = (_binary if binary.is_file() else _python)(file, layout)
-    if not len(labels) or len(labels) != len(planes):
-        raise DataError(f"{file}: {len(planes)} images and {len(labels)} labels")
-    if labels.max() >= layout.classes or labels.min() < 0:
-        raise DataError(f"{file}: label {labels.max()}, but there are {layout.classes} classes")
-    return Arrays(planes.reshape(-1, *CIFAR_SHAPE).transpose(0, 2, 3, 1), labels.astype(np.int32))
-
-
-def _binary(file: Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
+def _cifar(file: Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
+    """Return images uint8 `[images, 32, 32, 3]` and labels int32 `[images]` of one file."""
     data = np.frombuffer(read_bytes(file), np.uint8)
     size = layout.label_bytes + math.prod(CIFAR_SHAPE)
-    if len(data) % size:
+    if not len(data) or len(data) % size:
         raise DataError(f"{file}: {len(data):,} bytes are not a whole number of images of {size:,}")
     rows = data.reshape(-1, size)
-    return rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1]
-
-
-def _python(file: Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
-    packed = io.BytesIO(read_bytes(file))
-    try:
-        data = _ArraysOnly(packed, encoding="bytes").load()
-        planes, labels = np.asarray(data[b"data"], np.uint8), np.asarray(data[layout.label_key], np.int64)
-        return planes.reshape(-1, math.prod(CIFAR_SHAPE)), labels
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DataError(f"{file}: not a file of CIFAR's Python version ({type(error).__name__}: {error})") from None
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickler that builds NumPy arrays and plain data, and refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("numpy", "ndarray"):
-            return np.ndarray
-        if (module, name) == ("numpy", "dtype"):
-            return lambda code, *flags: np.dtype(code)  # NumPy 2 warns of the flags of NumPy 1
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-        if (module, name) == ("_codecs", "encode"):
-            return _latin1
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
-def _latin1(text: str, encoding: str) -> bytes:
-    """Return bytes as Python 3 pickles them for Python 2."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it asks for text in {encoding}")
-    return text.encode("latin1")
+    labels = rows[:, layout.label_bytes - 1].astype(np.int32)
+    if labels.max() >= layout.classes:
+        raise DataError(f"{file}: label {labels.max()}, but there are {layout.classes} classes")
+    return rows[:, layout.label_bytes :].reshape(-1, *CIFAR_SHAPE).transpose(0, 2, 3, 1), labels

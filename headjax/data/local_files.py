@@ -281,7 +281,7 @@ def local_images(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
 
 
 def local_cifar(spec: TaskSpec, paths: Sequence[Path]) -> Rows:
-    """Return the rows of CIFAR's own files, binary or of the Python version, or see `local_images`."""
+    """Return the rows of CIFAR's binary files, binary or of the Python version, or see `local_images`."""
     if not (paths[0].is_dir() and find_cifar(paths[0]) == spec.name):
         return local_images(spec, paths)
     return cifar_rows(paths[0], spec.name).rows

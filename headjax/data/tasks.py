@@ -303,14 +303,14 @@ IMAGES = (
         _cifar((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), CIFAR10),
         "cifar10:3.0.2",
         local_cifar,
-        "CIFAR's own files, ",
+        "CIFAR's binary files, ",
     ),
     _images(
         "cifar100",
         _cifar((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), class_numbers(100)),
         "cifar100:3.0.2",
         local_cifar,
-        "CIFAR's own files, ",
+        "CIFAR's binary files, ",
     ),
     _images("imagenet", IMAGENET, "imagenet2012:5.1.0", local_images, held="validation"),
 )

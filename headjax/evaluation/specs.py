@@ -262,7 +262,7 @@ def _mnist(asked: Request) -> Task:
 
 
 def _images(asked: Request) -> Task:
-    """Read a folder of images, `validation/CLASS/*.jpg`, or CIFAR's own files."""
+    """Read a folder of images, `validation/CLASS/*.jpg`, or CIFAR's binary files."""
     patches: Any = getattr(asked.model.config, "patches", None)
     return _measured(asked.path, ImageFiles(path=asked.path, size=getattr(patches, "image_size", 0)), None)
 

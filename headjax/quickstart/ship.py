@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.paths import path_of
-from headjax.data.ngrams import NGrams
+from headjax.data.ngrams import ngram_losses
 from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.task import evaluate
 from headjax.hub.exporting import to_huggingface
@@ -74,7 +74,7 @@ def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
         np.stack([source[place]["input_ids"] for place in range(len(source))])
         for source in (data.train, data.validation)
     )
-    counted = NGrams(train, model.tokenizer.largest_id + 1, len(COUNTS)).losses(held)
+    counted = ngram_losses(train, held, model.tokenizer.largest_id + 1, len(COUNTS))
     losses = {f"{name} counts": loss for name, loss in zip(COUNTS, counted, strict=True)}
     losses["this model"] = evaluate(model, batches(held))["loss"]
     info, bytes_per_token = data.info, data.info["validation"]["bytes_per_token"]

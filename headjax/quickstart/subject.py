@@ -17,7 +17,7 @@ from headjax.conversion.calibration import collect
 from headjax.core.progress import Progress
 from headjax.core.timing import Timing, time_in_turns
 from headjax.data.examples import Source
-from headjax.data.ngrams import NGrams
+from headjax.data.ngrams import ngram_losses
 from headjax.data.task import TaskData
 from headjax.evaluation.task import evaluate
 from headjax.heads.gates import without
@@ -178,7 +178,7 @@ class Text:
     def counts(self, vocab_size: int) -> dict[str, float]:
         """Return the losses of unigram, bigram and trigram counts of the training text on the held-out blocks."""
         blocks = [np.asarray(self.data.train[place]["input_ids"]) for place in range(len(self.data.train))]
-        losses = NGrams(blocks, vocab_size, len(COUNTS)).losses(self.held_out)
+        losses = ngram_losses(blocks, self.held_out, vocab_size, len(COUNTS))
         return dict(zip(COUNTS, losses, strict=True))
 
 

@@ -44,7 +44,7 @@ def root(tmp_path_factory):
         write_lines(root / f"{split}.de", *(text.upper() for text in phrases(9, 1, 4, seed + 9)))
     write_squad(root / "squad.json", SHORT, long_paragraph())
     write_mnist(root / "mnist")
-    write_cifar(root / "cifar", "cifar10", binary=True, count=3)
+    write_cifar(root / "cifar", "cifar10", count=3)
     for split in ("train", "val"):
         for number, name in enumerate(("cat", "dog", "eel")):
             (root / "images" / split / name).mkdir(parents=True)

@@ -155,7 +155,7 @@ def test_training_cuts_and_mirrors_at_random_and_the_same_each_time(folder):
 
 
 def test_cifar_with_its_own_sizes(tmp_path):
-    pixels = write_cifar(tmp_path, "cifar10", binary=True)
+    pixels = write_cifar(tmp_path, "cifar10")
     data = ImageFiles(path=str(tmp_path)).load()
     assert (len(data.train), len(data.validation)) == (30, 6)
     assert data.info["labels"][3] == "cat"

@@ -12,11 +12,10 @@ import numpy as np
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.augmentation import Augmentation, RandomSquare
+from headjax.data.augmentation import Augmentation, Flip, RandomSquare
 from headjax.data.examples import RandomSource, Record, Records, Source
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.forms.labelled import CLASS_METRICS
-from headjax.data.pixel_transforms import Flip
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
