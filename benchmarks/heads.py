@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -54,6 +55,7 @@ def run(progress: Progress = silent) -> BenchResult:
         scoring = time_in_turns(_scoring(model) | peer, repeats=REPEATS)
         bar(1, {})
         sweep = time_in_turns(_sweep(model), repeats=SWEEPS, settle=0)
+        share = sweep["sweep"].median / (LAYERS * HEADS * sweep["forward"].median)
         pruned = prune(model, random_order(config, seed=0)[: LAYERS * HEADS // 2])
         for done, (size, repeats) in enumerate(SPEEDS.items(), start=2):
             bar(done, {})
@@ -68,7 +70,7 @@ def run(progress: Progress = silent) -> BenchResult:
         "train_step_seconds": median[STEP],
         "score_over_train_step": median[SCORES] / median[STEP],
         "sweep_seconds": sweep["sweep"].median,
-        "sweep_over_plain_forwards": _sweep_share(sweep),
+        "sweep_over_plain_forwards": share,
         "pruned_speed_up": {str(size): speed_up(timings) for size, timings in speeds.items()},
         "pruned_speed_up_predicted": predicted,
     }
@@ -77,7 +79,7 @@ def run(progress: Progress = silent) -> BenchResult:
         "importance_one_by_one_seconds": median[ONE_BY_ONE],
         "pruned_speed_up": {str(size): value for size, value in PAPER.items()},
     }
-    tables = (_scoring_table(scoring), _sweep_table(sweep), _speed_table(speeds, predicted))
+    tables = (_scoring_table(scoring), _sweep_table(sweep, share), _speed_table(speeds, predicted))
     return BenchResult(ours, theirs, median[IMPORTANCE] / median[GATES], tables, ("torch", "transformers"))
 
 
@@ -137,11 +139,6 @@ def _sweep(model: Model) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _sweep_share(timings: dict[str, Timing]) -> float:
-    """The sweep's time as a share of one forward pass for every head."""
-    return timings["sweep"].median / (LAYERS * HEADS * timings["forward"].median)
-
-
 def speed_up(timings: dict[str, Timing]) -> float:
     """Return the time of the whole model over the time of the pruned one."""
     return timings["whole"].median / timings["pruned"].median
@@ -154,11 +151,11 @@ def _scoring_table(timings: dict[str, Timing]) -> Table:
     return Table(columns, rows, title="Scoring", notes=(note,))
 
 
-def _sweep_table(timings: dict[str, Timing]) -> Table:
+def _sweep_table(timings: dict[str, Timing], share: float) -> Table:
     heads = LAYERS * HEADS
     rows = [
         (f"{heads} plain forward passes", *(heads * seconds for seconds in timings["forward"][:3]), 1.0),
-        (f"every head of {heads} ablated", *timings["sweep"][:3], _sweep_share(timings)),
+        (f"every head of {heads} ablated", *timings["sweep"][:3], share),
     ]
     columns = (Column(f"Batch {SWEPT[0]} x {SWEPT[1]}"), *SPREAD, Column("Share", numbers.significant))
     return Table(columns, rows, title="Ablation", notes=(f"{SWEEPS} runs in turns, one forward pass in each.",))
@@ -167,8 +164,7 @@ def _sweep_table(timings: dict[str, Timing]) -> Table:
 def _speed_table(speeds: dict[int, dict[str, Timing]], predicted: float) -> Table:
     rows = []
     for size, timings in speeds.items():
-        rates = (size / timings[name].median for name in ("whole", "pruned"))
-        measured = speed_up(timings)
+        rates, measured = [size / timing.median for timing in timings.values()], speed_up(timings)
         rows.append((str(size), *rates, measured, predicted, measured / predicted, PAPER[size]))
     titles = ("Whole, examples/s", "Pruned, examples/s", "Speed-up", "By FLOPs")
     columns = (
@@ -182,40 +178,16 @@ def _speed_table(speeds: dict[int, dict[str, Timing]], predicted: float) -> Tabl
     return Table(columns, rows, title="Half of the heads removed", notes=(note,))
 
 
-@contextlib.contextmanager
-def gated(projections: Sequence[Any], gates: Any) -> Iterator[None]:
-    """While open, every head's context is multiplied by its gate before the output projection.
-
-    Args:
-        projections: each attention's output projection, a `torch.nn.Module` whose input `[batch, query, width]` is the
-            heads' contexts side by side.
-        gates: `[layers, batch, query, heads]`, or 1 in place of `query`; a tensor.
-    """
-
-    def multiply(layer: int, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        heads = inputs[0].unflatten(-1, (gates.shape[-1], -1))
-        return (heads * gates[layer][..., None]).flatten(-2), *inputs[1:]
-
-    handles = [
-        module.register_forward_pre_hook(lambda _, inputs, layer=layer: multiply(layer, inputs))
-        for layer, module in enumerate(projections)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def torch_gate_gradient(
     projections: Sequence[Any], shape: tuple[int, int, int], loss: Callable[[], Any]
 ) -> tuple[Any, Any]:
-    """The summed loss of a batch and its gradient in the gates, from one forward and one backward.
+    """Return the summed loss of a batch and its gradient in gates on the heads' contexts.
 
     Examples do not see each other, so that the gradient of the sum holds every example's own.
 
     Args:
-        projections: see `gated`.
+        projections: each attention's output projection, a `torch.nn.Module` whose input `[batch, query, width]` is the
+            heads' contexts side by side.
         shape: `(batch, query, heads)` of the gates; a query of 1 sums over positions.
         loss: computes the summed loss with the gated model.
 
@@ -225,7 +197,14 @@ def torch_gate_gradient(
     import torch
 
     gates = torch.ones(len(projections), *shape, requires_grad=True)
-    with gated(projections, gates):
+
+    def multiply(layer: int, _: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        contexts = inputs[0].unflatten(-1, (shape[-1], -1))
+        return (contexts * gates[layer][..., None]).flatten(-2), *inputs[1:]
+
+    with contextlib.ExitStack() as hooks:
+        for layer, module in enumerate(projections):
+            hooks.callback(module.register_forward_pre_hook(functools.partial(multiply, layer)).remove)
         total = loss()
     (gradient,) = torch.autograd.grad(total, gates)
     return total.detach(), gradient

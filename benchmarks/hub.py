@@ -8,11 +8,12 @@ and random weights in bfloat16. Every run is a process of its own, so that its p
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +56,7 @@ LARGE: Mapping[str, Any] = {
 """Fields of Llama-3.2-1B's config that say which tensors there are; its positions are not stretched."""
 
 SHARD = 10**9
-"""Bytes of a file of the directory, at least; it ends with the tensor that reaches them."""
+"""Bytes of a file of the directory: it holds the tensors that end within them."""
 BLOCK = 2**24
 """Bytes that the copy reads and writes at once."""
 
@@ -143,33 +144,18 @@ def write_random(folder: Path, fields: Mapping[str, Any]) -> int:
     (folder / "config.json").write_text(json.dumps(dict(fields), indent=2))
     write_tokenizer(byte_tokenizer(), folder, None)
     config = read_config(LLAMA, Fields(fields))
-    names: dict[str, str] = {}
-    total = 0
-    for number, shard in enumerate(_shards(bind(LLAMA.tensor_rules(config), config, LLAMA.model_type)), start=1):
-        file = f"model-{number:05}.safetensors"
+    rules = bind(LLAMA.tensor_rules(config), config, LLAMA.model_type)
+    ends = np.cumsum([2 * math.prod(rule.shape) for rule in rules])
+    files = {
+        rule.theirs: f"model-{(end - 1) // SHARD + 1:05}.safetensors" for rule, end in zip(rules, ends, strict=True)
+    }
+    for file in sorted(set(files.values())):
+        shard = [rule for rule in rules if files[rule.theirs] == file]
         entries = {rule.theirs: jax.ShapeDtypeStruct(rule.shape, ml_dtypes.bfloat16) for rule in shard}
         write_safetensors(folder / file, entries, ((rule.theirs, _random(rule)) for rule in shard))
-        names |= dict.fromkeys(entries, file)
-        total += sum(map(_bytes, shard))
-    index = {"metadata": {"total_size": total}, "weight_map": names}
+    index = {"metadata": {"total_size": int(ends[-1])}, "weight_map": files}
     (folder / INDEX).write_text(json.dumps(index, indent=2))
-    return total
-
-
-def _shards(rules: list[BoundRule]) -> Iterator[list[BoundRule]]:
-    """Yield the tensors of each file."""
-    shard: list[BoundRule] = []
-    for rule in rules:
-        shard.append(rule)
-        if sum(map(_bytes, shard)) >= SHARD:
-            yield shard
-            shard = []
-    if shard:
-        yield shard
-
-
-def _bytes(rule: BoundRule) -> int:
-    return int(np.prod(rule.shape)) * 2
+    return int(ends[-1])
 
 
 def _random(rule: BoundRule) -> np.ndarray:

@@ -32,7 +32,7 @@ FIELDS = hub.LARGE | {
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The benchmark's folder with a small directory in several files."""
-    monkeypatch.setattr(hub, "SHARD", 6000)
+    monkeypatch.setattr(hub, "SHARD", 3000)
     monkeypatch.setattr(hub, "BLOCK", 256)
     hub.write_random(tmp_path / "theirs", FIELDS)
     return tmp_path
