@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import gc
 import importlib
-import json
 import os
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
 from headjax.core.failures import causes, in_one_line, told_once
-from headjax.core.files import write_file
+from headjax.core.files import json_text, write_file
 from headjax.core.interrupts import patient_interrupts
 from headjax.core.terminal import printable, spelled_streams
 from headjax.version import __version__
@@ -186,8 +185,7 @@ def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
     Raises:
         HeadjaxError: the file cannot be written.
     """
-    plain = json.loads(json.dumps(data, default=_plain), parse_constant=lambda _: None)
-    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    text = json_text(data, indent=2, default=_plain) + "\n"
     if path == "-":
         print(text, end="", file=stdout, flush=True)
         return

@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -211,6 +211,21 @@ def check_characters(text: str, place: str) -> str:
             f"{place}: character {error.start} is half of a pair (U+{ord(text[error.start]):04X})"
         ) from None
     return text
+
+
+def json_text(data: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+    """Return data as JSON text, with null for numbers that are not finite: JSON has none.
+
+    Args:
+        data: values that JSON has, or that `default` turns into such.
+        indent: spaces of each level; None is one line.
+        default: of a value that JSON does not have, the value to write.
+    """
+    try:
+        return json.dumps(data, indent=indent, default=default, allow_nan=False)
+    except ValueError:
+        plain = json.loads(json.dumps(data, default=default), parse_constant=lambda _: None)
+        return json.dumps(plain, indent=indent)
 
 
 def parse_json(text: str | bytes, place: str) -> Any:

@@ -23,7 +23,7 @@ from headjax.core.arguments import checked
 from headjax.core.deferred import any_deferred
 from headjax.core.directories import Layout, check_whole, read_directory, settle, watch, write_directory
 from headjax.core.errors import CheckpointError, ConfigError, DataError, require
-from headjax.core.files import first_line, read_document
+from headjax.core.files import first_line, json_text, read_document
 from headjax.core.formats import check_format, stated
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
@@ -179,7 +179,7 @@ def save(model: Model, path: str | Path, progress: Progress = silent) -> None:
 
     def write(folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (folder / "history.json").write_text(json.dumps(list(model.history), indent=2) + "\n")
+        (folder / "history.json").write_text(json_text(list(model.history), indent=2) + "\n")
         if model.tokenizer is not None:
             model.tokenizer.save(folder / "tokenizer")
         write_params(model.params, folder / "params", progress)

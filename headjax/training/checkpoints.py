@@ -132,6 +132,13 @@ class Checkpoints:
             self._manager.save(step, args=composite, force=True)
         self._unrecorded = step
 
+    def discard(self, step: int) -> None:
+        """Delete the checkpoint of a step, if it has one. All processes call this together."""
+        self._finish()
+        if step in self.steps:
+            with writing(self.path / str(step)):
+                self._manager.delete(step)
+
     def record_complete(self) -> None:
         """Begin to record the checksums of the last checkpoint's files once it is complete, in a thread beside.
 

@@ -100,10 +100,6 @@ class TrainResult(NamedTuple):
     kept_step: int = 0
 
 
-Evaluate = Callable[[int, Params], Mapping[str, float]]
-"""Evaluates the parameters after a step, and records what it finds."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Training:
     """The fixed parts of a training run, built once from its config.
@@ -115,7 +111,6 @@ class Training:
         data: the examples.
         optimizer: the optimizer, with its schedule.
         evaluate: the evaluation of parameters.
-        held_steps: number of steps that the workdir's run had before this config; fewer where it extends the run.
     """
 
     config: TrainConfig
@@ -124,7 +119,6 @@ class Training:
     data: TaskData
     optimizer: optax.GradientTransformation
     evaluate: Validation
-    held_steps: int
 
     def target(self) -> TrainState:
         """Return shapes, types and places of the state, onto which checkpoints are restored."""
@@ -170,8 +164,9 @@ def train(
     make_room()
     run, start = _prepare(config, workdir, data)
     with hold_workdir(workdir) as lock:
-        claim_workdir(workdir, config)
-        return _train(run, start, workdir, lock, progress, profiled)
+        held_steps = claim_workdir(workdir, config)
+        result = _train(run, start, workdir, lock, progress, profiled)
+    return result._replace(extended_from=held_steps if held_steps < config.steps else None)
 
 
 def _train(
@@ -195,23 +190,16 @@ def _train(
             step = profiler.around(_step(run, metrics))
             with (progress if is_first() else silent)("training", config.steps, "step") as bar:
                 recorder = Recorder(metrics, bar, first)
-
-                def evaluate(number: int, params: Params) -> Mapping[str, float]:
-                    found = run.evaluate(params)
-                    if best is not None:
-                        best.offer(number, found, lambda: _trained(run, past, params, number, found))
-                    recorder.evaluated(number, found)
-                    return found
-
+                keeper = Keeper(run, past, feed, checkpoints, recorder, best, stop, lock, first=first + 1)
                 if owed:
-                    evaluate(first, state.params)
-                keeper = Keeper(run, feed, checkpoints, recorder, evaluate, stop, lock, first=first + 1)
-                remaining = range(first + 1, config.steps + 1)
-                state = run_steps(step, state, recorder.timed(feed), remaining, keeper)
-                diverged = keeper.diverged
+                    keeper.evaluate(first, state.params)
+                if keeper.diverged is None:
+                    remaining = range(first + 1, config.steps + 1)
+                    state = run_steps(step, state, recorder.timed(feed), remaining, keeper)
             final: Mapping[str, float] = {}
-            if diverged is None and int(state.step) >= config.steps:
-                final = evaluate(config.steps, state.params)
+            if keeper.diverged is None and int(state.step) >= config.steps:
+                final = keeper.evaluate(config.steps, state.params)
+            diverged = keeper.diverged
         if diverged is not None and checkpoints.latest is not None:
             state, _ = checkpoints.restore(checkpoints.latest, run.target())
     model = _trained(run, past, state.params, int(state.step), final)
@@ -228,7 +216,7 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
     there = memory_of(mesh)
     check_state("config.model", model, there)
     check_kernels(model, config.compute, training=True)
-    held_steps = check_workdir(workdir, config)
+    check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
     if data is None:
         data = config.data.for_classes(class_names(model)).load(start.tokenizer)
     model = with_class_names(model, data.info.get("labels", ()))
@@ -238,7 +226,7 @@ def _prepare(config: TrainConfig, workdir: Path, data: TaskData | None) -> tuple
         check_batch("config.batch_size", config.batch_size, data.validation[0], model.width, there, config.accumulate)
     optimizer = _optimizer(config.optimizer, model, config.steps)
     evaluate = validation(config, model, mesh, data)
-    return Training(config, model, mesh, data, optimizer, evaluate, held_steps), start
+    return Training(config, model, mesh, data, optimizer, evaluate), start
 
 
 @functools.lru_cache(maxsize=2)
@@ -295,16 +283,17 @@ class Keeper:
     def __init__(
         self,
         run: Training,
+        past: tuple[Mapping[str, Any], ...],
         feed: Feed,
         checkpoints: Checkpoints,
         recorder: Recorder,
-        evaluate: Evaluate,
+        best: BestModel | None,
         stop: StopRequest,
         lock: FolderLock,
         first: int,
     ) -> None:
-        self._run, self._feed, self._checkpoints, self._recorder = run, feed, checkpoints, recorder
-        self._evaluate, self._lock = evaluate, lock
+        self._run, self._past, self._feed = run, past, feed
+        self._checkpoints, self._recorder, self._best, self._lock = checkpoints, recorder, best, lock
         self._stop, self._stop_wanted, self._first = stop, Vote(run.mesh), first
         self.diverged: str | None = None
 
@@ -323,16 +312,34 @@ class Keeper:
         if records or diverged is not None:
             recorder.record(number, measured)
         if diverged is not None:
-            recorder.diverged(number)
-            self.diverged = f"{diverged}; {self._checkpoints.describe_latest()}"
+            self._diverge(number, diverged)
             return True
         if saves:
             with recorder.saving(state):
                 self._checkpoints.save(number, state, self._feed.position)
         # The end of a run has an evaluation of its own; one that is stopped here evaluates when it goes on.
         if not ends and _evaluates(config, number):
-            self._evaluate(number, state.params)
-        return ends
+            self.evaluate(number, state.params)
+        return ends or self.diverged is not None
+
+    def evaluate(self, number: int, params: Params) -> Mapping[str, float]:
+        """Evaluate the parameters after a step and record what is found; without a finite loss the run has diverged.
+
+        Such a step's checkpoint is deleted: what it would go on from is no good.
+        """
+        found = self._run.evaluate(params)
+        loss = found.get("loss", 0.0)
+        if self._best is not None and math.isfinite(loss):
+            self._best.offer(number, found, lambda: _trained(self._run, self._past, params, number, found))
+        self._recorder.evaluated(number, found)
+        if not math.isfinite(loss):
+            self._checkpoints.discard(number)
+            self._diverge(number, f"the validation loss of step {number} is {loss}")
+        return found
+
+    def _diverge(self, number: int, reason: str) -> None:
+        self._recorder.diverged(number)
+        self.diverged = f"{reason}; {self._checkpoints.describe_latest()}"
 
 
 def _evaluates(config: TrainConfig, step: int) -> bool:
@@ -393,7 +400,6 @@ def _result(
     if path is not None and is_first():
         model.save(path)
     wait_for_all("model saved")
-    extended_from = run.held_steps if run.held_steps < run.config.steps else None
     return TrainResult(
-        model, path, steps, made["metrics"], tokens_per_second, finished, diverged, extended_from, made["steps"]
+        model, path, steps, made["metrics"], tokens_per_second, finished, diverged, kept_step=made["steps"]
     )

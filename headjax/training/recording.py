@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import re
 import statistics
 import time
@@ -17,7 +18,7 @@ import jax
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.failures import writing
-from headjax.core.files import write_file
+from headjax.core.files import json_text, write_file
 from headjax.core.mirror import Mirror
 from headjax.core.progress import Update
 from headjax.mesh.distributed import is_first
@@ -120,7 +121,7 @@ class MetricWriter:
         if is_first():
             records = (record for record in read_metrics(workdir / METRICS) if record["step"] <= first_step)
             kept = [record for record in records if not (evaluates_first and _is_evaluation(record, first_step))]
-            write_file(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
+            write_file(self.path, "".join(json_text(record) + "\n" for record in kept).encode())
             with writing(self.path):
                 self._open(purge_step=first_step + 1)
             self._mirror.publish()
@@ -155,6 +156,8 @@ class MetricWriter:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one record; names such as `train/loss` group the curves in TensorBoard.
 
+        In JSON a number that is not finite is null.
+
         Raises:
             HeadjaxError: a file cannot be written.
         """
@@ -162,7 +165,7 @@ class MetricWriter:
             return
         with writing(self.path):
             with self.path.open("a") as file:
-                file.write(json.dumps({"step": step, **values}) + "\n")
+                file.write(json_text({"step": step, **values}) + "\n")
             self._open(suffix=f".{step}")
             if self._board is not None:
                 self._board.write(step, values)
@@ -177,7 +180,10 @@ def _is_evaluation(record: Mapping[str, Any], step: int) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, oldest first; a line cut off by a crash or damaged is left out."""
+    """Return the records of a metrics file, oldest first; a line cut off by a crash or damaged is left out.
+
+    A null is a number that was not finite, and NaN here.
+    """
     if not path.exists():
         return []
     records = []
@@ -185,7 +191,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict) and isinstance(record.get("step"), int):
-                records.append(record)
+                records.append({name: math.nan if value is None else value for name, value in record.items()})
     return records
 
 

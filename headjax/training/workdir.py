@@ -54,7 +54,8 @@ class BestModel:
         if (self._path / "history.json").is_file():
             try:
                 made = json.loads(read_document(self._path / "history.json"))[-1]
-                self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
+                metrics = {name: math.nan if value is None else value for name, value in made["metrics"].items()}
+                self.step, self._rank = made["steps"], rank(metrics, headline, higher_is_better)
             except DataError:
                 raise
             except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
@@ -129,16 +130,25 @@ def hold_workdir(workdir: Path) -> Iterator[FolderLock]:
         lock.release()
 
 
-def claim_workdir(workdir: Path, config: TrainConfig) -> None:
-    """Write the config into the workdir, whose run it is from now on. All processes call it together.
+def claim_workdir(workdir: Path, config: TrainConfig) -> int:
+    """Write the config into a workdir that is held, whose run it is from now on. All processes call it together.
+
+    Returns:
+        the number of steps that `check_workdir` finds, now that no other run can change it.
 
     Raises:
+        CheckpointError: it holds another run, maybe since a moment ago.
         HeadjaxError: it cannot be written, or a process does not see what the first one wrote.
     """
-    content = (json.dumps(to_data(config), indent=2) + "\n").encode()
-    on_first(lambda: write_file(workdir / CONFIG, content))
+    held = [config.steps]
+
+    def claim() -> None:
+        held[0] = check_workdir(workdir, config)
+        write_file(workdir / CONFIG, (json.dumps(to_data(config), indent=2) + "\n").encode())
+
+    on_first(claim)
     if jax.process_count() == 1:
-        return
+        return held[0]
     # A name that is new: another host may hold a config of its own, or remember that there was no such file.
     mark = workdir / f".seen-{everyones(secrets.randbits(31))[0]}"
     on_first(lambda: write_file(mark, b""))
@@ -148,6 +158,7 @@ def claim_workdir(workdir: Path, config: TrainConfig) -> None:
         blind = ", ".join(str(process) for process, sees in enumerate(seen) if not sees)
         said = f"{workdir}: not the same folder for process {blind} as for process 0"
         raise HeadjaxError(f"{said}; all hosts must share it")
+    return everyones(held[0])[0]
 
 
 def _appears(path: Path) -> bool:

@@ -274,6 +274,41 @@ def test_a_workdir_of_another_run_is_left_alone(uninterrupted, data, tmp_path):
             train(config(mesh={"data": 8}), tmp_path / "copy", data=data)
 
 
+def test_a_run_that_ends_while_another_loads_its_data_keeps_its_workdir(uninterrupted, data, tmp_path, monkeypatch):
+    other, settings = uninterrupted[1], config(seed=1)
+
+    def load(self, tokenizer=None):
+        shutil.copytree(other, tmp_path, dirs_exist_ok=True)
+        return data
+
+    monkeypatch.setattr(type(settings.data), "load", load)
+    with one_device(), pytest.raises(CheckpointError, match=r"config\.seed"):
+        train(settings, tmp_path)
+    assert json.loads((tmp_path / "train_config.json").read_text())["seed"] == 0
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_run_whose_last_parameters_are_no_good_has_diverged(keep, data, tmp_path):
+    # The last step throws the parameters so far that the loss is not finite, and its own loss and gradient are.
+    schedule = {"kind": "cosine", "peak": 1e30, "warmup_steps": 2}
+    settings = config(steps=2, checkpoint_every=1, keep=keep, optimizer={"kind": "adamw", "schedule": schedule})
+    with one_device():
+        result = train(settings, tmp_path, data=data)
+        again = train(settings, tmp_path, data=data)
+    assert not result.finished
+    assert result.path is None
+    assert "step 2" in result.diverged
+    assert result.steps == 1
+    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "best").exists()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert records[-2]["validation/loss"] is None
+    assert records[-1] == {"step": 2, "train/diverged": 1.0}
+    # Started again it goes on from the checkpoint before, and ends alike.
+    assert again.diverged == result.diverged
+
+
 def test_a_run_is_known_again_by_a_newer_headjax(uninterrupted, tmp_path):
     """A field that did not exist when the run began had the value that is now its default."""
     held = json.loads((uninterrupted[1] / "train_config.json").read_text())
