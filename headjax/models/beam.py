@@ -16,6 +16,7 @@ from headjax.models.config import Batch, Gates, GenerativeModel, Options
 from headjax.models.generation import check_generative, for_decoding, start
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.models.prompts import check_positions
 
 NEVER = -1e30
 """Score of a hypothesis that does not exist."""
@@ -72,6 +73,7 @@ def beam_search(
         raise DataError(f"beams: must be an integer of at least 1, got {beams!r}")
     if length_penalty < 0:
         raise DataError(f"length_penalty: must not be negative, got {length_penalty}")
+    check_positions(config, batch, max_new_tokens)
     arrays = device_batch(config, batch)
     search = _Search(config, beams, max_new_tokens, end_token, padding_token, length_penalty)
     return _beam_search(search, for_decoding(config, model.params, compute), arrays, gates, compute)

@@ -32,7 +32,7 @@ class Cache(NamedTuple):
     """The cache of one stack.
 
     A token has the same index in all examples, padding included, so that all examples have equal shapes. `present`
-    marks padding, and `positions` holds the tokens' positions.
+    marks padding, and `positions` holds the tokens' positions, which a batch may give itself.
 
     Attributes:
         layers: caches by name of the layer group.
@@ -47,17 +47,25 @@ class Cache(NamedTuple):
     present: jax.Array
     used: jax.Array | int
 
-    @property
-    def counts(self) -> jax.Array:
-        """`[batch]` number of tokens seen, padding left out."""
-        return self.present.sum(axis=1)
-
     def next_positions(self, present: jax.Array) -> jax.Array:
-        """Return `[batch, new]` positions of new tokens, counted from 0 without padding, see `present [batch, new]`."""
-        return jnp.maximum(self.counts[:, None] + jnp.cumsum(present, axis=1) - 1, 0)
+        """Return `[batch, new]` positions of new tokens, of which `present [batch, new]` are no padding.
+
+        They go on from the position of the last token that is no padding, and from 0 in an empty cache.
+        """
+        indices = jnp.arange(self.present.shape[1])
+        last = jnp.argmax(jnp.where(self.present, indices, -1), axis=1)[:, None]
+        reached = jnp.where(
+            self.present.any(axis=1, keepdims=True), jnp.take_along_axis(self.positions, last, axis=1), -1
+        )
+        return jnp.maximum(reached + jnp.cumsum(present, axis=1), 0)
+
+    def indices(self) -> jax.Array:
+        """Return `[batch, capacity]` numbers of the tokens, counted from 0 without padding."""
+        return jnp.maximum(jnp.cumsum(self.present, axis=1) - 1, 0)
 
     def admit(self, positions: jax.Array, present: jax.Array) -> Cache:
         """Return the cache with new tokens' `[batch, new]` positions and presence, before their keys are known."""
+        positions = jnp.broadcast_to(positions, present.shape)
         return self._replace(
             positions=write(self.positions, positions.astype(self.positions.dtype), self.used),
             present=write(self.present, present, self.used),
@@ -172,8 +180,10 @@ class Prompt(NamedTuple):
         tokens: `[batch, length]`.
         present: `[batch, length]` bool, False at padding, on whichever side.
         state: a state that has seen none of them.
+        positions: `[batch or 1, length]` that the batch gives them; None counts from 0 without padding.
     """
 
     tokens: jax.Array
     present: jax.Array
     state: DecodingState
+    positions: jax.Array | None = None

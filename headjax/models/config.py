@@ -234,6 +234,7 @@ class GenerativeModel(ModelConfig):
         state: DecodingState,
         options: Options,
         at: jax.Array | None = None,
+        positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
         """Return logits `[batch, new, vocabulary]` after each new token, and the state that has seen them.
 
@@ -246,4 +247,5 @@ class GenerativeModel(ModelConfig):
             state: state after the tokens before.
             options: gates and how to compute.
             at: `[batch]` the new token whose logits `[batch, 1, vocabulary]` are wanted; None is every token.
+            positions: `[batch or 1, new]` of the new tokens; None goes on from the last one.
         """

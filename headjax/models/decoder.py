@@ -73,7 +73,8 @@ class DecoderModel(GenerativeModel):
         self.embeddings.positions.check_length(capacity)
         example = jnp.zeros((tokens.shape[0], 1, self.width), options.compute.type)
         cache = self.decoder.empty_cache(options.compute.cast(params)["decoder"], example, capacity)
-        return Prompt(tokens, jnp.ones(tokens.shape, bool) if present is None else present, DecodingState(cache))
+        present = jnp.ones(tokens.shape, bool) if present is None else present
+        return Prompt(tokens, present, DecodingState(cache), batch.get("position_ids"))
 
     def decode(
         self,
@@ -83,9 +84,10 @@ class DecoderModel(GenerativeModel):
         state: DecodingState,
         options: Options,
         at: jax.Array | None = None,
+        positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
         params = options.compute.cast(params)
-        positions = state.cache.next_positions(present)
+        positions = state.cache.next_positions(present) if positions is None else positions
         x = self.embeddings(params["embeddings"], tokens, positions=positions)
         call = StackCall(attention=Call(gates=options.gates_of("decoder")), compute=options.compute)
         cache = state.cache.admit(positions, present)

@@ -154,7 +154,7 @@ class EncoderDecoderModel(GenerativeModel):
         self.target_embeddings.positions.check_length(capacity)
         cache = self.decoder.empty_cache(params["decoder"], encoded[:, :1], capacity, encoded)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, DecodingState(cache, source))
+        return Prompt(tokens, present, DecodingState(cache, source), batch.get("decoder_position_ids"))
 
     def decode(
         self,
@@ -164,10 +164,11 @@ class EncoderDecoderModel(GenerativeModel):
         state: DecodingState,
         options: Options,
         at: jax.Array | None = None,
+        positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
         params = options.compute.cast(params)
         embed = self._target_params(params)
-        positions = state.cache.next_positions(present)
+        positions = state.cache.next_positions(present) if positions is None else positions
         x = self.target_embeddings(embed, tokens, positions=positions)
         call = StackCall(
             attention=Call(gates=options.gates_of("decoder")),

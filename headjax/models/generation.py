@@ -22,7 +22,15 @@ from headjax.models.config import Batch, Gates, GenerativeModel, ModelConfig, Op
 from headjax.models.inputs import device_batch
 from headjax.models.memory import memory_of
 from headjax.models.model import Model
-from headjax.models.prompts import NEW_TOKENS, end_of_text, prompt_batch, prompt_length, texts_of, tokenizer_of
+from headjax.models.prompts import (
+    NEW_TOKENS,
+    check_positions,
+    end_of_text,
+    prompt_batch,
+    prompt_length,
+    texts_of,
+    tokenizer_of,
+)
 
 
 class Sampler(Checked, abc.ABC):
@@ -137,7 +145,8 @@ def generate(
 ) -> Generated | str | list[str]:
     """Continue every prompt, or translate every source, until its end token or `max_new_tokens`.
 
-    Prompts may differ in length, with padding on either side.
+    Prompts may differ in length, with padding on either side. Positions are counted without padding; where the batch
+    gives `position_ids` (`decoder_position_ids`), the continuation goes on from the last of them.
 
     Args:
         model: a decoder or an encoder-decoder.
@@ -258,6 +267,7 @@ def begin(
         DataError: as `generate`.
     """
     config = check_generative(model.config, max_new_tokens, gates)
+    check_positions(config, batch, max_new_tokens)
     arrays = device_batch(config, batch)
     settings = _Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, cache)
     params = for_decoding(config, model.params, compute)
@@ -356,7 +366,9 @@ def start(
     """Return logits `[batch, vocabulary]` after each prompt's last token before padding, and the state after it."""
     prompt = config.prompt(params, batch, options, new_tokens)
     last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
-    logits, state = config.decode(params, prompt.tokens, prompt.present, prompt.state, options, at=last)
+    logits, state = config.decode(
+        params, prompt.tokens, prompt.present, prompt.state, options, at=last, positions=prompt.positions
+    )
     return logits[:, 0], state
 
 

@@ -132,6 +132,17 @@ def prompt_length(config: ModelConfig, batch: Batch) -> int:
     return int(np.shape(batch[name])[1]) if name in batch else 1
 
 
+def check_positions(config: ModelConfig, batch: Batch, new_tokens: int) -> None:
+    """Raise `DataError` where positions that a batch gives its prompts leave too few for as many new tokens."""
+    name = "decoder_position_ids" if isinstance(config, EncoderDecoderModel) else "position_ids"
+    limit = config.ranges().get(name)
+    if limit is None or name not in batch:
+        return
+    last = int(np.max(batch[name]))
+    if last + new_tokens >= limit.high:
+        raise DataError(f"{name}: reach {last}, and {new_tokens} new tokens go beyond the {limit.high} there are")
+
+
 def texts_of(
     model: Model, batch: Batch, tokens: np.ndarray, lengths: np.ndarray, end: int | None, count: int = 0
 ) -> list[str]:

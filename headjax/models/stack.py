@@ -46,7 +46,7 @@ class Stack(Checked):
         crossed = {layer.cross_attention is not None for layer in self.layers}
         require(len(crossed) == 1, "layers", "either all layers have a cross_attention or none has")
         if self.position_bias is not None:
-            heads, used = self.position_bias.num_heads, {i for a in self.attentions("attention") for i in a.ids}
+            heads, used = self.position_bias.num_heads, {i for a in self.attentions("attention") for i in a.bias_ids}
             require(
                 max(used, default=0) < heads,
                 "position_bias",
@@ -116,12 +116,15 @@ class Stack(Checked):
         """
         length = x.shape[1]
         positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, length, axis=1)
+        # Windows count tokens, whatever positions a batch gives them.
+        keys = cache.indices()
+        queries = jax.lax.dynamic_slice_in_dim(keys, cache.used, length, axis=1)
         if is_empty(cache.used):
-            seen, mask = positions, Mask(causal=True, keys=cache.present[:, :length])
+            seen, keys, mask = positions, queries, Mask(causal=True, keys=cache.present[:, :length])
         else:
             offset = jnp.asarray(cache.used)
             seen, mask = cache.positions, Mask(causal=True, keys=cache.present, query_offset=offset)
-        mask = dataclasses.replace(mask, query_positions=positions, key_positions=seen)
+        mask = dataclasses.replace(mask, query_positions=queries, key_positions=keys)
         call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
         if self.position_bias is not None:
             call = self._biased(self.position_bias(params["position_bias"], positions, seen), call)
@@ -158,7 +161,7 @@ class Stack(Checked):
 
     def _columns(self, heads: int) -> jax.Array | None:
         """Return each layer's original head numbers, or None where every layer has all heads in order."""
-        ids = [attention.ids for attention in self.attentions("attention")]
+        ids = [attention.bias_ids for attention in self.attentions("attention")]
         if all(layer == tuple(range(heads)) for layer in ids):
             return None
         longest = max(map(len, ids))

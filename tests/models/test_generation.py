@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from headjax.attention import Grouped
+from headjax.attention.rotary import RotaryHalves
 from headjax.core import tensors
 from headjax.core.errors import ConfigError, DataError
-from headjax.models.embeddings import Embeddings, Learned
+from headjax.models.embeddings import Embeddings, Learned, NoPositions
 from headjax.models.generation import (
     Greedy,
     Sample,
@@ -66,6 +67,35 @@ def test_greedy_is_a_forward_per_token(decoder, window):
         np.testing.assert_array_equal(generated.tokens[row], tokens)
         assert_close(generated.log_probability[row], total, sums=tiny.SUMS)
     np.testing.assert_array_equal(generated.lengths, [4, 4])
+
+
+ROTARY = {"embeddings": Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions())}
+
+
+@pytest.mark.parametrize("kind", ["learned", "rotary", "translation"])
+def test_a_batch_gives_positions_and_the_continuation_goes_on_from_the_last(kind, decoder, translator):
+    attention = tiny.multi_head(rotary=RotaryHalves())
+    # A window counts tokens, whatever positions they have.
+    layers = (tiny.layer(attention, window=3), tiny.layer(attention))
+    models = {"learned": decoder, "translation": translator}
+    model = models[kind] if kind in models else tiny.model(tiny.decoder_config(*layers, **ROTARY))
+    side = "decoder_" if kind == "translation" else ""
+    batch = {f"{side}input_ids": np.array([[5, 6, 7]]), f"{side}position_ids": np.array([[0, 2, 5]])}
+    batch |= {"input_ids": BATCH["input_ids"][:1]} if side else {}
+    generated = generate(model, batch, max_new_tokens=3)
+    for _ in range(3):
+        token = np.argmax(model(batch).logits[:, -1:], axis=-1)
+        batch[f"{side}input_ids"] = np.concatenate([batch[f"{side}input_ids"], token], axis=1)
+        after = batch[f"{side}position_ids"][:, -1:] + 1
+        batch[f"{side}position_ids"] = np.concatenate([batch[f"{side}position_ids"], after], axis=1)
+    np.testing.assert_array_equal(generated.tokens, batch[f"{side}input_ids"][:, 3:])
+
+
+def test_given_positions_leave_room_for_the_continuation(decoder):
+    batch = {"input_ids": np.array([[5, 6, 7]]), "position_ids": np.array([[0, 2, tiny.MAX_LENGTH - 3]])}
+    generate(decoder, batch, max_new_tokens=2)
+    with pytest.raises(DataError, match="position_ids"):
+        generate(decoder, batch, max_new_tokens=3)
 
 
 def test_the_end_token_ends_one_example_and_not_the_other(decoder):
