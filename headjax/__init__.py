@@ -21,6 +21,7 @@ _LAZY = {
     "Greedy": "headjax.models.generation",
     "HeadId": "headjax.heads.head_id",
     "HeadjaxError": "headjax.core.errors",
+    "MeshConfig": "headjax.mesh.mesh",
     "Model": "headjax.models.model",
     "ModelConfig": "headjax.models.config",
     "Sample": "headjax.models.generation",

@@ -46,6 +46,9 @@ Rules = Mapping[str, str | None]
 """Mesh axis of every logical axis, as in `headjax.mesh.rules.RULES`."""
 
 
+NO_RNGS = "rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)"
+
+
 class HeadGate(nnx.Variable):
     """The gates xi of an attention module's heads, held by the module while heads are scored; not a parameter."""
 
@@ -80,6 +83,7 @@ class AttentionModule(nnx.Module):
         memory_width: int | None = None,
         initializer: Initializer = Normal(0.02),
         dropout_rate: float = 0.0,
+        dtype: Any = None,
         implementation: str = "auto",
         rules: Rules = RULES,
         **fields: Any,
@@ -93,28 +97,31 @@ class AttentionModule(nnx.Module):
             memory_width: size of the vectors that are attended to; None is `width`.
             initializer: of weights whose declaration names none.
             dropout_rate: rate at which calls with `rngs` drop attention probabilities.
+            dtype: type to compute in; None is that of inputs and parameters.
             implementation: an attention kernel's name, or `auto`.
-            rules: mesh axis of every logical axis, kept with each parameter.
-            **fields: the formulation's own fields (`num_heads`, `head_dim`, ...).
+            rules: mesh axis of every logical axis, kept with each parameter; axes that it leaves out are replicated.
+            **fields: the formulation's own fields (`num_heads`, `head_dim`, ...). A `head_dim` or `value_dim` that it
+                needs and that is not given, or None, is `width / num_heads`.
 
         Raises:
-            ConfigError: a field that the formulation cannot use.
+            ConfigError: a field that the formulation lacks or cannot use, or one that is missing.
             ParameterError: the given parameters are not those that the formulation declares.
             HeadjaxError: neither `rngs` nor `params`.
         """
         if not 0.0 <= dropout_rate < 1.0:
             raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {dropout_rate}")
-        config = type(self).formulation(**fields)
+        config = _config(type(self), width, fields)
         tensors = config.tensors(width, width if memory_width is None else memory_width)
         if params is None:
             if rngs is None:
-                raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
+                raise HeadjaxError(NO_RNGS)
             params = declared.initialize(tensors, rngs.params(), initializer)
         declared.check(tensors, params)
         self.config = nnx.static(config)
         self.width = nnx.static(width)
         self.memory_width = nnx.static(width if memory_width is None else memory_width)
         self.dropout_rate = nnx.static(dropout_rate)
+        self.dtype = nnx.static(None if dtype is None else jnp.dtype(dtype))
         self.implementation = nnx.static(implementation)
         self.rules = nnx.static(tuple(rules.items()))
         for name, entry in hold(tensors, params, rules).items():
@@ -131,7 +138,8 @@ class AttentionModule(nnx.Module):
         inputs: jax.Array,
         attended_to: jax.Array | None = None,
         *,
-        mask: Mask | None = None,
+        mask: Mask | jax.typing.ArrayLike | None = None,
+        is_causal: bool = False,
         bias: jax.Array | None = None,
         gates: jax.Array | None = None,
         positions: jax.Array | None = None,
@@ -143,7 +151,10 @@ class AttentionModule(nnx.Module):
         Args:
             inputs: `[batch, query, width]`, from which queries are computed.
             attended_to: `[batch, key, memory_width]`, from which keys and values are computed; None is `inputs`.
-            mask: which keys a query may see. With a cache, `Mask(causal=True, query_offset=cache.used)` is the default.
+            mask: which keys a query may see: conditions, or an array broadcastable to `[batch, heads, query, key]` that
+                is not zero where it may. With a cache, `Mask(causal=True, query_offset=cache.used)` is the default, and
+                holds beside an array.
+            is_causal: whether a query sees only the keys up to its own place, beside the mask.
             bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]`.
             gates: head gates xi, `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
             positions: `[batch or 1, query]` for rotary embeddings; None counts from 0, or from `cache.used`.
@@ -154,6 +165,11 @@ class AttentionModule(nnx.Module):
             `[batch, query, width]`; with a cache, that and the new cache.
         """
         params, config = self.params, self.config
+        if self.dtype is not None:
+            params, inputs, attended_to = jax.tree.map(lambda x: x.astype(self.dtype), (params, inputs, attended_to))
+        if mask is not None and not isinstance(mask, Mask):
+            hidden = jnp.where(jnp.asarray(mask).astype(bool), 0.0, jnp.finfo(jnp.float32).min)
+            mask, bias = None, hidden if bias is None else bias + hidden
         gates = self.gates[...] if gates is None and self.gates is not None else gates
         if cache is not None and positions is None:
             positions = cache.used + jnp.arange(inputs.shape[1])[None, :]
@@ -162,6 +178,8 @@ class AttentionModule(nnx.Module):
             entries = {name: write(cache.entries[name], array, cache.used) for name, array in key_values.items()}
             mask = Mask(causal=True, query_offset=cache.used) if mask is None else mask
             key_values, cache = entries, AttentionCache(entries, cache.used + inputs.shape[1])
+        if is_causal:
+            mask = dataclasses.replace(Mask() if mask is None else mask, causal=True)
         key = rngs.dropout() if rngs is not None and self.dropout_rate > 0.0 else None
         call = Call(
             mask=mask,
@@ -174,11 +192,13 @@ class AttentionModule(nnx.Module):
         outputs = config.combine(params, config.attend(params, inputs, key_values, call).context)
         return outputs if cache is None else (outputs, cache)
 
-    def empty_cache(self, batch: int, capacity: int, dtype: Any = jnp.float32) -> AttentionCache:
-        """A cache with room for this many tokens of each example."""
+    def empty_cache(self, batch: int, capacity: int, dtype: Any = None) -> AttentionCache:
+        """A cache with room for this many tokens of each example, in the type to compute in or another."""
+        dtype = dtype or self.dtype or jnp.float32
         inputs = jax.ShapeDtypeStruct((batch, capacity, self.memory_width), dtype)
         positions = jax.ShapeDtypeStruct((1, capacity), jnp.int32)
-        shapes = jax.eval_shape(self.config.key_values, self.params, inputs, positions)
+        params = declared.abstract(self.config.tensors(self.width, self.memory_width), dtype)
+        shapes = jax.eval_shape(self.config.key_values, params, inputs, positions)
         return AttentionCache(
             {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}, jnp.zeros((), jnp.int32)
         )
@@ -205,6 +225,7 @@ class AttentionModule(nnx.Module):
             params=params,
             memory_width=self.memory_width,
             dropout_rate=self.dropout_rate,
+            dtype=self.dtype,
             implementation=self.implementation,
             rules=dict(self.rules),
             **fields,
@@ -223,7 +244,10 @@ class FlaxModel(nnx.Module):
         rules: Rules = RULES,
     ) -> None:
         self.config = nnx.static(config)
-        params = config.initialize((rngs or nnx.Rngs(0)).params()) if params is None else params
+        if params is None:
+            if rngs is None:
+                raise HeadjaxError(NO_RNGS)
+            params = config.initialize(rngs.params())
         tensors = config.tensors()
         declared.check(tensors, params)
         self.params = nnx.Dict(hold(tensors, params, rules))
@@ -259,8 +283,11 @@ def from_flax(module: FlaxModel) -> Model:
 
 
 def hold(tensors: Tensors, params: Mapping[str, Any], rules: Rules = RULES) -> dict[str, Any]:
-    """Arrays as `nnx.Param`s in the same nesting, with their declarations' logical axes and the rules as metadata."""
-    table = tuple(rules.items())
+    """Arrays as `nnx.Param`s in the same nesting, with their declarations' logical axes and the rules as metadata.
+
+    Flax takes a logical axis without a rule for a mesh axis, so those that the rules leave out are written down, too.
+    """
+    table = tuple((dict.fromkeys(RULES) | dict(rules)).items())
 
     def held(tensor: Any, entry: Any) -> Any:
         if isinstance(tensor, Tensor):
@@ -328,6 +355,26 @@ def score_heads(
             layer.gates = nnx.data(None)
 
 
+DERIVED = ("head_dim", "value_dim")
+"""Fields that are `width / num_heads` where a formulation needs them and nobody gives them."""
+
+
+def _config(module: type[AttentionModule], width: int, fields: dict[str, Any]) -> Attention:
+    """Return a module's formulation with these fields, and derived ones; errors name the module."""
+    known = {field.name: field for field in dataclasses.fields(module.formulation) if field.init}
+    unknown = next((name for name in fields if name not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"{unknown}: {unknown_name(f'field of {module.__name__}', unknown, list(known))}")
+    needed = [name for name, field in known.items() if field.default is dataclasses.MISSING]
+    heads = fields.get("num_heads")
+    if isinstance(heads, int) and heads > 0 and width % heads == 0:
+        fields |= {name: width // heads for name in DERIVED if name in needed and fields.get(name) is None}
+    missing = next((name for name in needed if name not in fields), None)
+    if missing is not None:
+        raise ConfigError(f"{missing}: missing; {module.__name__} needs it")
+    return module.formulation(**fields)
+
+
 def module_of(config: type[Attention]) -> type[AttentionModule]:
     """The module class of a formulation, named after its config: `Grouped` gives `GroupedAttention`."""
     if config not in _MODULES:
@@ -336,7 +383,7 @@ def module_of(config: type[Attention]) -> type[AttentionModule]:
             inspect.Parameter(
                 field.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+                default=_default(field),
                 annotation=field.type,
             )
             for field in dataclasses.fields(config)
@@ -350,6 +397,13 @@ def module_of(config: type[Attention]) -> type[AttentionModule]:
         }
         _MODULES[config] = type(f"{config.__name__}Attention", (AttentionModule,), body)
     return _MODULES[config]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a formulation's field as its module has it."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return None if field.name in DERIVED else inspect.Parameter.empty
 
 
 _MODULES: dict[type[Attention], type[AttentionModule]] = {}

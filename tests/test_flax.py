@@ -84,7 +84,33 @@ def test_multi_head_equals_flax():
     assert float(jnp.abs(theirs(inputs) - ours(inputs)).max()) < 1e-6
     assert float(jnp.abs(theirs(inputs, other, other) - ours(inputs, other)).max()) < 1e-6
     causal = nnx.make_causal_mask(inputs[..., 0])
-    assert float(jnp.abs(theirs(inputs, mask=causal) - ours(inputs, mask=CAUSAL)).max()) < 1e-6
+    for given in ({"mask": CAUSAL}, {"mask": causal}, {"is_causal": True}):
+        assert float(jnp.abs(theirs(inputs, mask=causal) - ours(inputs, **given)).max()) < 1e-6
+    padding = nnx.make_attention_mask(jnp.ones((2, 6)), jnp.arange(6)[None] < jnp.array([[6], [3]]))
+    both = nnx.combine_masks(causal, padding)
+    assert float(jnp.abs(theirs(inputs, mask=both) - ours(inputs, mask=padding, is_causal=True)).max()) < 1e-6
+
+
+def test_sizes_are_derived_and_the_type_is_chosen_as_in_flax():
+    assert headjax.flax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0)).config.head_dim == WIDTH // 4
+    made = headjax.flax.CollaborativeAttention(WIDTH, num_heads=4, shared_dim=8, value_dim=None, rngs=nnx.Rngs(0))
+    assert (made.config.head_dim, made.config.value_dim) == (WIDTH // 4, WIDTH // 4)
+    exact = headjax.flax.MultiHeadAttention(WIDTH, num_heads=4, rngs=nnx.Rngs(0))
+    coarse = headjax.flax.MultiHeadAttention(WIDTH, num_heads=4, dtype=jnp.bfloat16, params=exact.params)
+    inputs = random_inputs()
+    assert coarse(inputs).dtype == jnp.bfloat16
+    assert coarse.empty_cache(2, 3).entries["key"].dtype == jnp.bfloat16
+    assert_close(coarse(inputs), exact(inputs), sums=WIDTH, dtype=jnp.bfloat16)
+    assert coarse.params["query"].dtype == jnp.float32
+    assert coarse.keep_heads([0, 2])(inputs).dtype == jnp.bfloat16
+
+
+def test_own_rules_name_the_axes_that_are_spread_and_no_others():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("fsdp", "tensor"))
+    rules = {"embed": "fsdp", "heads": "tensor"}
+    layer = headjax.flax.MultiHeadAttention(WIDTH, num_heads=4, rules=rules, rngs=nnx.Rngs(0))
+    placed = nnx.get_named_sharding(nnx.state(layer, nnx.Param), mesh)
+    assert nnx.to_pure_dict(placed)["query"].spec == PartitionSpec("fsdp", "tensor", None)
 
 
 @pytest.mark.parametrize("name", ["multi_head", "grouped", "collaborative", "tucker", "gated_grouped"])
@@ -291,6 +317,14 @@ def test_wrong_arguments_are_named():
         headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, dropout_rate=1.0, rngs=nnx.Rngs(0))
     with pytest.raises(ParameterError, match="query"):
         headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, params={"query": jnp.zeros((2, 2))})
+    with pytest.raises(ConfigError, match="kv_heads: missing; GroupedAttention"):
+        headjax.flax.GroupedAttention(WIDTH, num_heads=2, rngs=nnx.Rngs(0))
+    with pytest.raises(ConfigError, match="head_dim: missing; MultiHeadAttention"):
+        headjax.flax.MultiHeadAttention(WIDTH, num_heads=WIDTH - 1, rngs=nnx.Rngs(0))
+    with pytest.raises(ConfigError, match=r"^heads: .*MultiHeadAttention"):
+        headjax.flax.MultiHeadAttention(WIDTH, heads=2, rngs=nnx.Rngs(0))
+    with pytest.raises(HeadjaxError, match="rngs: needed"):
+        FlaxModel(tiny.decoder_config())
     with pytest.raises(AttributeError, match="GroupedAttention"):
         headjax.flax.GroupAttention  # noqa: B018
     with pytest.raises(ConfigError, match="deep"):

@@ -25,7 +25,7 @@ RULES: Mapping[str, str | None] = {
     "feed_forward": MODEL_AXIS,
     "vocabulary": MODEL_AXIS,
 }
-"""Mesh axis of every logical axis; None is replicated."""
+"""Mesh axis of every logical axis; None, or an axis that the mesh does not have, is replicated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,18 +52,19 @@ def partition_spec(
 ) -> PartitionSpec:
     """The tensor's placement on the mesh.
 
-    An axis of a mesh of size one shards nothing, so on a single device every spec is empty.
+    A mesh axis that the mesh lacks, or of size one, shards nothing, so on a single device every spec is empty. A
+    logical axis that only the standard table names is replicated.
 
     Raises:
-        ConfigError: a logical axis without a rule; two dimensions on one mesh axis, or a size that does not divide,
-            unless these are replicated.
+        ConfigError: a logical axis that no table names; two dimensions on one mesh axis, or a size that does not
+            divide, unless these are replicated.
     """
     spec: list[str | None] = []
     for size, axis in zip(tensor.shape, tensor.axes, strict=True):
-        if axis is not None and axis not in rules:
+        if axis is not None and axis not in rules and axis not in RULES:
             raise ConfigError(f"{path}: no sharding rule for logical axis {axis!r}")
-        target = None if axis is None else rules[axis]
-        if target is None or mesh.shape[target] == 1:
+        target = None if axis is None else rules.get(axis)
+        if target is None or mesh.shape.get(target, 1) == 1:
             spec.append(None)
             continue
         misfit = None
@@ -84,7 +85,7 @@ def moment_spec(tensor: Tensor, placed: PartitionSpec, mesh: Mesh) -> PartitionS
     does.
     """
     spec = [*placed, *[None] * (len(tensor.shape) - len(placed))]
-    copies = mesh.shape["data"]
+    copies = mesh.shape.get("data", 1)
     free = [(size, place) for place, size in enumerate(tensor.shape) if spec[place] is None and size % copies == 0]
     if copies > 1 and free:
         spec[max(free, key=lambda entry: entry[0])[1]] = "data"

@@ -1,13 +1,15 @@
 """The rules table: golden placements, and rules that do not fit."""
 
+import jax
+import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from headjax.attention import Collaborative, MultiHead
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Tensor, flatten
 from headjax.mesh.mesh import MeshConfig
-from headjax.mesh.rules import ShardingConfig, moment_spec, partition_spec, shardings
+from headjax.mesh.rules import ShardingConfig, moment_shardings, moment_spec, partition_spec, shardings
 
 
 def specs(tensors, mesh):
@@ -42,6 +44,15 @@ def test_placements_of_the_formulations_are_as_listed():
 def test_axes_of_size_one_shard_nothing():
     mesh = MeshConfig(data=8).build()
     assert set(specs(MultiHead(num_heads=3, head_dim=5).tensors(7, 7), mesh).values()) == {()}
+
+
+def test_an_axis_that_the_mesh_lacks_replicates():
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    tensors = MultiHead(num_heads=2, head_dim=3).tensors(4, 4)
+    assert set(specs(tensors, mesh).values()) == {()}
+    own = {"embed": "data", "heads": "tensor"}
+    assert partition_spec("p", Tensor((8, 2, 3), ("embed", "heads", "head_dim")), mesh, own) == PartitionSpec("data")
+    assert set(flatten(moment_shardings(tensors, mesh, ShardingConfig(optimizer="data")))) == set(flatten(tensors))
 
 
 def test_rules_that_do_not_fit_name_the_tensor_and_the_axis():
