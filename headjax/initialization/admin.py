@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from headjax.core.errors import DataError
 from headjax.core.fields import Size
@@ -25,6 +27,7 @@ from headjax.initialization.initialization import (
     with_residuals,
 )
 from headjax.mesh.mesh import replicated
+from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.layer import PostNorm, ScaledPostNorm
 from headjax.models.observe import Joining, observe, variance
@@ -100,20 +103,7 @@ def profile(
     if any(array.shape[0] == 0 for array in batch.values()):
         raise DataError("batch: holds no examples to profile")
 
-    def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
-        with jax.sharding.use_abstract_mesh(setting.mesh.abstract_mesh):
-            observing, observed = observe(config, weigh, jnp.ones(()))
-            observing.apply(params, batch, Options(key=key, compute=setting.compute))
-        return {name: jnp.stack(records) for name, records in observed.items()}
-
-    def weigh(joining: Joining, omega: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        mask = joining.mask if exclude_padding else None
-        shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
-        following = jnp.sqrt(variance(shortcut, mask) + variance(output, mask))
-        weighted = joining.params | {"shortcut": jnp.full_like(joining.params["shortcut"], omega)}
-        return joining.residual(weighted, joining.x, lambda _: output), following, omega
-
-    run = jax.jit(omegas, out_shardings=replicated(setting.mesh))
+    run = _program(config, setting.mesh, setting.compute, exclude_padding)
     found = {name: np.asarray(values) for name, values in run(params, batch, setting.key).items()}
     if not all(np.isfinite(values).all() for values in found.values()):
         raise DataError("batch: has no finite variance to profile (no tokens but padding, or parameters not finite)")
@@ -124,6 +114,26 @@ def profile(
                 f"more, or it all but cuts the shortcuts. Normalise or scale the embeddings."
             )
     return found
+
+
+@functools.lru_cache(maxsize=2)
+def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding: bool) -> Callable[..., Any]:
+    """Return the jitted function from parameters, a batch and a dropout key to every sub-layer's omega, by stack."""
+
+    def weigh(joining: Joining, omega: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        mask = joining.mask if exclude_padding else None
+        shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
+        following = jnp.sqrt(variance(shortcut, mask) + variance(output, mask))
+        weighted = joining.params | {"shortcut": jnp.full_like(joining.params["shortcut"], omega)}
+        return joining.residual(weighted, joining.x, lambda _: output), following, omega
+
+    def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            observing, observed = observe(config, weigh, jnp.ones(()))
+            observing.apply(params, batch, Options(key=key, compute=compute))
+        return {name: jnp.stack(records) for name, records in observed.items()}
+
+    return jax.jit(omegas, out_shardings=replicated(mesh))
 
 
 def constant_omega(sub_layers: int) -> float:

@@ -17,7 +17,7 @@ from headjax.initialization import (
     Setting,
     constant_omega,
 )
-from headjax.initialization.admin import profile
+from headjax.initialization.admin import _program, profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, Options
@@ -171,6 +171,15 @@ def test_a_stack_whose_input_is_far_below_variance_one_is_an_error():
     where = setting(tiny.tokens(8))
     with pytest.raises(DataError, match=r"^decoder: its input and first sub-layer have variance 0\.00"):
         profile(config, config.initialize(SEEDS), where.batches[0], where)
+
+
+def test_batches_of_one_shape_share_a_program(admin):
+    config, params, _ = admin
+    _program.cache_clear()
+    where = setting(*(batch_of(translate=True),) * 3)
+    Admin(batches=3).measure(config, params, where)
+    assert _program(config, where.mesh, where.compute, False)._cache_size() == 1
+    assert _program.cache_info().misses == 1
 
 
 def test_without_batches_there_is_nothing_to_profile():

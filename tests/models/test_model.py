@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 import headjax
 from headjax.attention import Collaborative, MultiHead, NoHeads
@@ -29,6 +31,8 @@ from headjax.models.layer import Layer
 from headjax.models.model import Model, load, load_model_config
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
+from tests import tiny
+from tests.closeness import assert_close
 from tests.hub.directories import BERT, LLAMA, T5, model_of
 
 
@@ -77,6 +81,25 @@ def test_loads_onto_a_mesh(saved):
     query = loaded.params["decoder"]["layers_0_0"]["attention"]["query"]
     assert tuple(query.sharding.spec) == (None, "fsdp", "model")
     np.testing.assert_array_equal(query, model.params["decoder"]["layers_0_0"]["attention"]["query"])
+
+
+def test_loads_onto_a_mesh_without_the_axes_of_the_rules(saved):
+    model, path = saved
+    loaded = load(path, mesh=Mesh(np.array(jax.devices()), ("data",)))
+    tokens = {"input_ids": np.arange(3)[None] % model.config.embeddings.vocab_size}
+    assert all(array.sharding.is_fully_replicated for array in jax.tree.leaves(loaded.params))
+    assert_close(loaded(tokens).logits, model(tokens).logits, sums=tiny.SUMS)
+
+
+def test_loading_leaves_nothing_behind(saved):
+    for _ in range(3):
+        load(saved[1])
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(10):
+        load(saved[1])
+    gc.collect()
+    assert len(gc.get_objects()) - before < 10 * 20
 
 
 def write_config(path, text):
