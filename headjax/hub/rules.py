@@ -255,7 +255,7 @@ def places(config: ModelConfig) -> dict[str, Place]:
             found[f"{run[1]}{run[2]}{run[4]}"] = Place(path, None, tensor)
         else:
             for index, number in enumerate(range(int(run[2]), int(run[3]) + 1)):
-                found[f"{run[1]}{number}{run[4]}"] = Place(path, index, _of_one_layer(tensor))
+                found[f"{run[1]}{number}{run[4]}"] = Place(path, index, tensor.of_one_layer())
     return found
 
 
@@ -311,15 +311,3 @@ def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[BoundR
     if unnamed:
         raise ParameterError(f"{family} has no name for {shorten(unnamed)}")
     return bound
-
-
-def _of_one_layer(tensor: Tensor) -> Tensor:
-    """Return the declaration without its axis of layers, the inverse of `Tensor.stack`."""
-    return dataclasses.replace(
-        tensor,
-        shape=tensor.shape[1:],
-        axes=tensor.axes[1:],
-        inputs=tuple(i - 1 for i in tensor.inputs),
-        head_axis=None if tensor.head_axis is None else tensor.head_axis - 1,
-        stacked=tensor.stacked - 1,
-    )

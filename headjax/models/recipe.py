@@ -44,8 +44,12 @@ class Start(NamedTuple):
 class Recipe(Checked, abc.ABC):
     """Base of the recipes, the values of `config.model` in a config file."""
 
-    def start(self) -> Start:
-        """Return the model that training starts from."""
+    def start(self, seed: int = 0) -> Start:
+        """Return the model that training starts from.
+
+        Args:
+            seed: of what is drawn beside trained parameters, such as the output for a new task.
+        """
         return Start(self.build())
 
     @abc.abstractmethod
@@ -131,10 +135,10 @@ class Directory(Recipe):
             config = load_model_config(self.path)
         return config if self.task is None else with_task(Model(config, {}), self.task).config
 
-    def start(self) -> Start:
+    def start(self, seed: int = 0) -> Start:
         with self._reading():
             model = load(self.path)
-        model = model if self.task is None else with_task(model, self.task)
+        model = model if self.task is None else with_task(model, self.task, seed=seed)
         return Start(model.config, model.params, model.tokenizer, model.history)
 
     @contextlib.contextmanager

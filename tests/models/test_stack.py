@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 from headjax.attention import NoHeads
 from headjax.core.errors import ConfigError
-from headjax.core.tensors import flatten
+from headjax.core.tensors import Normal, flatten, initialize
 from headjax.models.layer import Layer
 from headjax.models.stack import SharedStack, Stack
 from tests import tiny
-from tests.closeness import assert_close
+from tests.closeness import assert_close, assert_trees_close
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
 MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(NoHeads()), MULTI)
@@ -53,6 +54,26 @@ def test_original_head_numbers_do_not_split_a_run():
     second = tiny.replace_attention(MULTI, tiny.multi_head(2, head_ids=(1, 2)))
     assert names(first, second) == ["layers_0_1"]
     assert [attention.ids for attention in Stack(layers=(first, second)).attentions("attention")] == [(0, 3), (1, 2)]
+
+
+def test_layers_start_alike_whatever_the_layers_beside_them_are():
+    uniform, deeper = (tiny.decoder_config(*(MULTI,) * depth) for depth in (5, 6))
+    drawn = [config.initialize(jax.random.key(3)) for config in (uniform, MIXED, deeper)]
+    configs = zip((uniform, MIXED, deeper), drawn, strict=True)
+    alone, mixed, more = (config.decoder.unstack(params["decoder"]) for config, params in configs)
+    for layer in (0, 1, 4):
+        assert_trees_close(flatten(mixed[layer]), flatten(alone[layer]), sums=1)
+        assert_trees_close(flatten(more[layer]), flatten(alone[layer]), sums=1)
+    np.testing.assert_array_equal(drawn[1]["embeddings"]["token"], drawn[0]["embeddings"]["token"])
+    assert not np.allclose(alone[0]["attention"]["query"], alone[1]["attention"]["query"])
+
+
+def test_a_shared_layer_starts_as_the_first_of_layers_with_weights_of_their_own():
+    own, shared = (kind(layers=(MULTI,) * 3) for kind in (Stack, SharedStack))
+    first, only = (
+        initialize(stack.tensors(tiny.WIDTH, tiny.WIDTH), jax.random.key(3), Normal()) for stack in (own, shared)
+    )
+    assert_trees_close(flatten(shared.unstack(only)[0]), flatten(own.unstack(first)[0]), sums=1)
 
 
 def test_unstack_gives_each_layers_own_slice():

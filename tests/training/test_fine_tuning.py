@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.tensors import flatten
 from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task
@@ -16,7 +17,7 @@ from headjax.training.config import TrainConfig
 from headjax.training.loop import train
 from headjax.training.optimizer import AdamW, ConstantRate
 from tests import tiny
-from tests.closeness import close_to
+from tests.closeness import assert_trees_close, close_to
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.tiny import multi_head
 
@@ -58,6 +59,18 @@ def test_a_classifier_learns_and_is_evaluated_as_it_was_trained(folder, tmp_path
     task = load_task(str(folder / "dev.tsv"), result.model)
     assert evaluate_task(result.model, task) == close_to(dict(result.metrics), sums=tiny.SUMS)
     assert result.model.history[-1]["data"]["labels"] == ["0", "1"]
+
+
+def test_seeds_of_a_fine_tuning_start_from_outputs_of_their_own(folder, tmp_path):
+    recipe = config_of(folder, NoTask()).model
+    tiny.model(recipe.build()).save(tmp_path / "model")
+    task = Directory(path=str(tmp_path / "model"), task=Classification(classes=2))
+    first, again, other = (config_of(folder, NoTask(), model=task, seed=seed).start().params for seed in (1, 1, 2))
+    assert_trees_close(flatten(first), flatten(again), sums=1)
+    first, other = flatten(first), flatten(other)
+    differing = {path for path in first if not np.array_equal(first[path], other[path])}
+    assert "output/kernel" in differing
+    assert all(path.startswith(("output/", "pooler/")) for path in differing)
 
 
 def test_a_task_that_does_not_fit_is_refused_before_training(folder, tmp_path):
