@@ -30,11 +30,10 @@ class Concatenate(Initializer):
     """
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        heads, *sizes = tensor.shape[tensor.stacked :]
+        shape = tensor.shape[tensor.stacked :]
+        heads, *sizes = shape or (1,)
         if len(set(sizes)) != 1 or sizes[0] % heads:
-            raise ConfigError(
-                f"mixing_init: concatenate cannot tile mixing weights {[heads, *sizes]} with {heads} blocks"
-            )
+            raise ConfigError(f"mixing_init: concatenate cannot tile mixing weights {list(shape)} with {heads} blocks")
         owner = jnp.arange(sizes[0]) // (sizes[0] // heads)
         blocks = (owner[None, :] == jnp.arange(heads)[:, None]).astype(dtype)
         if len(sizes) == 2:

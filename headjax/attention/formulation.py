@@ -61,6 +61,11 @@ class Attention(Checked, abc.ABC):
         """The key and value head that each query head reads; by default each has its own."""
         return tuple(range(self.num_heads))
 
+    @property
+    def bias_ids(self) -> tuple[int, ...]:
+        """Original numbers of the heads to which a bias of the logits has an entry each; by default those of all."""
+        return self.ids
+
     @abc.abstractmethod
     def tensors(self, width: int, memory_width: int) -> Tensors:
         """The declared parameters."""
@@ -143,6 +148,7 @@ class Wrapping(Attention):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require(not isinstance(self.inner, NoHeads), "inner", "has no heads, so that there is nothing around them")
         object.__setattr__(self, "num_heads", self.inner.num_heads)
         object.__setattr__(self, "head_ids", self.inner.head_ids)
         super().__post_init__()
@@ -150,6 +156,10 @@ class Wrapping(Attention):
     @property
     def groups(self) -> tuple[int, ...]:
         return self.inner.groups
+
+    @property
+    def bias_ids(self) -> tuple[int, ...]:
+        return self.inner.bias_ids
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return self.inner.combine(params["inner"], context)

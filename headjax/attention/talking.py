@@ -22,6 +22,8 @@ from headjax.core.tensors import Initializer, Params, Tensor, Tensors
 class NearIdentity(Initializer):
     """Identity matrix, cut or padded to shape, plus Gaussian noise: talking heads begin almost independent.
 
+    Vectors and scalars, which have no diagonal, are noise alone.
+
     Attributes:
         stddev: standard deviation of the noise.
     """
@@ -29,9 +31,11 @@ class NearIdentity(Initializer):
     stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        rows, columns = tensor.shape[-2:]
-        identity = jnp.broadcast_to(jnp.eye(rows, columns, dtype=dtype), tensor.shape)
-        return identity + self.stddev * jax.random.normal(key, tensor.shape, dtype)
+        noise = self.stddev * jax.random.normal(key, tensor.shape, dtype)
+        if noise.ndim < 2:
+            return noise
+        rows, columns = noise.shape[-2:]
+        return noise + jnp.broadcast_to(jnp.eye(rows, columns, dtype=dtype), noise.shape)
 
 
 @kind("talking")
@@ -70,6 +74,10 @@ class Talking(HeadSizes, Attention):
     scale: Positive | None = None
     projection_bias: bool = True
     output_bias: bool = True
+
+    @property
+    def bias_ids(self) -> tuple[int, ...]:
+        return tuple(range(self.softmax_heads))
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         logits, softmaxes, heads, bias = self.logit_heads, self.softmax_heads, self.num_heads, self.projection_bias

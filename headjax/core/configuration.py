@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from headjax.core.errors import ConfigError
+from headjax.core.errors import ConfigError, require
+from headjax.core.fields import in_line, shown
 from headjax.core.paths import path_of
-from headjax.core.serialize import group_fields, is_group, unknown_name
+from headjax.core.serialize import NESTED_MAX, group_fields, is_group, unknown_name
 
 
 def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> types.SimpleNamespace:
@@ -154,11 +155,12 @@ def _call(module: types.ModuleType, path: str, argument: str) -> ConfigDict:
     return config
 
 
-def _check_names(node: ConfigDict | Mapping[Any, Any], path: str) -> None:
-    """Raise `ConfigError` unless all names of fields are text without dots.
+def _check_names(node: ConfigDict | Mapping[Any, Any], path: str, depth: int = 0) -> None:
+    """Raise `ConfigError` unless all names of fields are text without dots, and groups end somewhere.
 
     `ml_collections` sorts them, and not every pair sorts; and takes dots for groups.
     """
+    require(depth < NESTED_MAX, path, "its groups are nested too deep")
     try:
         fields = node.items(preserve_field_references=True) if isinstance(node, ConfigDict) else node.items()
     except TypeError:
@@ -169,7 +171,7 @@ def _check_names(node: ConfigDict | Mapping[Any, Any], path: str) -> None:
         if "." in name:
             raise ConfigError(f"{path}: the name of a field has no dots, got {name!r}")
         if isinstance(entry, ConfigDict | Mapping):
-            _check_names(entry, path)
+            _check_names(entry, path, depth + 1)
 
 
 class _Override(NamedTuple):
@@ -182,10 +184,10 @@ class _Override(NamedTuple):
     @classmethod
     def parse(cls, override: str) -> _Override:
         path, equals, text = override.removeprefix("--").partition("=")
-        _, *groups, name = path.split(".")
-        if not equals or path == name:
-            raise ConfigError(f"{override}: expected --config.FIELD=VALUE")
-        return cls(tuple(groups), name, text)
+        first, *groups = path.split(".")
+        if not equals or first != "config" or not all(groups) or not groups:
+            raise ConfigError(f"{in_line(override)}: expected --config.FIELD=VALUE")
+        return cls(tuple(groups[:-1]), groups[-1], text)
 
     def rank(self) -> tuple[bool, int]:
         """Where among the overrides this one is applied."""
@@ -217,8 +219,8 @@ class _Override(NamedTuple):
             _check_names(value, path)
         try:
             node[self.name] = value
-        except TypeError:
-            raise ConfigError(f"{path}: expected {type(node[self.name]).__name__}, got {self.text!r}") from None
+        except (TypeError, ValueError, OverflowError):  # of another type, or an integer of thousands of digits
+            raise ConfigError(f"{path}: expected {type(node[self.name]).__name__}, got {shown(self.text)}") from None
 
 
 def _groups(node: ConfigDict) -> list[str]:

@@ -272,14 +272,18 @@ def _check_type(expected: type, field: str, value: Any) -> None:
     require(isinstance(value, expected), field, f"expected {expected.__name__}, got {shown(value)}")
 
 
+def in_line(text: str) -> str:
+    """Return the beginning of a text of the user's as it can stand in an error's line."""
+    return ascii(text[:60])[1:-1] + ("..." if len(text) > 60 else "")
+
+
 def shown(value: Any) -> str:
     """A value as an error's line names it: short plain values as they are, anything else by its type."""
-    if isinstance(value, int) and value.bit_length() > 200:
+    cls = type(value)  # of other classes even `repr` may fail
+    if cls is int and value.bit_length() > 200:
         return f"an int of {value.bit_length():,} bits"  # Python does not write the longest ones
-    plain = value is None or isinstance(value, bool | int | float | str)
-    text = repr(value)[:60] if plain else ""
-    return (
-        text
-        if plain and len(text) < 60
-        else f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} " + type(value).__name__
-    )
+    if value is None or cls in (bool, int, float, str):
+        text = repr(value if cls is not str else value[:60])
+        if len(text) < 60:
+            return text
+    return f"{'an' if cls.__name__[:1] in tuple('aeiouAEIOU') else 'a'} {cls.__name__}"

@@ -36,6 +36,8 @@ def path_of(path: str | os.PathLike[str]) -> Path:
         HeadjaxError: an address of another kind, a bucket without a name, or the extra `gcs` is not installed.
     """
     text = os.fspath(path)
+    if "\0" in text:
+        raise HeadjaxError(f"{text[:60]!r}: a path has no NUL character")
     scheme, separator, rest = text.partition("://")
     if not separator:
         return Path(text)

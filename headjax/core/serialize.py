@@ -99,7 +99,57 @@ def from_data(cls: type[T], data: Any, path: str = "config") -> T:
     Raises:
         ConfigError: an unknown or missing field, a value of the wrong type, or whatever the dataclass itself refuses.
     """
-    return typing.cast(T, _build(cls, data, path))
+    return typing.cast(T, _build(cls, plain(data, path), path))
+
+
+NESTED_MAX = 100
+"""Deepest nesting of a config's lists and groups."""
+
+
+def plain(data: Any, path: str, depth: int = 0) -> Any:
+    """Return data in the types that JSON has, with configs that are built already as they are.
+
+    Whatever a config is read from may hold any object. What is none of a config is refused here, by its type alone,
+    and nothing after this has to fear it.
+
+    Raises:
+        ConfigError: another type, a name of a field that is not text, a value that cannot be read, or nesting without
+            end; the message starts with its path.
+    """
+    cls = type(data)
+    if data is None or cls in _PLAIN or dataclasses.is_dataclass(cls):
+        return data
+    for base, value_of in _PLAIN.items():
+        if issubclass(cls, base):
+            return value_of(data)
+    require(depth < NESTED_MAX, f"{path[:60]}...", "nested too deep")
+    if issubclass(cls, list | tuple):
+        return [plain(entry, f"{path}[{number}]", depth + 1) for number, entry in enumerate(data)]
+    if not all(hasattr(cls, name) for name in ("keys", "__getitem__", "__iter__")):
+        raise ConfigError(f"{path}: expected numbers, text, lists or groups of fields, got {shown(data)}")
+    found = {}
+    for name in _readable(path, list, data):
+        require(issubclass(type(name), str), path, f"the names of fields must be text, got {shown(name)}")
+        where = f"{path}.{name}"
+        found[str.__str__(name)] = plain(_readable(where, data.__getitem__, name), where, depth + 1)
+    return found
+
+
+def _readable(path: str, read: Callable[[Any], Any], place: Any) -> Any:
+    """Return `read(place)`, which may fail: a placeholder of `ml_collections` may still be open."""
+    try:
+        return read(place)
+    except Exception as error:
+        raise ConfigError(f"{path}: cannot be read ({type(error).__name__})") from None
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    bool: bool,
+    int: int.__index__,
+    float: float.__float__,
+    str: str.__str__,
+}
+"""Types of single values, with what makes one of an object of a subclass."""
 
 
 def foreign_modules(value: Any) -> set[str]:
@@ -121,9 +171,15 @@ def dumps(value: Any) -> str:
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """One line for an unknown name, with the nearest known one or all of them."""
     names = sorted(known)
+    name = name if len(name) <= 60 else f"{name[:60]}..."
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
     return f"unknown {what} {name!r}; {hint}"
+
+
+def _named(value: Any) -> str:
+    """Return the name that stands where one was expected, or a description of what else does."""
+    return value if isinstance(value, str) else shown(value)
 
 
 @functools.cache
@@ -146,7 +202,7 @@ def _build(expected: Any, data: Any, path: str) -> Any:
         return _build_tuple(typing.get_args(expected), data, path)
     if origin is typing.Literal:
         if data not in typing.get_args(expected):
-            raise ConfigError(f"{path}: {unknown_name('choice', str(data), map(str, typing.get_args(expected)))}")
+            raise ConfigError(f"{path}: {unknown_name('choice', _named(data), map(str, typing.get_args(expected)))}")
         return data
     if origin in (dict, Mapping) or origin is getattr(typing, "Mapping", None):
         value_type = typing.get_args(expected)[1]
@@ -158,7 +214,7 @@ def _build(expected: Any, data: Any, path: str) -> Any:
 
 def _build_tuple(item_types: Sequence[Any], data: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(data, list | tuple):
-        raise ConfigError(f"{path}: expected a list, got {data!r}")
+        raise ConfigError(f"{path}: expected a list, got {shown(data)}")
     if len(item_types) == 2 and item_types[1] is Ellipsis:
         items: list[Any] = []
         for entry in data:
@@ -166,8 +222,12 @@ def _build_tuple(item_types: Sequence[Any], data: Any, path: str) -> tuple[Any, 
                 item = _build(item_types[0], entry["item"], f"{path}[{len(items)}]")
                 count = _build_scalar(int, entry["repeat"], f"{path}[{len(items)}].repeat")
                 where = f"{path}[{len(items)}].repeat"
-                require(count >= 1, where, f"must be at least 1, got {count}")
-                require(len(items) + count <= LISTED_MAX, where, f"more than {LISTED_MAX:,} items in all, got {count}")
+                require(count >= 1, where, f"must be at least 1, got {shown(count)}")
+                require(
+                    len(items) + count <= LISTED_MAX,
+                    where,
+                    f"more than {LISTED_MAX:,} items in all, got {shown(count)}",
+                )
                 items.extend([item] * count)
             else:
                 items.append(_build(item_types[0], entry, f"{path}[{len(items)}]"))
@@ -186,8 +246,8 @@ def _build_dataclass(expected: type, data: Any, path: str) -> Any:
     cls = expected
     if "kind" in data:
         name = data.pop("kind")
-        if name not in kinds_of(expected):
-            raise ConfigError(f"{path}.kind: {unknown_name('kind', str(name), kinds_of(expected))}")
+        if not isinstance(name, str) or name not in kinds_of(expected):
+            raise ConfigError(f"{path}.kind: {unknown_name('kind', _named(name), kinds_of(expected))}")
         cls = _KINDS[name]
     elif not dataclasses.is_dataclass(expected) or getattr(expected, "__abstractmethods__", None):
         raise ConfigError(f"{path}.kind: missing; known: {', '.join(kinds_of(expected))}")
@@ -210,13 +270,12 @@ def _build_scalar(expected: Any, data: Any, path: str) -> Any:
         require(abs(data) <= INTEGER_MAX, path, f"must be below 2**63 in size, got {shown(data)}")
         return float(data)
     if not isinstance(data, expected) or (expected is not bool and isinstance(data, bool)):
-        found = shown(data) if isinstance(data, int) else repr(data)
-        raise ConfigError(f"{path}: expected {expected.__name__}, got {found}")
-    require(not isinstance(data, float) or math.isfinite(data), path, f"must be finite, got {data!r}")
+        raise ConfigError(f"{path}: expected {expected.__name__}, got {shown(data)}")
+    require(not isinstance(data, float) or math.isfinite(data), path, f"must be finite, got {shown(data)}")
     return data
 
 
 def _mapping(data: Any, path: str) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{path}: expected a group of fields, got {data!r}")
+        raise ConfigError(f"{path}: expected a group of fields, got {shown(data)}")
     return data

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -62,7 +64,7 @@ class Tensor:
     @property
     def fan_in(self) -> int:
         """Number of inputs summed into one output."""
-        return math.prod(self.shape[i] for i in self.inputs)
+        return math.prod(self.shape[i] for i in self.inputs if i < len(self.shape))  # a scalar sums nothing
 
     @property
     def fan_out(self) -> int:
@@ -78,6 +80,17 @@ class Tensor:
             inputs=tuple(i + 1 for i in self.inputs),
             head_axis=None if self.head_axis is None else self.head_axis + 1,
             stacked=self.stacked + 1,
+        )
+
+    def of_one_layer(self) -> Tensor:
+        """Return the tensor of a single layer: invert `stack`."""
+        return dataclasses.replace(
+            self,
+            shape=self.shape[1:],
+            axes=self.axes[1:],
+            inputs=tuple(i - 1 for i in self.inputs),
+            head_axis=None if self.head_axis is None else self.head_axis - 1,
+            stacked=self.stacked - 1,
         )
 
 
@@ -275,7 +288,9 @@ def abstract(tensors: Tensors, dtype: Any = jnp.float32) -> dict[str, Any]:
 def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: Any = jnp.float32) -> Params:
     """Draw every declared parameter.
 
-    Each takes its randomness from its own path, so that declaring one more tensor changes no other.
+    Each takes its randomness from its own path, so that declaring one more tensor changes no other. The path of a
+    layer's tensor has the layer's number, not the group that it is stacked in: layers that two models share start
+    alike, whatever the others are.
 
     Args:
         tensors: the declarations.
@@ -285,9 +300,21 @@ def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: An
     """
 
     def draw(path: str, tensor: Tensor) -> jax.Array:
-        return (tensor.init or default)(jax.random.fold_in(key, zlib.crc32(path.encode())), tensor, dtype)
+        init, group = tensor.init or default, _GROUP.search(path)
+        first = int(group[1]) if group else 0
+        layers = range(first, first + (tensor.shape[0] if tensor.stacked else 1))
+        paths = [_GROUP.sub(f"layers_{layer}", path) for layer in layers]
+        numbers = np.array([zlib.crc32(own.encode()) for own in paths], np.uint32)
+        if not tensor.stacked:
+            return init(jax.random.fold_in(key, numbers[0]), tensor, dtype)
+        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(numbers)
+        return jax.vmap(lambda own: init(own, tensor.of_one_layer(), dtype))(keys)
 
     return map_tensors(draw, tensors)
+
+
+_GROUP = re.compile(r"\blayers_([0-9]+)_[0-9]+\b")
+"""The part of a path that names a group of layers, from the first to the last."""
 
 
 def check(tensors: Tensors, params: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 
 from headjax.attention import Attention, NoHeads, Talking
+from headjax.attention.formulation import Wrapping
 from headjax.core import history
 from headjax.core.errors import require
 from headjax.core.fields import Size
@@ -55,8 +56,8 @@ class Deep(Recipe):
     def build(self) -> ModelConfig:
         return deep_config(self.of.build(), self.heads)
 
-    def start(self) -> Start:
-        start = self.of.start()
+    def start(self, seed: int = 0) -> Start:
+        start = self.of.start(seed)
         if start.params is None:
             return Start(deep_config(start.config, self.heads))
         model = deepen(Model(start.config, start.params, start.history, start.tokenizer), self.heads)
@@ -233,7 +234,10 @@ def _parts(where: str, layer: Layer, heads: int) -> int:
     """Return the number of layers that a layer splits into; its sub-layers must agree."""
     found: dict[str, int] = {}
     for slot, attention in _slots(layer):
-        splits = not isinstance(attention, NoHeads | Talking)
+        innermost = attention
+        while isinstance(innermost, Wrapping):
+            innermost = innermost.inner
+        splits = not isinstance(innermost, NoHeads | Talking)
         reason = "has no heads" if isinstance(attention, NoHeads) else "mixes its heads, so that none stands alone"
         require(splits, f"{where}: {slot}", f"{kind_of(attention)} attention {reason}; it cannot be split")
         even = attention.num_heads % heads == 0

@@ -254,7 +254,7 @@ class LayerGroup:
         )[1]
 
     def _varying(self, params: Params, call: StackCall) -> Varying:
-        heads = self.layer.attention.num_heads
+        heads = len(self.layer.attention.bias_ids)
         return Varying(
             weights=self._stacked_weights(params),
             gates=self._gates(call.attention, "attention"),

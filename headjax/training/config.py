@@ -110,7 +110,7 @@ class TrainConfig(Checked):
             ConfigError: the initialisation does not fit the model, or the model has parameters already.
         """
         with within("config.model"):
-            start = self.model.start()
+            start = self.model.start(self.seed)
         if self.initialization is None:
             return start
         require(start.params is None, "initialization", "is for fresh models, and this one has trained parameters")
@@ -136,5 +136,4 @@ def train_config(config: ConfigDict | dict[str, Any]) -> TrainConfig:
     Raises:
         ConfigError: an unknown or missing field, or a value it cannot have; the message starts with the field's path.
     """
-    data = config.to_dict() if isinstance(config, ConfigDict) else config
-    return from_data(TrainConfig, data)
+    return from_data(TrainConfig, config)

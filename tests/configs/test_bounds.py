@@ -5,13 +5,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import json
 import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headjax.conversion import ToCollaborative, ToDeep, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker
 from headjax.core.errors import ConfigError
@@ -114,43 +111,3 @@ def test_optimizer_settings_that_would_train_nonsense(fields, message):
     with pytest.raises(ConfigError) as error:
         train_config(data)
     assert str(error.value) == message
-
-
-def leaves(data, path=()):
-    """Paths of everything below a config's data, groups included."""
-    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, entry in entries:
-        yield (*path, key)
-        yield from leaves(entry, (*path, key))
-
-
-@functools.cache
-def text(name):
-    return json.dumps(to_data(run(name)))
-
-
-VALUES = st.one_of(
-    st.sampled_from(WRONG), st.integers(-(2**40), 2**40), st.floats(), st.text(max_size=8), st.booleans()
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_a_mutated_run_builds_or_is_refused_in_one_line(data):
-    mutated = json.loads(text(data.draw(st.sampled_from(FILES))))
-    for _ in range(data.draw(st.integers(1, 3))):
-        *groups, name = data.draw(st.sampled_from(sorted(leaves(mutated), key=str)))
-        group = functools.reduce(lambda entry, key: entry[key], groups, mutated)
-        if isinstance(group, dict) and data.draw(st.booleans()):
-            del group[name]
-        else:
-            group[name] = data.draw(VALUES)
-    built, said = attempt(lambda: train_config(mutated))
-    if built is None:
-        assert said.startswith("config."), said
-        assert "\n" not in said
-        return
-    rate = built.optimizer.schedule.build(built.steps)
-    rates = [float(rate(step)) for step in (0, 1, built.steps)]
-    assert all(math.isfinite(value) and value >= 0 for value in rates), rates
-    assert train_config(to_data(built)) == built
