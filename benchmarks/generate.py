@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from benchmarks.result import BenchResult, pytorch
-from headjax.attention import Compressed, Grouped
+from headjax.attention import Grouped
 from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import convert
 from headjax.core.norms import RMSNorm
@@ -28,6 +28,7 @@ from headjax.models.embeddings import NoPositions
 from headjax.models.generation import begin, for_decoding
 from headjax.models.layer import PreNorm
 from headjax.models.model import Model
+from headjax.models.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.models.sublayers import GatedDense
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
@@ -121,14 +122,18 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
         for context in shape.contexts:
             contexts[context] = _after(models, shape._replace(prompt=context, new=AFTER, repeats=AGAIN), compute)
             bar(len(found) + len(contexts), {})
-    costs = {name: Cost.of(model.config, shape, compute) for name, model in models.items()}
+    rates = peak_rates(compute.dtype)
+
+    def of(name: str, size: int) -> Cost:
+        return Cost.of(models[name].config, shape, compute, size)
+
     ours: dict[str, dict[str, Any]] = {}
     for name, model in models.items():
         ours[name] = {
-            str(size): timings[name].to_json() | _against(timings, costs, name, size, shape)
+            str(size): timings[name].to_json() | _against(timings, of(name, size), of(WHOLE, size), name, rates)
             for size, timings in found.items()
         }
-        ours[name] |= {"parameters": count(model.config.tensors()), "cache_bytes_per_token": costs[name].cache}
+        ours[name] |= {"parameters": count(model.config.tensors()), "cache_bytes_per_token": of(name, 1).cache}
         ours[name]["contexts"] = {str(context): rows[name] for context, rows in contexts.items()}
     peer = {str(size): timings[PEER].to_json() for size, timings in found.items()}
     ratio = max(timings[WHOLE].decode.median / timings[PEER].decode.median for timings in found.values())
@@ -241,79 +246,50 @@ def _after(models: Mapping[str, Model], shape: Shape, compute: Compute) -> dict[
         rows[name] = {
             "decode_tokens_per_second": timing.made / timing.decode.median,
             "decode": timing.decode._asdict(),
-            "bytes_per_step": cost.moved(1, shape),
-            "flops_per_step": cost.step,
+            "bytes_per_step": cost.step.bytes,
+            "flops_per_step": cost.step.flops,
             "cache_bytes_per_token": cost.cache,
         }
     return rows
 
 
 class Cost(NamedTuple):
-    """Bytes and operations of one decoded token, and operations of one prompt.
+    """Cost of a prompt and of the decoding steps after it.
 
     Attributes:
-        weights: bytes of the weights, which every step reads once.
-        cache: bytes of keys and values that a token adds to the cache.
-        read: bytes that a step reads and writes for each token in the cache: keys and values, and rebuilt ones twice.
-        step: floating-point operations of a step for one prompt, with the cache full.
+        cache: bytes of keys and values that a token adds to a long cache.
         prompt: floating-point operations of a prompt.
+        step: cost of a step of the batch with the cache full.
     """
 
-    weights: int
     cache: int
-    read: int
-    step: int
     prompt: int
+    step: DecodingCost
 
     @classmethod
-    def of(cls, config: Any, shape: Shape, compute: Compute) -> Cost:
+    def of(cls, config: Any, shape: Shape, compute: Compute, batch: int = 1) -> Cost:
         """Count them for a decoder."""
-        size, width, room = compute.type.itemsize, config.width, shape.prompt + shape.new
-        cache = read = step = prompt = 0
-        for layer in config.decoder.layers:
-            attention = layer.attention
-            held = size * attention.cache_size(width, width)
-            cache += held
-            read += held
-            if isinstance(attention, Compressed):
-                read += 2 * size * attention.rebuilt_size(1, room)
-                known = 2 * (room - 1) * width * attention.rank
-            else:
-                known = attention.flops(width, width, 0, room - 1)
-            step += attention.flops(width, width, 1, room) - known + layer.feed_forward.flops(width, 1)
-            prompt += attention.flops(width, width, shape.prompt, shape.prompt)
-            prompt += layer.feed_forward.flops(width, shape.prompt)
-        logits = 2 * width * shape.vocabulary
-        return cls(size * count(config.tensors()), cache, read, step + logits, prompt + logits)
-
-    def moved(self, batch: int, shape: Shape) -> int:
-        """Return the bytes of one step of a batch."""
-        return self.weights + batch * (shape.prompt + shape.new) * self.read
+        width = config.width
+        held = sum(layer.attention.cache_size(width, width) for layer in config.decoder.layers)
+        prompt = config.decoder.flops(width, shape.prompt) + 2 * width * shape.vocabulary
+        step = decoding_cost(config, shape.prompt + shape.new, batch, compute)
+        return cls(compute.type.itemsize * held, prompt, step)
 
 
-def _against(
-    timings: Mapping[str, Measurement], costs: Mapping[str, Cost], name: str, batch: int, shape: Shape
-) -> dict[str, Any]:
+def _against(timings: Mapping[str, Measurement], cost: Cost, whole: Cost, name: str, rates: Rates) -> dict[str, Any]:
     """Return the speed-ups of a variant over the whole model, measured and predicted, and over the peer.
 
-    A step is predicted to take the longer of its bytes' and its operations' time, at the rates that the whole model
-    reaches: bytes in its own decoding, operations in its prefill. A prompt is predicted by its operations.
+    A step is predicted to take the longer of its bytes' and its operations' time at the machine's peak rates, a prompt
+    by its operations.
     """
-    whole, cost, other = timings[WHOLE], costs[WHOLE], costs[name]
-    bandwidth = cost.moved(batch, shape) * (shape.new - 1) / whole.decode.median
-    throughput = batch * cost.prompt / whole.prefill.median
-
-    def step(one: Cost) -> float:
-        return max(one.moved(batch, shape) / bandwidth, batch * one.step / throughput)
-
     mine, peer = timings[name], timings[PEER]
     return {
         "prefill_over_peer": peer.prefill.median / mine.prefill.median,
         "decode_over_peer": peer.decode.median / mine.decode.median,
-        "prefill_speed_up": whole.prefill.median / mine.prefill.median,
-        "prefill_speed_up_predicted": cost.prompt / other.prompt,
-        "decode_speed_up": whole.decode.median / mine.decode.median,
-        "decode_speed_up_predicted": step(cost) / step(other),
+        "prefill_speed_up": timings[WHOLE].prefill.median / mine.prefill.median,
+        "prefill_speed_up_predicted": whole.prompt / cost.prompt,
+        "decode_speed_up": timings[WHOLE].decode.median / mine.decode.median,
+        "decode_speed_up_predicted": whole.step.seconds(rates) / cost.step.seconds(rates),
         "same_tokens_as_peer": float((mine.tokens == peer.tokens).mean()) if name == WHOLE else None,
     }
 

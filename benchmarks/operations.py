@@ -248,7 +248,7 @@ def decoding(shape: Shape) -> Operation:
 
     return Operation(
         advance,
-        float(shape.batch * generation_cost(language_model(shape), shape).step),
+        float(generation_cost(language_model(shape), shape).step.flops),
         held_bytes(compiled.continuation),
         before,
         NEW,
@@ -258,7 +258,7 @@ def decoding(shape: Shape) -> Operation:
 def generation_cost(config: DecoderModel, shape: Shape) -> generate.Cost:
     """Count the operations of one prompt and of one step with the cache full."""
     asked = generate.Shape(prompt=shape.length, new=NEW + 1, vocabulary=shape.vocabulary)
-    return generate.Cost.of(config, asked, Compute())
+    return generate.Cost.of(config, asked, Compute(), shape.batch)
 
 
 def _generation(shape: Shape) -> tuple[Model, dict[str, np.ndarray], generation.Programs]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, apply_gates
-from headjax.attention.formulation import Attention, KeyValues, Wrapping
+from headjax.attention.formulation import Attention, KeyValues, Step, Wrapping
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
@@ -37,7 +37,8 @@ class Compressed(Wrapping):
     layer can be written so exactly, rotary embeddings and normalised keys included.
 
     A decoding cache holds c and the positions. The price is that each step rebuilds the keys of all tokens; `Latent`
-    attends to c itself where keys do not turn. Values need no rebuilding where few queries meet many keys, as in
+    attends to c itself where keys do not turn. At short contexts the cache holds rebuilt keys and values, see
+    `keeps_rebuilt`, so that each is computed once. Values need no rebuilding where few queries meet many keys, as in
     decoding, since sum_j p_j v_j = (sum_j p_j c_j) W_V + b_V: heads of multi-head and grouped attention then take the
     mean of c, and map it by W_V^g. Of both evaluations, equal up to rounding, the one with fewer operations is taken.
 
@@ -63,8 +64,10 @@ class Compressed(Wrapping):
         return {"latent": latent, "position": jnp.broadcast_to(counted, latent.shape[:2]).astype(jnp.int32)}
 
     def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        inner, latent = params["inner"], key_values["latent"]
-        rebuilt = self.inner.key_values(inner, latent, key_values["position"])
+        inner = params["inner"]
+        if "latent" not in key_values:
+            return self.inner.attend(inner, inputs, key_values, call)
+        latent, rebuilt = key_values["latent"], self.rebuilt(params, key_values)
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
         if self._saved(inputs.shape[1], latent.shape[1]) <= 0 or call.dropout.active:
             return self.inner.attend(inner, inputs, rebuilt, call)
@@ -74,6 +77,18 @@ class Compressed(Wrapping):
         if "value_bias" in inner:
             context = context + inner["value_bias"][None, None, groups]
         return apply_gates(read._replace(context=context), call.gates)
+
+    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
+        return self.inner.key_values(params["inner"], key_values["latent"], key_values["position"])
+
+    def step(self, width: int, memory_width: int, length: int) -> Step:
+        known = 2 * (length - 1) * memory_width * self.rank
+        moved = self.cache_size(width, memory_width) + 2 * self.rebuilt_size(1, length)
+        return Step(self.flops(width, memory_width, 1, length) - known, length * moved)
+
+    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
+        inner = self.inner.step(width, self.rank, length)
+        return inner._replace(flops=inner.flops + 2 * memory_width * self.rank)
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         compressed = 2 * key_length * memory_width * self.rank

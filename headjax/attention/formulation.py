@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,33 @@ from headjax.attention.operands import Attended
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Listed, check_fields
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, Tensors, Zeros, abstract, take_heads
+from headjax.core.tensors import Params, Tensor, Tensors, Zeros, abstract, count, take_heads
 
 KeyValues = dict[str, jax.Array]
 """Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds them."""
+
+FLOPS_A_NUMBER = 16
+"""Floating-point operations that a processor does at least in the time in which it reads a number from memory."""
+
+ROOM = 4
+"""Times that rebuilt keys and values may be as large as the weights of their attention: about a whole layer's."""
+
+
+class Step(NamedTuple):
+    """Cost of one query that meets the tokens in a cache.
+
+    Attributes:
+        flops: floating-point operations, two a multiply-add.
+        numbers: scalars that are read or written for the tokens in the cache; weights are not counted.
+    """
+
+    flops: int
+    numbers: int
+
+    @property
+    def time(self) -> float:
+        """The longer of both, in the time of one number."""
+        return max(self.numbers, self.flops / FLOPS_A_NUMBER)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,6 +132,34 @@ class Attention(Checked, abc.ABC):
         positions = jax.ShapeDtypeStruct((1, 1), "int32")
         kept = jax.eval_shape(self.key_values, params, inputs, positions)
         return sum(array.size for array in jax.tree.leaves(kept))
+
+    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
+        """Return what `attend` computes of `key_values` alone, which it takes in their place; by default nothing."""
+        return key_values
+
+    def step(self, width: int, memory_width: int, length: int) -> Step:
+        """Return the cost of a query where a cache holds the `key_values` of `length` tokens, the last one new."""
+        flops = self.flops(width, memory_width, 1, length) - self.flops(width, memory_width, 0, length - 1)
+        return Step(flops, length * self.cache_size(width, memory_width))
+
+    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
+        """Return the same where it holds what is `rebuilt` of them."""
+        return self.step(width, memory_width, length)
+
+    def keeps_rebuilt(self, width: int, memory_width: int, length: int, batch: int = 1) -> bool:
+        """Return whether caches of a batch of this length hold `rebuilt` keys and values.
+
+        They do where a step takes less time so, and the caches are no larger than `ROOM` times this layer's weights.
+        """
+        kept = self.rebuilt_step(width, memory_width, length)
+        weights = count(self.tensors(width, memory_width))
+        return batch * kept.numbers <= ROOM * weights and kept.time < self.step(width, memory_width, length).time
+
+    def decoding_step(self, width: int, memory_width: int, length: int, batch: int = 1) -> Step:
+        """Return the cost of a query of each example in a batch, by the cheaper of both forms."""
+        rebuilt = self.keeps_rebuilt(width, memory_width, length, batch)
+        one = (self.rebuilt_step if rebuilt else self.step)(width, memory_width, length)
+        return Step(batch * one.flops, batch * one.numbers)
 
     def keep_heads(
         self, params: Params, heads: Sequence[int], width: int, memory_width: int

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, expand_gates
-from headjax.attention.formulation import Attention, KeyValues, Wrapping
+from headjax.attention.formulation import Attention, KeyValues, Step, Wrapping
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
@@ -56,6 +56,17 @@ class Gated(Wrapping):
         if call.gates is not None:
             gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
         return self.inner.attend(params["inner"], inputs, key_values, call._replace(gates=gates))
+
+    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
+        return self.inner.rebuilt(params["inner"], key_values)
+
+    def step(self, width: int, memory_width: int, length: int) -> Step:
+        inner = self.inner.step(width, memory_width, length)
+        return inner._replace(flops=inner.flops + 2 * width * self.num_heads)
+
+    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
+        inner = self.inner.rebuilt_step(width, memory_width, length)
+        return inner._replace(flops=inner.flops + 2 * width * self.num_heads)
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         inner = self.inner.flops(width, memory_width, query_length, key_length)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.attention.attend import Call, apply_gates, default_scale
-from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.formulation import Attention, KeyValues, Step
 from headjax.attention.operands import Attended
 from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.attention.rotary import Rotary, positions_or_count
@@ -34,7 +34,8 @@ class Latent(Attention):
 
     Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one key and
     value head of size rank) and be mapped by W_UV^h afterwards. Of the two evaluations, equal up to rounding, the one
-    with fewer operations is taken: the second when few queries meet many keys, as in decoding.
+    with fewer operations is taken: the second when few queries meet many keys, as in decoding. At short contexts a
+    cache may hold k_h and v_h instead, see `keeps_rebuilt`.
 
     Attributes:
         rank: size of the latent c.
@@ -122,9 +123,13 @@ class Latent(Attention):
 
     def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query, turned = self._queries(params, inputs, call)
-        # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-        absorb = self._absorbs(inputs.shape[1], key_values["latent"].shape[1]) and not call.dropout.active
-        return (self._attend_to_latent if absorb else self._attend_to_heads)(params, query, turned, key_values, call)
+        if "latent" in key_values:
+            # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
+            if self._absorbs(inputs.shape[1], key_values["latent"].shape[1]) and not call.dropout.active:
+                return self._attend_to_latent(params, query, turned, key_values, call)
+            key_values = self.rebuilt(params, key_values)
+        query = query if turned is None else jnp.concatenate([query, turned], axis=-1)
+        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale)
 
     def _queries(self, params: Params, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
         if self.query_rank is not None:
@@ -137,15 +142,12 @@ class Latent(Attention):
         positions = positions_or_count(call.positions, query.shape[1], call.mask)
         return query[..., : self.head_dim], self.rotary(query[..., self.head_dim :], positions)
 
-    def _attend_to_heads(
-        self, params: Params, query: jax.Array, turned: jax.Array | None, key_values: KeyValues, call: Call
-    ) -> Attended:
+    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
         key = into_heads(key_values["latent"], params["key"])
-        if turned is not None:
+        if self.rotary is not None:
             shared = jnp.broadcast_to(key_values["rotary_key"][:, :, None], (*key.shape[:3], self.rotary_dim))
-            query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
-        value = into_heads(key_values["latent"], params["value"], params.get("value_bias"))
-        return call(query, key, value, scale=self.logit_scale)
+            key = jnp.concatenate([key, shared], axis=-1)
+        return {"key": key, "value": into_heads(key_values["latent"], params["value"], params.get("value_bias"))}
 
     def _attend_to_latent(
         self, params: Params, query: jax.Array, turned: jax.Array | None, key_values: KeyValues, call: Call
@@ -164,6 +166,12 @@ class Latent(Attention):
 
     def combine(self, params: Params, context: jax.Array) -> jax.Array:
         return out_of_heads(context, params["output"], params.get("output_bias"))
+
+    def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
+        size = self.num_heads * (self.query_size + self.values)
+        fixed = self.flops(width, memory_width, 1, 0) + 2 * memory_width * (self.rank + self.rotary_dim)
+        built = 2 * self.rank * self.num_heads * (self.head_dim + self.values)
+        return Step(fixed + built + 2 * length * size, length * size)
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         if self.query_rank is None:

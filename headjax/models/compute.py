@@ -236,7 +236,10 @@ class LayerGroup:
         """
 
         def of_layer(weights: Params) -> LayerCache:
-            one = self.layer.attention.key_values(weights["attention"], example, jnp.zeros((1, 1), jnp.int32))
+            attention, own, width = self.layer.attention, weights["attention"], example.shape[-1]
+            one = attention.key_values(own, example, jnp.zeros((1, 1), jnp.int32))
+            if attention.keeps_rebuilt(width, width, capacity, example.shape[0]):
+                one = attention.rebuilt(own, one)
             room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
             empty = {name: stored(array) for name, array in room.items()}
             crossed = self.layer.cross_attention

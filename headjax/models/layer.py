@@ -308,6 +308,8 @@ class Layer(Checked):
                 key_values = _key_values(slot, attention, weights, inputs, call)
                 if call.cache is not None and slot == "attention":
                     before, used = call.cache.attention, call.used
+                    if before.keys() != key_values.keys():
+                        key_values = attention.rebuilt(weights, key_values)
                     held = {name: append(before[name], array, used) for name, array in key_values.items()}
                     reports[CACHE] = held
                     if not is_empty(used):

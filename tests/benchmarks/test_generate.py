@@ -45,7 +45,8 @@ def test_variants_hold_half_of_the_cache():
     ]  # a latent keeps the position
     tokens = {"input_ids": [[1, 2]]}
     assert cache_bytes(models["whole"].config, models["whole"].params, tokens, 3) == 5 * whole.cache
-    assert whole.moved(2, TINY) == whole.weights + 2 * 11 * whole.cache
+    one, two = (Cost.of(models["whole"].config, TINY, Compute(), batch).step.bytes for batch in (1, 2))
+    assert two - one == 11 * whole.cache
 
 
 @pytest.mark.parity
@@ -59,7 +60,6 @@ def test_a_tiny_run_gives_the_peers_tokens():
     assert found.ours["pruned by half"]["1"]["decode_speed_up_predicted"] > 1.0
     after = found.ours["latent, half the cache"]["contexts"]["8"]
     assert after["cache_bytes_per_token"] * 16 == 9 * found.ours["whole"]["contexts"]["8"]["cache_bytes_per_token"]
-    assert after["flops_per_step"] > found.ours["whole"]["contexts"]["8"]["flops_per_step"]
     assert after["decode_tokens_per_second"] > 0
     assert len(found.tables) == 3
     assert found.ratio > 0

@@ -29,7 +29,7 @@ FLOPS = {
     "ablation": lambda config, shape: operations.sweeping_flops(config, shape, chunks_of(all_heads(config), 4)),
     "conversion": lambda config, shape: operations.conversion_flops(shape),
     "prefill": lambda config, shape: shape.batch * operations.generation_cost(config, shape).prompt,
-    "decode step": lambda config, shape: shape.batch * operations.generation_cost(config, shape).step,
+    "decode step": lambda config, shape: operations.generation_cost(config, shape).step.flops,
 }
 
 

@@ -1,0 +1,97 @@
+"""What a decoding step costs in time: its operations or its bytes, at the peak rates of the machine."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from headjax.core.tensors import count
+from headjax.models.compute import Compute
+from headjax.models.config import ModelConfig
+
+SIZE = {"cpu": 1024}
+"""Rows and columns of the matrices that rates are measured with, by platform; others take `LARGE`."""
+LARGE = 8192
+CALLS = 5
+
+
+class Rates(NamedTuple):
+    """Peak rates of a device.
+
+    Attributes:
+        flops: floating-point operations a second.
+        bytes: bytes a second that it reads from memory.
+    """
+
+    flops: float
+    bytes: float
+
+
+class DecodingCost(NamedTuple):
+    """Cost of one decoding step of a batch.
+
+    Attributes:
+        flops: floating-point operations, two a multiply-add.
+        bytes: bytes of the weights, and those read and written for the tokens in the caches.
+    """
+
+    flops: int
+    bytes: int
+
+    def seconds(self, rates: Rates) -> float:
+        """Return the longer of both times at these rates, which a step cannot take less than."""
+        return max(self.flops / rates.flops, self.bytes / rates.bytes)
+
+
+def decoding_cost(config: ModelConfig, length: int, batch: int = 1, compute: Compute = Compute()) -> DecodingCost:
+    """Return the cost of one more token of every example in a batch.
+
+    Args:
+        config: a model that generates.
+        length: tokens in the cache, the new one included; of the source, too, in encoder-decoders.
+        batch: number of examples.
+        compute: its `dtype` is that of weights and caches.
+    """
+    width, stacks = config.width, config.stacks()
+    read = sum(count(stacks[name].tensors(width)) for name in stacks if name == "encoder")
+    flops, numbers = 0, count(config.tensors()) - read
+    for layer in stacks["decoder"].layers:
+        step = layer.attention.decoding_step(width, width, length, batch)
+        flops += step.flops + batch * layer.feed_forward.flops(width, 1)
+        numbers += step.numbers
+        if (crossed := layer.cross_attention) is not None:
+            flops += batch * (crossed.flops(width, width, 1, length) - crossed.flops(width, width, 0, length))
+            numbers += batch * length * crossed.cache_size(width, width)
+    embeddings: Any = config.embeddings  # type: ignore[attr-defined]
+    flops += 2 * batch * width * embeddings.vocab_size
+    return DecodingCost(flops, numbers * compute.type.itemsize)
+
+
+@functools.cache
+def peak_rates(dtype: str = "float32") -> Rates:
+    """Measure the first device: a product of matrices, and a sum of numbers that no cache holds; the best call counts.
+
+    It takes some tenths of a second once in a process.
+    """
+    size = SIZE.get(jax.default_backend(), LARGE)
+    matrix = jnp.ones((size, size), dtype)
+    numbers = jnp.ones((64 * size, size), dtype)
+    product = _best(jax.jit(lambda x: x @ x), matrix)
+    reading = _best(jax.jit(jnp.max), numbers)
+    return Rates(2.0 * size**3 / product, numbers.nbytes / reading)
+
+
+def _best(function: Callable[[jax.Array], jax.Array], array: jax.Array) -> float:
+    """Return the least seconds of a call."""
+    jax.block_until_ready(function(array))
+    seconds = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        jax.block_until_ready(function(array))
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
