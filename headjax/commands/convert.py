@@ -147,10 +147,11 @@ def _convert(model: Model, options: Options, batches: Sequence[Batch] | None) ->
 
 
 def _costs(before: Model, after: Model) -> dict[str, Any]:
-    """Return the cost of attention of both models by length, and the length up to which the new one costs no more."""
+    """Return the cost of attention and of a decoding step of both models by length, and where attention breaks even."""
     from headjax.conversion.analysis import model_break_even, model_costs
 
-    pairs = zip(model_costs(before.config, LENGTHS), model_costs(after.config, LENGTHS), strict=True)
+    steps = zip(_step_seconds(before), _step_seconds(after), strict=True)
+    pairs = zip(model_costs(before.config, LENGTHS), model_costs(after.config, LENGTHS), steps, strict=True)
     costs = [
         {
             "length": old.length,
@@ -158,10 +159,22 @@ def _costs(before: Model, after: Model) -> dict[str, Any]:
             "flops": new.flops,
             "cache_before": old.cache,
             "cache": new.cache,
+            "step_seconds_before": step_before,
+            "step_seconds": step,
         }
-        for old, new in pairs
+        for old, new, (step_before, step) in pairs
     ]
     return {"costs": costs, "break_even_length": model_break_even(after.config, before.config)}
+
+
+def _step_seconds(model: Model) -> list[float | None]:
+    """Return the least seconds of a decoding step by length, at this device's peak rates; None without a decoder."""
+    from headjax.models.config import GenerativeModel
+    from headjax.models.speed import decoding_cost, peak_rates
+
+    if not isinstance(model.config, GenerativeModel):
+        return [None] * len(LENGTHS)
+    return [decoding_cost(model.config, length).seconds(peak_rates()) for length in LENGTHS]
 
 
 def _difference(before: Model, after: Model, task: Task, options: Options) -> float:
@@ -186,6 +199,7 @@ def _cost_table(costs: dict[str, Any]) -> Table:
         Column("Tokens", numbers.fixed(0)),
         *(Column(title, numbers.flops) for title in ("Attention before", "after")),
         *(Column(title, numbers.count) for title in (("Cached before", "after") if cached else ())),
+        *(Column(title, numbers.duration) for title in (("A step before", "after") if cached else ())),
     )
     rows = [tuple(row.values())[: len(columns)] for row in costs["costs"]]
     length = costs["break_even_length"]
@@ -193,4 +207,9 @@ def _cost_table(costs: dict[str, Any]) -> Table:
         None: "Its attention takes no more operations than before at any length.",
         0: "Its attention takes more operations than before at every length.",
     }.get(length, f"Its attention takes more operations than before above {length} tokens.")
-    return Table(columns, rows, notes=(note,))
+    steps = (
+        ("A step is the least time of one more token here: its operations or its bytes at peak rates.",)
+        if cached
+        else ()
+    )
+    return Table(columns, rows, notes=(note, *steps))

@@ -57,10 +57,9 @@ def decoding_cost(config: ModelConfig, length: int, batch: int = 1, compute: Com
         batch: number of examples.
         compute: its `dtype` is that of weights and caches.
     """
-    width, stacks = config.width, config.stacks()
-    read = sum(count(stacks[name].tensors(width)) for name in stacks if name == "encoder")
-    flops, numbers = 0, count(config.tensors()) - read
-    for layer in stacks["decoder"].layers:
+    width, tensors = config.width, config.tensors()
+    flops, numbers = 0, count({name: entry for name, entry in tensors.items() if name != "encoder"})
+    for layer in config.stacks()["decoder"].layers:
         step = layer.attention.decoding_step(width, width, length, batch)
         flops += step.flops + batch * layer.feed_forward.flops(width, 1)
         numbers += step.numbers

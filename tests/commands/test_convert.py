@@ -69,6 +69,8 @@ def test_convert_says_what_attention_costs(convert, folder):
     # Per token and layer one shared key of 12, 16 values and two heads' content, where there were 16 keys and values.
     assert costs[64]["cache"] == 64 * 2 * (12 + 16 + 2)
     assert costs[64]["cache_before"] == 64 * 2 * 32
+    steps = [row[name] for row in data["costs"] for name in ("step_seconds_before", "step_seconds")]
+    assert all(0.0 < seconds < 1.0 for seconds in steps)
     assert "Cached before" in shown
     _, shown = convert("gated", "--to", "grouped:kv_heads=1")
     assert "no more operations than before at any length" in shown
