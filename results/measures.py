@@ -61,6 +61,8 @@ class ClaimRow:
         log: Whether the logarithms of the values are compared.
         measure: `mean`; `share` of items within `at_least` and `within`; `best share`, of each layer's best head;
             `correlation` over heads.
+        chosen: Experiment on training examples that chooses each layer's best head; without it they are chosen on the
+            judged examples, which decides nothing.
         exact: Whether the items of a share have no error of measurement.
         what: What the items are.
         least, most: Bound of the claim.
@@ -77,6 +79,7 @@ class ClaimRow:
     measure: str = "mean"
     within: float = np.inf
     at_least: float = -np.inf
+    chosen: str = ""
     exact: bool = False
     what: str = ""
     least: float = -np.inf
@@ -228,30 +231,31 @@ def told(value: float, form: Form) -> str:
 
 
 def _share(row: ClaimRow) -> tuple[Estimate, str]:
-    """Return the share of items within a bound; an item is a setting's or a head's, the mean over draws."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for each in select(read(row.data), {"metric": row.metric, **row.where}):
-        groups.setdefault((each.setting, each.seed, each.head), []).append(each)
-    items = {key: over_seeds_and_examples([Sample(*each[8:11]) for each in rows]) for key, rows in groups.items()}
-    transform = FORMS[row.form].transform
-    values = {key: Sample(mid, *sorted(ends)) for key, (mid, *ends) in _each(items, transform).items()}
+    """Return the share of items within a bound."""
+    items = _items(row, row.data)
     if row.measure == "best share":
-        layers: dict[tuple[str, ...], list[Sample]] = {}
-        for (_, seed, head), sample in values.items():
-            layers.setdefault((seed, head.rpartition("/")[0]), []).append(sample)
-        chosen = [min(layer) for layer in layers.values()]
-    else:
-        chosen = list(values.values())
-    within, surely, possibly = share(chosen, Bound(row.at_least, row.within), exact=row.exact)
-    counts = [round(each * len(chosen)) for each in (within, surely, possibly)]
+        if not row.chosen and not row.obstacle:
+            raise ValueError(f"{row.setting}: best heads need examples of their own to be chosen on")
+        layers: dict[tuple[str, str], list[tuple[float, tuple[str, str, str]]]] = {}
+        for key, sample in _items(row, row.chosen or row.data).items():
+            layers.setdefault((key[1], key[2].rpartition("/")[0]), []).append((sample.value, key))
+        items = {key: items[key] for _, key in map(min, layers.values())}
+    within, surely, possibly = share([*items.values()], Bound(row.at_least, row.within), exact=row.exact)
+    counts = [round(each * len(items)) for each in (within, surely, possibly)]
     sure = "" if row.exact else f"; surely {counts[1]}, possibly {counts[2]}"
-    return Estimate(within, surely, possibly), f"{counts[0]} of {len(chosen)} {row.what}{sure}"
+    return Estimate(within, surely, possibly), f"{counts[0]} of {len(items)} {row.what}{sure}"
 
 
-def _each(
-    items: Mapping[tuple[str, ...], tuple[float, float, float]], transform: Callable[[float], float]
-) -> dict[tuple[str, ...], tuple[float, ...]]:
-    return {key: tuple(transform(value) for value in found) for key, found in items.items()}
+def _items(row: ClaimRow, data: str) -> dict[tuple[str, str, str], Sample]:
+    """Return the number of each setting, seed and head, the mean over draws, in the units of the form."""
+    groups: dict[tuple[str, str, str], list[Sample]] = {}
+    for each in select(read(data), {"metric": row.metric, **row.where}):
+        groups.setdefault((each.setting, each.seed, each.head), []).append(Sample(*each[8:11]))
+    transform, items = FORMS[row.form].transform, {}
+    for key, found in groups.items():
+        value, *ends = (transform(each) for each in over_seeds_and_examples(found))
+        items[key] = Sample(value, *sorted(ends))
+    return items
 
 
 def _correlation(row: ClaimRow) -> tuple[Estimate, str]:

@@ -94,11 +94,16 @@ def test_shares_count_what_is_sure_and_what_is_possible(results):
     assert claimed(measure="share", form="points lost", within=1.0, least=0.8).verdict == "did not hold"
 
 
-def test_the_best_head_of_each_layer(results):
-    values = {"e/0/0": -0.1, "e/0/1": 0.0, "e/1/0": -0.3, "e/1/1": -0.2}
-    results(*(Row(head=head, metric="m", value=value) for head, value in values.items()))
-    found = claimed(measure="best share", form="points lost", within=5.0, exact=True, what="layers")
-    assert found.text == "1 of 2 layers"
+def test_the_best_head_of_each_layer_is_chosen_on_other_examples_than_the_judged(results, tmp_path):
+    judged = {"e/0/0": -0.1, "e/0/1": 0.0, "e/1/0": -0.3, "e/1/1": -0.2}
+    results(*(Row(head=head, metric="m", value=value) for head, value in judged.items()))
+    training = {"e/0/0": -0.01, "e/0/1": -0.02, "e/1/0": -0.02, "e/1/1": -0.01}
+    write("training", (Row(head=head, metric="m", value=value) for head, value in training.items()), tmp_path)
+    best = {"measure": "best share", "form": "points lost", "exact": True, "what": "layers", "within": 5.0}
+    assert claimed(**best, chosen="training").text == "0 of 2 layers"
+    assert claimed(**best, obstacle="chosen on the judged examples").text == "1 of 2 layers"
+    with pytest.raises(ValueError, match="of their own"):
+        claimed(**best)
 
 
 def test_effects_on_two_data_sets_correlate(results):
