@@ -12,7 +12,7 @@ from results.table import Row, read, select
 
 Points = list[tuple[float, float]]
 
-REPAIRED = "reconstruction, all maps solved anew"
+REPAIRED = "reconstruction with repair"
 
 
 def pruning() -> Plot:
