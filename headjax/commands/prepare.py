@@ -45,7 +45,7 @@ def _host(text: str) -> tuple[int, int]:
 class Options(CommandOptions):
     """Options of `headjax prepare`."""
 
-    task: str = argument("TASK", "name of a task (lm1b, mnli, wmt14_ende, ...), see docs/data.md")
+    task: str = argument("TASK", "name of a task (lm1b, mnli, wmt14_ende, ...), see `headjax tasks`")
     out: str = argument("OUT", "folder of the shards", also=("--out",), writes="folder")
     source: tuple[str, ...] = option(
         (), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many", reads=True

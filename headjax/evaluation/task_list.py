@@ -71,9 +71,10 @@ def _measured(spec: TaskSpec | None) -> MeasureSpec | None:
 def _needs(name: str, spec: TaskSpec | None) -> str:
     if spec is None:
         return (NAMED[name].__doc__ or "").strip().splitlines()[0].removeprefix("Read ").rstrip(".")
+    found = [spec.files] if spec.files else []
     if spec.layouts:
         layouts = (" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
-        return f"{spec.folders[0]}: {' or '.join(layouts)}"
-    found = [spec.files] if spec.files else []
-    found += [f"TFDS {source.name}" for source in spec.sources]
+        found = [f"{spec.folders[0]}: {' or '.join(layouts)}"]
+    for source in spec.sources:
+        found.append(f"TFDS {source.name} ({source.splits.get('train', '-')} / {source.splits['validation']})")
     return "; ".join(found) or "a table or TFRecords of its columns"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -30,15 +29,6 @@ def test_every_task_has_a_form_that_a_manifest_keeps():
         assert from_data(type(spec.form), to_data(spec.form)) == spec.form
         assert (spec.vocabulary == "none") is not spec.form.reads_text
         assert (spec.vocab_size > 0) is (spec.vocabulary == "bpe")
-
-
-def test_the_documentation_lists_every_task():
-    lines = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8").split("\n")
-    listed = {line.split("`")[1]: line for line in lines if line.startswith("| `")}
-    for name, spec in TASKS.items():
-        splits = [f"`{one.name}` ({one.splits.get('train', '-')} / {one.splits['validation']})" for one in spec.sources]
-        assert ("; ".join(splits) or "none") in listed[name]
-        assert spec.files in listed[name]
 
 
 def test_books_lose_their_licence_and_articles_are_documents(tmp_path):
