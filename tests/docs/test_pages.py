@@ -29,6 +29,7 @@ from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.commands.language_folder import write_language_folder
+from tests.test_layout import ORDER
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs" / "reference"
@@ -124,6 +125,12 @@ def test_every_guarantee_names_a_test_that_exists():
     named = set(re.findall(r"`([a-z_/]*test_\w+\.py)`", (ROOT / "RELIABILITY.md").read_text(encoding="utf-8")))
     assert len(named) > 20
     assert [test for test in sorted(named) if not (ROOT / "tests" / test).is_file()] == []
+
+
+def test_the_architecture_names_every_package_from_the_top_down():
+    (diagram,) = [block.text for block in blocks(ROOT / "docs" / "architecture.md")]
+    named = [line.split()[0] for line in diagram.splitlines()]
+    assert named == [package for package in reversed(ORDER) if package != "report"]
 
 
 # Command lines.
