@@ -166,7 +166,7 @@ def _speed_table(speeds: dict[int, dict[str, Timing]], predicted: float) -> Tabl
     for size, timings in speeds.items():
         rates, measured = [size / timing.median for timing in timings.values()], speed_up(timings)
         rows.append((str(size), *rates, measured, predicted, measured / predicted, PAPER[size]))
-    titles = ("Whole, examples/s", "Pruned, examples/s", "Speed-up", "By FLOPs")
+    titles = ("Unpruned, examples/s", "Pruned, examples/s", "Speed-up", "By FLOPs")
     columns = (
         Column("Batch"),
         *(Column(title, numbers.significant) for title in titles),

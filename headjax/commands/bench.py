@@ -22,7 +22,7 @@ BENCHES = {
     "hub": "importing a BERT-base directory of 440 MB beside reading its file with safetensors; import, pruning and "
     "export of a model of 2.5 GB beside a copy of its files",
     "scaling": "time and memory of a train step, scoring, ablation, conversion and generation as length, depth, heads "
-    "and batch grow, beside the growth of their operations",
+    "and batch grow, beside the growth of their FLOPs",
     "train_step": "a BERT-base train step beside Hugging Face's PyTorch BERT",
 }
 """Benchmarks and what they compare; each is `run` in `benchmarks/NAME.py` of a checkout."""

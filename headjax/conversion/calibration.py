@@ -11,7 +11,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.core.progress import Update
-from headjax.models.config import HEAD_STACKS, Batch
+from headjax.models.config import Batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 
@@ -120,7 +120,7 @@ def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
 
 
 def _tied(model: Model, head_stack: str, layer: int) -> tuple[int, ...]:
-    return tuple(model.config.stacks()[HEAD_STACKS[head_stack][0]].tied_layers(layer))
+    return model.config.site(head_stack, layer).tied
 
 
 def _moments(sums: list[dict[str, jax.Array]]) -> Moments:

@@ -16,7 +16,6 @@ from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.tensors import Params
 from headjax.heads.deepen import after_norm, deepen, part_counts
-from headjax.models.config import HEAD_STACKS
 from headjax.models.layer import Layer, LayerCall
 from headjax.models.model import Model
 
@@ -99,9 +98,9 @@ def _whole_layers(
     if stacks is None and layers is None:
         return None
     found = find_layers(model, stacks, layers)
-    chosen = {(HEAD_STACKS[head_stack][0], layer) for head_stack, layer in found}
+    chosen = {(model.config.site(*place).stack, place[1]) for place in found}
     changed = {stack for stack, _ in chosen}
-    every = {name for name in model.config.attentions() if HEAD_STACKS[name][0] in changed}
-    together = " and ".join(sorted(name for name in every if HEAD_STACKS[name][0] == "decoder"))
-    require(stacks is None or every <= set(stacks), "stacks", f"{together} split together, name both or none")
+    every = {site.head_stack: site.stack for site in model.config.sites() if site.stack in changed}
+    together = " and ".join(sorted(name for name, stack in every.items() if stack == "decoder"))
+    require(stacks is None or every.keys() <= set(stacks), "stacks", f"{together} split together, name both or none")
     return chosen

@@ -18,7 +18,6 @@ from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.surgery import attention_layers
-from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model
 
 
@@ -205,15 +204,13 @@ def find_layers(
     for number in layers or ():
         if not 0 <= number < most:
             raise ConfigError(f"layers: there is no layer {number}; they are numbered 0 to {most - 1}")
-    places = {}
-    for name, formulations in chosen_stacks.items():
-        home = model.config.stacks()[HEAD_STACKS[name][0]]
-        for layer, attention in enumerate(formulations):
-            tied = home.tied_layers(layer)
-            chosen = layers is None or not set(layers).isdisjoint(tied)
-            if chosen and layer == tied[0] and not isinstance(attention, NoHeads):
-                places[name, layer] = attention
-    return places
+    return {
+        (site.head_stack, site.layer): site.attention
+        for site in model.config.sites(chosen_stacks)
+        if site.first
+        and not isinstance(site.attention, NoHeads)
+        and (layers is None or not set(layers).isdisjoint(site.tied))
+    }
 
 
 def layer_params(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, tuple[Attention, Params]]:

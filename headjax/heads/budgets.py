@@ -12,7 +12,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import flatten
 from headjax.heads.head_id import HeadId, tied_heads
 from headjax.heads.ordering import Order
-from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.config import ModelConfig
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -30,19 +30,15 @@ def without_heads(config: ModelConfig, removed: Iterable[HeadId]) -> ModelConfig
         removed: heads; those that share their parameters with one of them go with it.
     """
     gone = {tied for head in removed for tied in tied_heads(config, head)}
-    stacks = {}
-    for name, stack in config.stacks().items():
-        layers = list(stack.layers)
-        for head_stack, (home, slot) in HEAD_STACKS.items():
-            if home != name or head_stack not in config.attentions():
-                continue
-            for i, attention in enumerate(config.attentions()[head_stack]):
-                kept = [p for p, head in enumerate(attention.ids) if HeadId(head_stack, i, head) not in gone]
-                if len(kept) < attention.num_heads:
-                    changed: dict[str, Any] = {slot: _left(attention, kept, config.width)}
-                    layers[i] = dataclasses.replace(layers[i], **changed)
-        stacks[name] = dataclasses.replace(stack, layers=tuple(layers))
-    return config.replace_stacks(stacks)
+    layers = {name: list(stack.layers) for name, stack in config.stacks().items()}
+    for site in config.sites():
+        ids = [HeadId(site.head_stack, site.layer, head) for head in site.attention.ids]
+        kept = [place for place, head in enumerate(ids) if head not in gone]
+        if len(kept) < len(ids):
+            changed: dict[str, Any] = {site.slot: _left(site.attention, kept, config.width)}
+            layers[site.stack][site.layer] = dataclasses.replace(layers[site.stack][site.layer], **changed)
+    stacks = config.stacks().items()
+    return config.replace_stacks({name: dataclasses.replace(old, layers=tuple(layers[name])) for name, old in stacks})
 
 
 def _left(attention: Attention, kept: list[int], width: int) -> Attention:

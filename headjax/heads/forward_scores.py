@@ -24,7 +24,7 @@ from headjax.heads.scores import NO_TARGET
 from headjax.heads.statistics import STATISTICS, query_sums, sum_over
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
+from headjax.models.config import Batch, Gates, ModelConfig, Options, head_stack_at
 from headjax.models.inputs import device_batch
 from headjax.models.layerwise import Place, Stream, place_of, probed_layer, stack_end, stack_input
 from headjax.models.model import Model
@@ -71,9 +71,8 @@ def forward_scores(
         passing.enter(home)
         for number in range(len(stack.layers)):
             sums = sum_over(passing.layer(number))
-            for head_stack, (place, slot) in HEAD_STACKS.items():
-                if place == home and slot in sums:
-                    found.setdefault(head_stack, []).append(sums[slot])
+            for slot, summed in sums.items():
+                found.setdefault(head_stack_at(home, slot), []).append(summed)
             done += 1
             if progress is not None:
                 progress(done * len(batches) // layers, {})

@@ -10,7 +10,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import Order, Steps, flat
-from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.config import ModelConfig
 
 Place = tuple[str, int]
 """A head stack and a layer in it."""
@@ -132,9 +132,7 @@ def _together(config: ModelConfig, layers: Iterable[Place]) -> Iterator[list[Pla
     """Yield the layers that lose the same heads: alone, or with those that share parameters or a position bias."""
     found: dict[tuple[Any, ...], list[Place]] = {}
     for stack, layer in layers:
-        name, slot = HEAD_STACKS[stack]
-        home = config.stacks()[name]
-        ids = config.attentions()[stack][layer].ids
-        biased = slot == "attention" and home.position_bias is not None
-        found.setdefault((stack, ids) if biased else (stack, home.tied_layers(layer)[0]), []).append((stack, layer))
+        site = config.site(stack, layer)
+        biased = site.slot == "attention" and config.stacks()[site.stack].position_bias is not None
+        found.setdefault((stack, site.attention.ids if biased else site.tied[0]), []).append((stack, layer))
     yield from found.values()

@@ -90,8 +90,7 @@ def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
         HeadjaxError: the model has no such head stack.
     """
     require_stack(config, head.stack, f"head {head}")
-    stack = config.stacks()[HEAD_STACKS[head.stack][0]]
-    return tuple(HeadId(head.stack, layer, head.head) for layer in stack.tied_layers(head.layer))
+    return tuple(HeadId(head.stack, layer, head.head) for layer in config.site(head.stack, head.layer).tied)
 
 
 def require_stack(config: ModelConfig, stack: str, where: str = "head stack") -> None:

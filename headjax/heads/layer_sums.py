@@ -20,7 +20,7 @@ from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import by_example, check_batch_size, spreading_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, Gates, ModelConfig, Options
+from headjax.models.config import Batch, Gates, ModelConfig, Options, head_stack_at
 from headjax.models.inputs import check_batch, device_batch
 from headjax.models.layerwise import (
     Place,
@@ -97,7 +97,7 @@ class SubLayer(NamedTuple):
     @property
     def head_stack(self) -> str:
         """Head stack of an attention sub-layer."""
-        return next(name for name, place in HEAD_STACKS.items() if place == (self.stack, self.slot))
+        return head_stack_at(self.stack, self.slot)
 
 
 class TwoModels:

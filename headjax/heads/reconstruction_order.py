@@ -26,7 +26,7 @@ from headjax.heads.surgery import AttentionLayer, attention_layers, map_attentio
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, Gates, Loss, ModelConfig, Options, Output
+from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options, Output
 from headjax.models.layer import Probe
 from headjax.models.model import Model
 
@@ -186,7 +186,7 @@ def _removals(
     model: Model, layer: AttentionLayer, moments: Mapping[str, Sequence[np.ndarray]], whole_groups: bool
 ) -> tuple[Removals, np.ndarray]:
     """Return the removals of a layer, and the mean of its contexts that its bias takes up (0 without a bias)."""
-    tied = model.config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
+    tied = model.config.site(layer.stack, layer.layer).tied
     sums = np.sum([moments[layer.stack][i] for i in tied], axis=0)
     if not np.isfinite(sums).all():
         raise HeadjaxError(f"reconstruction: {layer.stack}/{layer.layer}: second moments of contexts are not finite")
@@ -226,7 +226,7 @@ def _merged(
         layer = layers[i]
         heads = [layer.attention.ids[place] for place in removals[i].order[done[i]]]
         done[i] += 1
-        tied = config.stacks()[HEAD_STACKS[layer.stack][0]].tied_layers(layer.layer)
+        tied = config.site(layer.stack, layer.layer).tied
         order.extend(HeadId(layer.stack, depth, head) for depth in tied for head in heads)
     return tuple(order)
 
@@ -321,13 +321,16 @@ class _Measure:
                 )
             return attention, params | {"inner": own} if "inner" in params else own
 
-        config, home = self._model.config, HEAD_STACKS[layer.stack][0]
+        config = self._model.config
+        site = config.site(layer.stack, layer.layer)
         params = map_attention(self._model, change, stacks=[layer.stack], layers=[layer.layer]).params
         gates = {name: np.array(array) for name, array in self._gates.items()}
         gone = [place for group in found.order[:count] for place in group]
-        gates[layer.stack][np.ix_(list(config.stacks()[home].tied_layers(layer.layer)), gone)] = 0.0
+        gates[layer.stack][np.ix_(list(site.tied), gone)] = 0.0
         at = {name: jnp.asarray(array) for name, array in gates.items()}
-        step = functools.partial(_changed, config, self.effect, self._compute, home, params, at, jnp.int32(layer.layer))
+        step = functools.partial(
+            _changed, config, self.effect, self._compute, site.stack, params, at, jnp.int32(layer.layer)
+        )
         value = self.effect.value((each.result, step(each.batch, each.streams)) for each in self._examples)
         if not np.isfinite(value):
             raise HeadjaxError(

@@ -20,7 +20,7 @@ from headjax.heads.refit import RefitSums
 from headjax.heads.surgery import map_attention
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, Batch, Gates
+from headjax.models.config import Batch, Gates
 from headjax.models.layerwise import FEED_FORWARD
 from headjax.models.model import Model
 
@@ -134,12 +134,12 @@ def fold_gates(model: Model, gates: Gates) -> Model:
         HeadjaxError: The `output` tensor of a formulation has no head axis, or layers share their parameters but not
             their gates.
     """
-    width, stacks = model.config.width, model.config.stacks()
+    width = model.config.width
 
     def fold(stack: str, layer: int, attention: Attention, params: Params) -> tuple[Attention, Params]:
         if not attention.num_heads:
             return attention, params
-        tied = np.asarray(gates[stack])[list(stacks[HEAD_STACKS[stack][0]].tied_layers(layer))]
+        tied = np.asarray(gates[stack])[list(model.config.site(stack, layer).tied)]
         if (tied != tied[:1]).any():
             raise HeadjaxError(f"{stack} layer {layer}: shares its parameters with layers that have other gates")
         return attention, _scale_outputs(attention, params, gates[stack][layer, : attention.num_heads], width)

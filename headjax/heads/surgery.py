@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ from headjax.attention.formulation import Attention
 from headjax.core.deferred import held
 from headjax.core.tensors import Params
 from headjax.heads.head_id import require_stack
-from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model
 from headjax.models.stack import Stack
 
@@ -40,16 +40,13 @@ def attention_layers(model: Model) -> Iterator[AttentionLayer]:
     Layers that share their parameters are yielded once, as the first of them. Deferred arrays are made, those of all
     layers of a group at once.
     """
-    for name, stack in model.config.stacks().items():
-        for head_stack, attentions in model.config.attentions().items():
-            home, slot = HEAD_STACKS[head_stack]
-            if home != name:
-                continue
-            params = {group.name: {slot: held(model.params[name][group.name][slot])} for group in stack.groups}
-            weights = stack.unstack(params)
-            for i, attention in enumerate(attentions):
-                if i == stack.tied_layers(i)[0]:
-                    yield AttentionLayer(head_stack, i, attention, weights[i][slot])
+    for (name, slot), sites in itertools.groupby(model.config.sites(), lambda site: (site.stack, site.slot)):
+        stack = model.config.stacks()[name]
+        params = {group.name: {slot: held(model.params[name][group.name][slot])} for group in stack.groups}
+        weights = stack.unstack(params)
+        for site in sites:
+            if site.first:
+                yield AttentionLayer(site.head_stack, site.layer, site.attention, weights[site.layer][slot])
 
 
 def output_params(params: Params) -> Params:
@@ -81,22 +78,20 @@ def map_attention(
     for head_stack in stacks or ():
         require_stack(config, head_stack)
     layers = None if layers is None else frozenset(layers)
+    sites = config.sites(stacks)
     changed_stacks, changed_params = {}, dict(model.params)
     for name, stack in config.stacks().items():
-        slots = {slot for head_stack, (home, slot) in HEAD_STACKS.items() if stacks is None or head_stack in stacks}
-        new_layers, weights = list(stack.layers), stack.unstack(_with_held(stack, model.params[name], slots))
-        for head_stack, attentions in config.attentions().items():
-            home, slot = HEAD_STACKS[head_stack]
-            if home != name or (stacks is not None and head_stack not in stacks):
+        here = [site for site in sites if site.stack == name]
+        held_params = _with_held(stack, model.params[name], {site.slot for site in here})
+        new_layers, weights = list(stack.layers), stack.unstack(held_params)
+        for site in here:
+            if not site.first or (layers is not None and layers.isdisjoint(site.tied)):
                 continue
-            for i, attention in enumerate(attentions):
-                tied = stack.tied_layers(i)
-                if i != tied[0] or (layers is not None and layers.isdisjoint(tied)):
-                    continue
-                new, params = function(head_stack, i, attention, weights[i][slot])
-                for j in tied:
-                    new_layers[j] = dataclasses.replace(new_layers[j], **{slot: new})  # type: ignore[arg-type]
-                    weights[j] = weights[j] | {slot: params}
+            slot = site.slot
+            new, params = function(site.head_stack, site.layer, site.attention, weights[site.layer][slot])
+            for tied in site.tied:
+                new_layers[tied] = dataclasses.replace(new_layers[tied], **{slot: new})  # type: ignore[arg-type]
+                weights[tied] = weights[tied] | {slot: params}
         changed_stacks[name] = dataclasses.replace(stack, layers=tuple(new_layers))
         changed_params[name] = changed_stacks[name].restack(weights, model.params[name])
     return model.replace(config=config.replace_stacks(changed_stacks), params=changed_params)

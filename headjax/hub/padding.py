@@ -243,7 +243,7 @@ def _inside(attention: Attention) -> Attention:
 
 def _alike(model: Model, plain: Mapping[Place, PlainHeads], place: Place) -> Grouped | None:
     """Return heads that turn as those of a layer: its own, or if it lost them those of a layer with its window."""
-    layers = model.config.stacks()[HEAD_STACKS[place[0]][0]].layers
+    layers = model.config.stacks()[model.config.site(*place).stack].layers
     others = [other for other in plain if other[0] == place[0]]
     alike = [other for other in others if layers[other[1]].window == layers[place[1]].window]
     return next((found for each in (place, *alike, *others) if (found := plain[each].attention) is not None), None)

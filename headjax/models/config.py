@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +36,36 @@ HEAD_STACKS = {
     "cross": ("decoder", "cross_attention"),
 }
 """Place of each head stack in a model: (stack, slot of its layers)."""
+
+
+class Site(NamedTuple):
+    """Place of an attention layer in a model.
+
+    Attributes:
+        head_stack: `encoder`, `decoder` or `cross`.
+        stack: name of the stack of layers.
+        slot: name of the attention in its layer: `attention` or `cross_attention`.
+        layer: number of the layer, counted from 0.
+        attention: formulation.
+        tied: the layers that share its parameters, itself included, ascending.
+    """
+
+    head_stack: str
+    stack: str
+    slot: str
+    layer: int
+    attention: Attention
+    tied: tuple[int, ...]
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the first of the layers that share its parameters."""
+        return self.layer == self.tied[0]
+
+
+def head_stack_at(stack: str, slot: str) -> str:
+    """Return the head stack of a slot (`attention` or `cross_attention`) of a stack."""
+    return next(name for name, place in HEAD_STACKS.items() if place == (stack, slot))
 
 
 class Output(NamedTuple):
@@ -82,11 +112,7 @@ class Output(NamedTuple):
 
 def by_head_stack(stack: str, probed: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the probe's results of a stack's layers, by slot, as lists by head stack."""
-    return {
-        name: [layer[slot] for layer in probed]
-        for name, (home, slot) in HEAD_STACKS.items()
-        if home == stack and slot in probed[0]
-    }
+    return {head_stack_at(stack, slot): [layer[slot] for layer in probed] for slot in probed[0]}
 
 
 class Options(NamedTuple):
@@ -203,6 +229,25 @@ class ModelConfig(Checked, abc.ABC):
             for name, (stack, slot) in HEAD_STACKS.items()
             if stack in stacks and getattr(stacks[stack].layers[0], slot) is not None
         }
+
+    def site(self, head_stack: str, layer: int) -> Site:
+        """Return the place of one attention layer; the model has the head stack and the layer."""
+        name, slot = HEAD_STACKS[head_stack]
+        stack = self.stacks()[name]
+        return Site(head_stack, name, slot, layer, getattr(stack.layers[layer], slot), stack.tied_layers(layer))
+
+    def sites(self, head_stacks: Collection[str] | None = None) -> tuple[Site, ...]:
+        """Return the places of all attention layers: head stack after head stack, layer after layer.
+
+        Args:
+            head_stacks: those of these head stacks alone; None is all.
+        """
+        return tuple(
+            self.site(name, layer)
+            for name, attentions in self.attentions().items()
+            if head_stacks is None or name in head_stacks
+            for layer in range(len(attentions))
+        )
 
     def attention_lengths(self, head_stack: str, length: int) -> tuple[int, int]:
         """(queries, keys) of a head stack's attention for one example of this length, as `flops` counts it."""

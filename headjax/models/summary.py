@@ -13,7 +13,7 @@ from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, KernelError
 from headjax.core.serialize import kind_of, to_data
 from headjax.models.compute import Compute
-from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.models.config import ModelConfig
 
 
 class LayerSummary(NamedTuple):
@@ -88,8 +88,7 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
 
 def _summarize_stack(config: ModelConfig, head_stack: str, length: int, compute: Compute) -> list[LayerSummary]:
     """Count every layer of a head stack; layers that differ in no more than their heads' numbers are counted once."""
-    stack_name, slot = HEAD_STACKS[head_stack]
-    stack, width = config.stacks()[stack_name], config.width
+    width = config.width
     query, key = config.attention_lengths(head_stack, length)
 
     @functools.cache
@@ -106,12 +105,12 @@ def _summarize_stack(config: ModelConfig, head_stack: str, length: int, compute:
     return [
         LayerSummary(
             stack=head_stack,
-            layer=layer,
-            heads=attention.ids,
-            tied_layers=stack.tied_layers(layer),
-            **counted(attention.structure()),
+            layer=site.layer,
+            heads=site.attention.ids,
+            tied_layers=site.tied,
+            **counted(site.attention.structure()),
         )
-        for layer, attention in enumerate(stack.attentions(slot))
+        for site in config.sites([head_stack])
     ]
 
 

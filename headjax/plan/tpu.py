@@ -27,7 +27,7 @@ class Chip(NamedTuple):
         devices: JAX devices a chip has.
         dimensions: of the network, 2 or 3.
         max_chips: chips of the largest slice.
-        peak_flops: bfloat16 floating-point operations per second.
+        peak_flops: bfloat16 FLOPs per second.
         hbm_bandwidth: bytes per second.
         link_bandwidth: bytes per second that a chip can send to its neighbours, all links together.
         hbm_bytes: memory of one *device* that a program can use, as the TPU compiler states it.
@@ -46,7 +46,7 @@ class Chip(NamedTuple):
     compiler: Mapping[str, Any]
 
 
-# Peak operations and bandwidths: Google Cloud's documentation of each generation, as of November 2026, where links are
+# Peak FLOPs and bandwidths: Google Cloud's documentation of each generation, as of November 2026, where links are
 # given in both directions together, and for v2 and v3 links Jouppi et al. 2020, "A domain-specific supercomputer for
 # training deep neural networks" (4 links of 496 and 656 Gbit/s), for v4 links Jouppi et al. 2023, "TPU v4" (6 of
 # 50 GB/s). Usable memory: libtpu 0.0.42, November 2026.

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.models.config import Loss, Output
+from headjax.models.config import Loss, Output, head_stack_at
+from headjax.models.stack import SharedStack
 from tests import tiny
+from tests.models.test_encoder_decoder import translation
 
 
 def test_losses_are_means_over_targets():
@@ -32,3 +34,27 @@ def test_head_stacks_are_those_that_the_layers_have():
     attentions = config.attentions()
     assert list(attentions) == ["decoder"]
     assert attentions["decoder"] == (tiny.layer().attention, tiny.collaborative())
+
+
+def test_sites_are_all_attention_layers_with_their_places():
+    config = translation()
+    sites = config.sites()
+    assert [site[:4] for site in sites] == [
+        ("encoder", "encoder", "attention", 0),
+        ("encoder", "encoder", "attention", 1),
+        ("decoder", "decoder", "attention", 0),
+        ("decoder", "decoder", "attention", 1),
+        ("cross", "decoder", "cross_attention", 0),
+        ("cross", "decoder", "cross_attention", 1),
+    ]
+    for site in sites:
+        assert config.site(site.head_stack, site.layer) == site
+        assert site.attention == config.attentions()[site.head_stack][site.layer]
+        assert head_stack_at(site.stack, site.slot) == site.head_stack
+        assert (site.tied, site.first) == ((site.layer,), True)
+    assert config.sites(["cross"]) == sites[4:]
+
+
+def test_layers_of_one_parameter_set_are_tied_sites():
+    config = tiny.decoder_config(decoder=SharedStack(layers=(tiny.layer(),) * 3))
+    assert [(site.tied, site.first) for site in config.sites()] == [((0, 1, 2), layer == 0) for layer in range(3)]
