@@ -9,14 +9,14 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --e
 WORKERS ?= 2
 TOOLS := build/tools/bin
 
-.PHONY: help quickstart docs test test-whole attack test-wheel test-lowest test-newest parity check format clean
+.PHONY: help quickstart docs test test-slow attack test-wheel test-lowest test-newest parity check format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make quickstart   take the heads of a small decoder apart; writes runs/quickstart/report.html'
 	@echo 'make docs         the documentation site, in build/docs'
 	@echo 'make test         the tests, but for those that run whole programs'
-	@echo 'make test-whole   the tests that run whole programs: notebooks, the quickstart, commands, long runs, every formulation in every stack'
+	@echo 'make test-slow    the tests that run whole programs: notebooks, the quickstart, commands, kills, full disks, long runs'
 	@echo 'make attack       the tests that kill, damage and overload, seeded, for long'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
@@ -36,14 +36,14 @@ docs: $(VENV)/.docs
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
-test-whole: $(VENV)/.test
+test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'whole and not parity and not attack' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 attack: $(VENV)/.test
 	$(BIN)/python -m pytest -m attack tests
 
 test-wheel: $(BIN)/python
-	$(BIN)/python tests/wheel.py
+	$(BIN)/python tests/slow/wheel.py
 
 # Environments of their own in build/, by a resolver that can ask for the lowest versions. A part of the tests:
 # make test-lowest TESTS=tests/core

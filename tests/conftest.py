@@ -12,7 +12,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Tiny models spend their time in the compiler; each of these halves it, also in the processes that tests start.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# Flags that are given (tests/portable.py) come in addition.
+# Flags that are given (tests/slow/portable.py) come in addition.
 if "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
 
@@ -61,13 +61,6 @@ def data_dir() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no data at {DATA}; set HEADJAX_DATA to the directory that holds it")
     return DATA
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_compiled() -> Iterator[None]:
-    """Drops what a module compiled: modules share next to no programs, and all of them together fill gigabytes."""
-    yield
-    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

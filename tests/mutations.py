@@ -272,7 +272,7 @@ def complaint(data: Any, file: str = "") -> str:
         run_all(train_config(load_config(file, data) if file else data))
     except HeadjaxError as error:
         said = str(error)
-        wrong = "\n" in said or len(said) > 1000 or not re.match(r"['\w.\[\]/-]+", said)
+        wrong = "\n" in said or len(said) > 1000 or not re.match(r"[\\\w.\[\]/-]+", said)
         return f"says {said[:300]!r}" if wrong else ""
     except Exception:
         return traceback.format_exc()[-2000:]

@@ -199,7 +199,7 @@ class _Override(NamedTuple):
             if not isinstance(node.get(group), ConfigDict):
                 missing = [name for name, expected in fields.items() if node.get(name) is None and is_group(expected)]
                 if group not in missing:
-                    where = ".".join(["config", *self.groups[: depth + 1]])
+                    where = in_line(".".join(["config", *self.groups[: depth + 1]]))
                     raise ConfigError(f"{where}: {unknown_name('group', group, {*_groups(node), *missing})}")
                 with node.unlocked():
                     node[group] = ConfigDict()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import in_line
 
 if TYPE_CHECKING:
     from headjax.core.buckets import BucketPath
@@ -33,13 +34,15 @@ def path_of(path: str | os.PathLike[str]) -> Path:
         headjax calls.
 
     Raises:
-        HeadjaxError: an address of another kind, a bucket without a name, or the extra `gcs` is not installed.
+        HeadjaxError: an address of another kind, a bucket without a name, a name that no file can have, or the extra
+            `gcs` is not installed.
     """
     text = os.fspath(path)
     if "\0" in text:
-        raise HeadjaxError(f"{text[:60]!r}: a path has no NUL character")
+        raise HeadjaxError(f"{in_line(text)}: a path has no NUL character")
     scheme, separator, rest = text.partition("://")
     if not separator:
+        _check_name(text, Path(text))
         return Path(text)
     if f"{scheme}://" != SCHEME:
         raise HeadjaxError(f"{text}: not a path that headjax reads or writes; paths are folders or {SCHEME}BUCKET/NAME")
@@ -100,7 +103,7 @@ def _check_name(path: str | os.PathLike[str], place: Path) -> None:
         os.lstat(place)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise HeadjaxError(f"{path}: the name is too long") from None
+            raise HeadjaxError(f"{in_line(os.fspath(path))}: the name is too long") from None
 
 
 def _check_above(path: str | os.PathLike[str], place: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headjax.core.errors import ConfigError, require, within
-from headjax.core.fields import INTEGER_MAX, LISTED_MAX, shown
+from headjax.core.fields import INTEGER_MAX, LISTED_MAX, in_line, shown
 
 T = TypeVar("T")
 
@@ -254,7 +254,7 @@ def _build_dataclass(expected: type, data: Any, path: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     for name in data:
         if name not in fields:
-            raise ConfigError(f"{path}.{name}: {unknown_name('field', name, fields)}")
+            raise ConfigError(f"{path}.{in_line(name)}: {unknown_name('field', name, fields)}")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in data:

@@ -16,7 +16,7 @@ QUICK = {"test_bad_requests.py"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Leave tests of commands on models to `make test-whole`: each compiles a program or two."""
+    """Leave tests of commands on models to `make test-slow`: each compiles a program or two."""
     for item in items:
         here = item.path.parent == Path(__file__).parent and item.path.name not in QUICK
         if here and {"folder", "run"} & set(item.fixturenames):

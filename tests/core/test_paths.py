@@ -41,7 +41,7 @@ def test_a_bucket_needs_a_name():
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     monkeypatch.delitem(sys.modules, "headjax.core.buckets", raising=False)
-    with pytest.raises(HeadjaxError, match=r"^gs://heads/a: buckets need gcsfs; pip install 'headjax\[gcs\]'$"):
+    with pytest.raises(HeadjaxError, match=r"^gs://heads/a: .*gcs"):
         path_of("gs://heads/a")
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_become_a_folder_or_a_file_is_known_before_the_work(tmp_path
     with pytest.raises(HeadjaxError, match=r"file/x: .*file exists and is no folder$"):
         check_file(tmp_path / "file" / "x")
     for check in (check_file, check_folder):
-        with pytest.raises(HeadjaxError, match=r"xxx: the name is too long$"):
+        with pytest.raises(HeadjaxError, match="too long"):
             check(tmp_path / ("x" * 300))
     assert not (tmp_path / "new").exists()
 

@@ -31,7 +31,7 @@ from headjax.training.state import abstract_state, read_initialization
 VOCABULARY = 24
 LAYERS = 3
 
-pytestmark = [pytest.mark.usefixtures("compilation_cache", "one_device"), pytest.mark.whole]
+pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.whole]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ ADMIN = {"initialization": {"kind": "admin"}, "diagnose_every": 2}
 
 
 @pytest.fixture(scope="module")
-def run(data, tmp_path_factory, one_device, compilation_cache):
+def run(data, tmp_path_factory, one_device):
     workdir = tmp_path_factory.mktemp("runs") / "admin"
     return train(config(**ADMIN), workdir, data=data), workdir
 
@@ -201,7 +201,7 @@ def explode(data, after):
 
 
 @pytest.fixture(scope="module")
-def diverged(data, tmp_path_factory, one_device, compilation_cache):
+def diverged(data, tmp_path_factory, one_device):
     workdir = tmp_path_factory.mktemp("runs") / "diverged"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headjax.training.batches.check_batch", lambda model, batch: batch)

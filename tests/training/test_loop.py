@@ -27,7 +27,7 @@ from tests.closeness import assert_trees_close, close_to
 
 VOCABULARY, STEPS = 24, 7
 
-pytestmark = [pytest.mark.usefixtures("compilation_cache"), pytest.mark.whole]
+pytestmark = pytest.mark.whole
 
 
 @pytest.fixture(scope="module")

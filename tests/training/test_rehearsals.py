@@ -14,7 +14,7 @@ from headjax.training.loop import train
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
 
-pytestmark = [pytest.mark.usefixtures("compilation_cache", "first_device"), pytest.mark.whole]
+pytestmark = [pytest.mark.usefixtures("first_device"), pytest.mark.whole]
 
 
 @pytest.fixture

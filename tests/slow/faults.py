@@ -1,7 +1,7 @@
-"""Faults of a disk put into one file operation of a command after the other, by `tests/faults.c`, preloaded.
+"""Faults of a disk put into one file operation of a command after the other, by `tests/slow/faults.c`, preloaded.
 
 Run in a process of its own, which computes the command again and again with its compiled programs at hand:
-`python -m tests.faults COMMAND FAULT TRIES FOLDER`.
+`python -m tests.slow.faults COMMAND FAULT TRIES FOLDER`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.cli import main
-from tests import writers
-from tests.writers import WRITERS, Writer
+from tests.slow import writers
+from tests.slow.writers import WRITERS, Writer
 
 LIBRARY = "HEADJAX_TEST_FAULTS"
 """Variable that names the compiled library to the process in which it is preloaded."""
@@ -82,10 +82,10 @@ def library(folder: Path) -> Path:
 def run_attack(name: str, fault: str, tries: int, folder: Path) -> Attacked:
     """Attack a command in a process of its own, see `attack`."""
     compiled = str(library(folder))
-    words = [sys.executable, "-m", "tests.faults", name, fault, str(tries), str(folder)]
+    words = [sys.executable, "-m", "tests.slow.faults", name, fault, str(tries), str(folder)]
     environment = os.environ | {"LD_PRELOAD": compiled, LIBRARY: compiled}
     done = subprocess.run(
-        words, check=False, env=environment, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, timeout=3000
+        words, check=False, env=environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, timeout=3000
     )
     assert done.returncode == 0
     return Attacked(**json.loads(done.stdout.splitlines()[-1]))

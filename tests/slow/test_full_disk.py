@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from headjax.cli import main
-from tests import faults, writers
 from tests.commands.language_folder import write_language_folder
-from tests.writers import WRITERS
+from tests.slow import faults, writers
+from tests.slow.writers import WRITERS
 
 TRIES = 12
-"""Operations of a command, about, at which `make test-whole` lets the fault in; `make attack` takes each."""
+"""Operations of a command, about, at which `make test-slow` lets the fault in; `make attack` takes each."""
 
 NOBODY = 65534
 """Number of a user who owns nothing."""
@@ -33,7 +33,7 @@ def check(name, fault, tries, folder):
 @put_in
 @pytest.mark.parametrize("fault", ["full", pytest.param("read-only", marks=pytest.mark.whole)])
 def test_a_model_is_saved_over_another(fault, tmp_path):
-    """One command at a few of its operations; `make test-whole` has the other commands."""
+    """One command at a few of its operations; `make test-slow` has the other commands."""
     check("prune", fault, 5, tmp_path)
 
 

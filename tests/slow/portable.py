@@ -1,7 +1,7 @@
 """Runs the tests as other processors would: with other instruction sets, vector widths and numbers of cores.
 
-    python tests/portable.py
-    python tests/portable.py --isas "SSE4_2 AVX2" --cores "1 2" --workers 4 tests/models
+    python tests/slow/portable.py
+    python tests/slow/portable.py --isas "SSE4_2 AVX2" --cores "1 2" --workers 4 tests/models
 
 Each configuration is one run of the tests and one line: what pytest says at its end. What the processor cannot do, or
 what there are too few cores for, is left out and said so. Logs of all runs stay in a directory that the end names.

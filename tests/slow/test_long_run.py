@@ -66,7 +66,7 @@ def test_twenty_thousand_steps(tmp_path):
     write_language_folder(tmp_path, max_length=16)
     (tmp_path / "config.py").write_text(CONFIG.replace("FOLDER", str(tmp_path)))
     words = [sys.executable, "-c", TRAINED, str(tmp_path / "config.py"), str(tmp_path / "run"), str(STEPS)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     samples = json.loads(done.stdout.splitlines()[-1])
     (Path(os.environ.get("HEADJAX_TEST_OUT", tmp_path)) / "long_run.json").write_text(json.dumps(samples))
     memory = {step: size / 2**20 for step, size, *_ in samples}

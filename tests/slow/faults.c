@@ -1,4 +1,4 @@
-/* A disk that fills up, or can no longer be written to, from a chosen operation on. Preloaded by tests/faults.py.
+/* A disk that fills up, or can no longer be written to, from a chosen operation on. Preloaded by tests/slow/faults.py.
 
    Operations of a process below one folder are counted once `fault_arm` has been called. From the chosen number on they
    fail with an error number: all that change something where `everything` is set (a disk mounted read-only), else those

@@ -16,14 +16,14 @@ from typing import Any
 import headjax.head_report.measure
 import headjax.training.loop  # noqa: F401  (what commands import late, to be there before a process forks)
 from headjax.cli import main
-from tests.writers import WRITERS, check_files
+from tests.slow.writers import WRITERS, check_files
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def start(words: list[str], log: Path, environment: Mapping[str, str]) -> BaseProcess:
     """Start a command in a process of its own, whose output goes to a file."""
-    set_forkserver_preload(["tests.victims"])
+    set_forkserver_preload(["tests.slow.victims"])
     process = CONTEXT.Process(target=_run, args=(words, str(log), dict(environment)))
     process.start()
     return process
@@ -73,7 +73,7 @@ class Reader:
 
     def __init__(self, writer: str, out: Path, whole: bool, environment: Mapping[str, str]) -> None:
         self.resting, self._ended, self._said = CONTEXT.Lock(), CONTEXT.Event(), CONTEXT.SimpleQueue()
-        set_forkserver_preload(["tests.victims"])
+        set_forkserver_preload(["tests.slow.victims"])
         arguments = (writer, str(out), whole, dict(environment), self.resting, self._ended, self._said)
         self._process = CONTEXT.Process(target=_read, args=arguments)
         self._process.start()

@@ -14,9 +14,10 @@ import pytest
 
 from headjax.core.paths import file_sizes, path_of, remove_tree
 from headjax.training.recording import read_metrics
-from tests import buckets, writers
-from tests.victims import Reader, finish, killed, start
-from tests.writers import WRITERS
+from tests import buckets
+from tests.slow import writers
+from tests.slow.victims import Reader, finish, killed, start
+from tests.slow.writers import WRITERS
 
 STEPS = 20
 TRAIN = WRITERS["train"].words.replace(":6", f":{STEPS}")
