@@ -66,7 +66,7 @@ def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
         for row, each in zip(claim.rows, found, strict=True)
     ]
     parts = [f"## {claim.heading}", f"{claim.source}: *{claim.says}.* {claim.reading}".rstrip()]
-    parts.append(table(("setting", "measured (95 % interval)", "verdict"), rows))
+    parts.append(table(("setting", "measured", "verdict"), rows))
     names = [name for name in _experiments(claim.rows) if name not in shown]
     shown.update(names)
     notes = [note for name in names if (note := experiment(name).get("note", ""))]
