@@ -26,8 +26,8 @@ from headjax.models.compute import Compute
 from headjax.models.decoder import LanguageModel
 from headjax.models.embeddings import NoPositions
 from headjax.models.generation import begin, for_decoding
-from headjax.models.layer import PreNorm
 from headjax.models.model import Model
+from headjax.models.residuals import PreNorm
 from headjax.models.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.models.sublayers import GatedDense
 from headjax.report import numbers

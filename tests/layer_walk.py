@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.models.compute import Compute
-from headjax.models.layerwise import SubLayerSeen, layer_output, place_of, slots, stack_end, stack_input
+from headjax.models.layerwise import SubLayerSeen, layer_output, place_of, stack_end, stack_input
 from headjax.models.model import Model
 
 
@@ -27,7 +27,7 @@ def walk(model: Model, batch: dict, watch: bool = False) -> Walk:
         stream = stack_input(model.config, model.params, batch, name, memory, Compute())
         for number, weights in enumerate(stack.unstack(model.params[name])):
             place, before = place_of(model.config, name, number), stream
-            for slot in slots(stack.layers[number]) if watch else (None,):
+            for slot in stack.layers[number].slots if watch else (None,):
                 stream, seen = layer_output(
                     model.config, model.params, batch, place, jnp.asarray(number), weights, before, watched=slot
                 )

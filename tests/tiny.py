@@ -16,7 +16,8 @@ from headjax.core.tensors import Constant, Normal, Tensor, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
-from headjax.models.layer import Layer, PreNorm
+from headjax.models.layer import Layer
+from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import TaskOutput

@@ -115,9 +115,7 @@ class SharedKey(Attention):
             tensors["query_bias"] = Tensor((self.query_size,), ("shared_dim",), Zeros(), decay=False)
             tensors["key_bias"] = Tensor((self.key_size,), ("shared_dim",), Zeros(), decay=False)
         if self.content_bias:
-            tensors["content_bias"] = Tensor(
-                (memory_width, self.num_heads), ("embed", "heads"), Zeros(), head_axis=1, decay=False
-            )
+            tensors["content_bias"] = Tensor((memory_width, self.num_heads), ("embed", "heads"), Zeros(), decay=False)
         return tensors
 
     def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
@@ -194,7 +192,7 @@ class Collaborative(SharedKey):
 
     def mixing(self) -> Tensor:
         shape = (self.num_heads, self.shared_dim)
-        return Tensor(shape, ("heads", "shared_dim"), self.mixing_init, inputs=(1,), head_axis=0)
+        return Tensor(shape, ("heads", "shared_dim"), self.mixing_init, inputs=(1,))
 
     def mixing_flops(self) -> int:
         return 0
@@ -240,7 +238,7 @@ class Tucker(SharedKey):
 
     def mixing(self) -> Tensor:
         shape = (self.num_heads, self.query_rank, self.key_rank)
-        return Tensor(shape, ("heads", "shared_dim", None), self.mixing_init, inputs=(1,), head_axis=0)
+        return Tensor(shape, ("heads", "shared_dim", None), self.mixing_init, inputs=(1,))
 
     def mixing_flops(self) -> int:
         return self.num_heads * self.query_rank * self.key_rank

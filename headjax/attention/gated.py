@@ -44,8 +44,8 @@ class Gated(Wrapping):
         heads = self.num_heads
         return {
             "inner": self.inner.tensors(width, memory_width),
-            "gate": Tensor((width, heads), ("embed", "heads"), self.kernel_init, head_axis=1),
-            "gate_bias": Tensor((heads,), ("heads",), self.bias_init, head_axis=0, decay=False),
+            "gate": Tensor((width, heads), ("embed", "heads"), self.kernel_init),
+            "gate_bias": Tensor((heads,), ("heads",), self.bias_init, decay=False),
         }
 
     def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:

@@ -18,21 +18,18 @@ def declare_into_heads(
 
     Heads on the axis `heads` are those that surgery removes; heads on any other axis (`kv_heads`) stay whole.
     """
-    removable = axis == "heads"
-    weight = Tensor((inputs, heads, size), (input_axis, axis, "head_dim"), head_axis=1 if removable else None)
+    weight = Tensor((inputs, heads, size), (input_axis, axis, "head_dim"))
     if not bias:
         return {name: weight}
     return {
         name: weight,
-        f"{name}_bias": Tensor(
-            (heads, size), (axis, "head_dim"), Zeros(), head_axis=0 if removable else None, decay=False
-        ),
+        f"{name}_bias": Tensor((heads, size), (axis, "head_dim"), Zeros(), decay=False),
     }
 
 
 def declare_output(heads: int, size: int, width: int, *, bias: bool) -> Tensors:
     """Declare `output [heads, size, width]` and, with a bias, `output_bias [width]`."""
-    tensors = {"output": Tensor((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0)}
+    tensors = {"output": Tensor((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))}
     if bias:
         tensors["output_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
     return tensors

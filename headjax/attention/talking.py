@@ -86,7 +86,7 @@ class Talking(HeadSizes, Attention):
             **declare_into_heads("key", memory_width, logits, self.head_dim, bias=bias, axis="logit_heads"),
             **declare_into_heads("value", memory_width, heads, self.values, bias=bias),
             "logit_mixing": Tensor((logits, softmaxes), (None, None), self.mixing_init),
-            "weight_mixing": Tensor((softmaxes, heads), (None, "heads"), self.mixing_init, head_axis=1),
+            "weight_mixing": Tensor((softmaxes, heads), (None, "heads"), self.mixing_init),
             **declare_output(heads, self.values, width, bias=self.output_bias),
         }
 

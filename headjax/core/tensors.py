@@ -35,10 +35,10 @@ class Tensor:
     Attributes:
         shape: its shape.
         axes: one logical name per dimension (`embed`, `heads`, `head_dim`, `feed_forward`, `vocabulary`, ...), which
-            the sharding rules map to mesh axes; None is never sharded.
+            the sharding rules map to mesh axes; None is never sharded. Removing a head is taking its slice out along
+            the axis `heads`.
         init: its initialiser; None takes the model's.
         inputs: the dimensions summed over when the tensor is applied; their product is the fan-in.
-        head_axis: the dimension that counts heads, or None. Removing a head is taking its slice out along this axis.
         decay: whether it is a weight: weight decay shrinks it, initialisations by depth scale it. False for biases,
             normalisations and multipliers of residual branches.
         stacked: how many leading dimensions count layers of a run. They belong to no fan.
@@ -48,13 +48,17 @@ class Tensor:
     axes: tuple[str | None, ...]
     init: Initializer | None = None
     inputs: tuple[int, ...] = (0,)
-    head_axis: int | None = None
     decay: bool = True
     stacked: int = 0
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.axes):
             raise ParameterError(f"tensor of shape {self.shape} declares {len(self.axes)} axes {self.axes}")
+
+    @property
+    def head_axis(self) -> int | None:
+        """The dimension that counts heads, or None."""
+        return self.axes.index("heads") if "heads" in self.axes else None
 
     @property
     def size(self) -> int:
@@ -78,7 +82,6 @@ class Tensor:
             shape=(count, *self.shape),
             axes=("layers", *self.axes),
             inputs=tuple(i + 1 for i in self.inputs),
-            head_axis=None if self.head_axis is None else self.head_axis + 1,
             stacked=self.stacked + 1,
         )
 
@@ -89,7 +92,6 @@ class Tensor:
             shape=self.shape[1:],
             axes=self.axes[1:],
             inputs=tuple(i - 1 for i in self.inputs),
-            head_axis=None if self.head_axis is None else self.head_axis - 1,
             stacked=self.stacked - 1,
         )
 

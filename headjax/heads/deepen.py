@@ -26,9 +26,10 @@ from headjax.core.norms import Norm
 from headjax.core.serialize import kind, kind_of
 from headjax.core.tensors import Params, Tensor, map_tensors
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer, PreNorm, Residual
+from headjax.models.layer import Layer
 from headjax.models.model import Model
 from headjax.models.recipe import Recipe, Start
+from headjax.models.residuals import PreNorm, Residual
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.sublayers import FeedForward
 

@@ -13,8 +13,9 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.norms import Norm
 from headjax.core.tensors import Params, Tensors, flatten
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer, PostNorm, ScaledPostNorm
+from headjax.models.layer import Layer
 from headjax.models.model import Model
+from headjax.models.residuals import PostNorm, ScaledPostNorm
 from headjax.models.stack import SharedStack
 
 

@@ -28,7 +28,6 @@ from headjax.models.layerwise import (
     SubLayerSeen,
     layer_output,
     place_of,
-    slots,
     stack_end,
     stack_input,
 )
@@ -132,7 +131,7 @@ class TwoModels:
             self.enter(name)
             blocks = _blocks(stack)
             for block in blocks:
-                for slot in slots(stack.layers[block[0]]):
+                for slot in stack.layers[block[0]].slots:
                     yield SubLayer(name, block, slot)
                 if not (last_stack and block == blocks[-1]):
                     self.advance(block)

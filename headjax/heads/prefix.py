@@ -1,8 +1,7 @@
 """Reuse the part of a forward pass before a change: record the residual stream once, resume from it, chunk by chunk.
 
-Every model computes its layers by calling the stacks in `config.stacks()`, in that order. Stacks that record, replay or
-resume take their place for one forward pass. The compiler then drops the parts that nothing reads any more (embeddings,
-earlier stacks).
+Every model computes its layers by calling the stacks in `config.stacks()`, in that order. Hooks record them, replay
+them or resume within them. The compiler then drops what nothing reads any more (embeddings, earlier stacks).
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, ModelConfig, Options, Output
-from headjax.models.layer import Layer, LayerCall
-from headjax.models.observe import LayerForward, StackForward, variant
+from headjax.models.hooks import Hooks, LayerForward, Reports
+from headjax.models.layer import LayerCall
 from headjax.models.stack import Stack
 
 
@@ -38,9 +37,8 @@ class Recorded(NamedTuple):
 
 def record(config: ModelConfig, params: Params, batch: Batch, options: Options) -> tuple[Output, dict[str, Recorded]]:
     """Return the model's output and the record of every stack."""
-    recorded: dict[str, Recorded] = {}
-    stacks = {name: _recording(stack, name, recorded) for name, stack in config.stacks().items()}
-    return config.replace_stacks(stacks).apply(params, batch, options), recorded
+    recording = _Recording()
+    return config.apply(params, batch, options._replace(hooks=recording)), recording.recorded
 
 
 def resume(
@@ -64,49 +62,57 @@ def resume(
         stack: Name of the stack, a key of `config.stacks()`.
         start: Layer to start from, a scalar integer.
     """
-    stacks = config.stacks()
-    order = list(stacks)
-    changed = {name: _replaying(stacks[name], recorded[name].output) for name in order[: order.index(stack)]}
+    earlier = list(config.stacks())
+    earlier = earlier[: earlier.index(stack)]
     stream = jax.lax.dynamic_index_in_dim(recorded[stack].streams, start, keepdims=False)
-    changed[stack] = _resuming(stacks[stack], stream, start)
-    return config.replace_stacks(stacks | changed).apply(params, batch, options)
+    outputs = {name: recorded[name].output for name in earlier}
+    return config.apply(params, batch, options._replace(hooks=_Resuming(outputs, stack, stream, start)))
 
 
-def _recording(base: Stack, name: str, recorded: dict[str, Recorded]) -> Stack:
-    def recording_layer(layer: Layer) -> LayerForward:
-        return lambda params, x, call: (layer(params, x, call)[0], {"entering": x})
+class _Recording(Hooks):
+    """Hooks that record what enters every layer and leaves every stack."""
 
-    def forward(stack: Stack) -> StackForward:
-        def call_stack(params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-            output, probed = type(base).__call__(stack, params, x, call)
-            recorded[name] = Recorded(jnp.stack([layer["entering"] for layer in probed]), output)
-            return output, probed
+    def __init__(self) -> None:
+        self.recorded: dict[str, Recorded] = {}
 
-        return call_stack
+    def stack(self, stack: Stack, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
+        output, reports = stack.forward(params, x, call)
+        self.recorded[call.stack] = Recorded(jnp.stack([layer["entering"] for layer in reports]), output)
+        return output, reports
 
-    return variant(base, recording_layer, forward)
-
-
-def _replaying(base: Stack, output: jax.Array) -> Stack:
-    return variant(base, lambda layer: layer, lambda stack: lambda params, x, call: (output, []))
+    def layer(self, forward: LayerForward, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, Reports]:
+        return forward(params, x, call)[0], {"entering": x}
 
 
-def _resuming(base: Stack, stream: jax.Array, start: jax.Array) -> Stack:
-    def resuming_layer(layer: Layer) -> LayerForward:
-        def call_layer(params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
-            def apply(x: jax.Array) -> jax.Array:
-                return layer(params, x, call)[0]
+class _Resuming(Hooks):
+    """Hooks that replay the outputs of earlier stacks and enter one stack at a layer.
 
-            # The first layer reads the recorded stream itself and not the carry, which a vmap over gates turns into
-            # one copy per gate: this way its projections and attention are computed once for all of them.
-            branch = jnp.clip(call.number - start + 1, 0, 2)
-            return jax.lax.switch(branch, [lambda x: x, lambda x: apply(stream), apply], x), {}
+    Args:
+        outputs: Outputs of the stacks before, by name.
+        resumed: Name of the stack.
+        stream: `[batch, length, width]`, what enters its layer `start`.
+        start: The layer, a scalar integer.
+    """
 
-        return call_layer
+    def __init__(self, outputs: Mapping[str, jax.Array], resumed: str, stream: jax.Array, start: jax.Array) -> None:
+        self._outputs, self._resumed = outputs, resumed
+        self._stream, self._start = stream, start
 
-    return variant(
-        base, resuming_layer, lambda stack: lambda params, x, call: type(base).__call__(stack, params, stream, call)
-    )
+    def stack(self, stack: Stack, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
+        if call.stack in self._outputs:
+            return self._outputs[call.stack], []
+        if call.stack == self._resumed:
+            return stack.forward(params, self._stream, call)
+        return stack.forward(params, x, call._replace(hooks=None))
+
+    def layer(self, forward: LayerForward, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, Reports]:
+        def apply(x: jax.Array) -> jax.Array:
+            return forward(params, x, call)[0]
+
+        # The first layer reads the recorded stream itself and not the carry, which a vmap over gates turns into one
+        # copy per gate: this way its projections and attention are computed once for all of them.
+        branch = jnp.clip(call.number - self._start + 1, 0, 2)
+        return jax.lax.switch(branch, [lambda x: x, lambda x: apply(self._stream), apply], x), {}
 
 
 class Chunk(NamedTuple):

@@ -29,8 +29,9 @@ from headjax.initialization.initialization import (
 from headjax.mesh.mesh import replicated
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.layer import PostNorm, ScaledPostNorm
-from headjax.models.observe import Joining, observe, variance
+from headjax.models.hooks import Joining
+from headjax.models.observe import Observing, variance
+from headjax.models.residuals import PostNorm, ScaledPostNorm
 
 NEEDS_POST_NORM = "Admin is an initialisation of post_norm layers"
 NEEDS_OWN_LAYERS = "Admin weights each shortcut by its depth"
@@ -125,13 +126,13 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
         shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
         following = jnp.sqrt(variance(shortcut, mask) + variance(output, mask))
         weighted = joining.params | {"shortcut": jnp.full_like(joining.params["shortcut"], omega)}
-        return joining.residual(weighted, joining.x, lambda _: output), following, omega
+        return joining.residual.join(weighted, joining.x, output), following, omega
 
     def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            observing, observed = observe(config, weigh, jnp.ones(()))
-            observing.apply(params, batch, Options(key=key, compute=compute))
-        return {name: jnp.stack(records) for name, records in observed.items()}
+            observing = Observing(weigh, jnp.ones(()))
+            config.apply(params, batch, Options(key=key, compute=compute, hooks=observing))
+        return {name: jnp.stack(records) for name, records in observing.records.items()}
 
     return jax.jit(omegas, out_shardings=replicated(mesh))
 

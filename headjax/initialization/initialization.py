@@ -19,8 +19,8 @@ from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
 from headjax.models.compute import Compute, LayerGroup
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.layer import Residual
 from headjax.models.recipe import Recipe
+from headjax.models.residuals import Residual
 from headjax.models.stack import SharedStack, Stack
 
 

@@ -20,7 +20,7 @@ from headjax.initialization.initialization import (
     without_final_norms,
 )
 from headjax.models.config import ModelConfig
-from headjax.models.layer import ConstantPostNorm, NoNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPreNorm
+from headjax.models.residuals import ConstantPostNorm, NoNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPreNorm
 
 
 class Scales(NamedTuple):

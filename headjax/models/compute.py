@@ -19,6 +19,7 @@ from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params, Tensors, stack_tensors
 from headjax.mesh.mesh import by_example
 from headjax.models.cache import GroupCache, LayerCache, stored
+from headjax.models.hooks import Hooks
 from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
 
 
@@ -81,6 +82,8 @@ class StackCall(NamedTuple):
             layer has all heads.
         used: number of tokens in the cache, when decoding.
         depth: number of layers of the stack.
+        stack: the stack's name.
+        hooks: what the trace does besides.
     """
 
     attention: Call
@@ -93,6 +96,8 @@ class StackCall(NamedTuple):
     columns: jax.Array | None = None
     used: jax.Array | int = 0
     depth: int = 1
+    stack: str = ""
+    hooks: Hooks | None = None
 
 
 class Varying(NamedTuple):
@@ -285,8 +290,10 @@ class LayerGroup:
                 depth=call.depth,
                 cache=layer.cache,
                 used=call.used,
+                hooks=call.hooks,
             )
-            x, report = self.layer(self._weights(params, layer.weights), by_example(x), layer_call)
+            forward = self.layer if call.hooks is None else functools.partial(call.hooks.layer, self.layer)
+            x, report = forward(self._weights(params, layer.weights), by_example(x), layer_call)
             return by_example(x), report
 
         return call.compute.rematerialised(body)

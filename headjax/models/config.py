@@ -17,6 +17,7 @@ from headjax.core.fields import Checked, Size
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import Compute
+from headjax.models.hooks import Hooks
 from headjax.models.layer import ProbeFunction
 from headjax.models.ranges import Range
 from headjax.models.stack import Stack
@@ -123,12 +124,14 @@ class Options(NamedTuple):
         key: PRNG key of dropout; None outside training.
         probe: statistics to take from each attention call.
         compute: how to compute.
+        hooks: what the trace does besides.
     """
 
     gates: Gates | None = None
     key: jax.Array | None = None
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
+    hooks: Hooks | None = None
 
     def gates_of(self, head_stack: str) -> jax.Array | None:
         """Return the gates of one head stack; None is all ones."""

@@ -19,10 +19,10 @@ from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
 from headjax.models.embeddings import Embeddings, Learned, Positions
 from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, read
-from headjax.models.layer import PreNorm, Residual
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
+from headjax.models.residuals import PreNorm, Residual
 from headjax.models.stack import Stack
 from headjax.models.sublayers import FeedForward
 

@@ -15,10 +15,10 @@ from headjax.core.tensors import Initializer, Params, Tensors, TruncatedNormal
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
 from headjax.models.inputs import abstract_integers, read
-from headjax.models.layer import PostNorm, Residual
 from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
+from headjax.models.residuals import PostNorm, Residual
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.sublayers import FeedForward, fold
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary

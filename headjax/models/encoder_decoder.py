@@ -20,10 +20,11 @@ from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
 from headjax.models.embeddings import Embeddings, NoPositions, Positions, RelativeBuckets, Sinusoidal
 from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens, read
-from headjax.models.layer import Layer, PostNorm, PreNorm, Residual
+from headjax.models.layer import Layer
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, final_norm, layer_of
+from headjax.models.residuals import PostNorm, PreNorm, Residual
 from headjax.models.stack import Stack
 from headjax.models.sublayers import FeedForward, fold
 
@@ -118,6 +119,8 @@ class EncoderDecoderModel(GenerativeModel):
             key=fold(options.key, 3),
             probe=options.probe,
             compute=options.compute,
+            stack="decoder",
+            hooks=options.hooks,
         )
         hidden, probed = self.decoder(params["decoder"], x, call)
         probes = None

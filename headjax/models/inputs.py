@@ -144,6 +144,8 @@ def read(
         key=fold(options.key, 1),
         probe=options.probe,
         compute=options.compute,
+        stack=name,
+        hooks=options.hooks,
     )
     hidden, reports = stack(params[name], x, call)
     return StackOutput(hidden, present, reports)

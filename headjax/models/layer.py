@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 
@@ -13,180 +12,13 @@ from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues, structure
 from headjax.attention.operands import Attended, Dropout
 from headjax.core.errors import DataError
-from headjax.core.fields import Checked, Positive, Rate, Size
-from headjax.core.norms import LayerNorm, Norm
+from headjax.core.fields import Checked, Rate, Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Constant, Ones, Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Params, Tensors
 from headjax.models.cache import LayerCache, append, is_empty, stored
+from headjax.models.hooks import Hooks, Joining, SubLayer
+from headjax.models.residuals import PostNorm, Residual
 from headjax.models.sublayers import FeedForward, fold
-
-SubLayer = Callable[[jax.Array], jax.Array]
-"""f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""
-
-
-class Residual(Checked, abc.ABC):
-    """A residual connection around a sub-layer f."""
-
-    @property
-    @abc.abstractmethod
-    def norm(self) -> Norm | None:
-        """The normalisation it uses; None if it has none."""
-
-    @abc.abstractmethod
-    def tensors(self, width: int) -> Tensors:
-        """Declare the parameters."""
-
-    @abc.abstractmethod
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        """Joins x and f, `[batch, length, width]` each."""
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        """Return (a, b) of the sum a x + b f that the stream becomes, before any norm: numbers or vectors `[width]`."""
-        return 1.0, 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Normalised(Residual):
-    """Base of the residual connections with a normalisation.
-
-    Attributes:
-        norm: the normalisation.
-    """
-
-    norm: Norm = LayerNorm()
-
-    def tensors(self, width: int) -> Tensors:
-        return {"norm": self.norm.tensors(width)}
-
-
-@kind("post_norm")
-@dataclasses.dataclass(frozen=True)
-class PostNorm(Normalised):
-    """LN(x + f(x)) (Vaswani et al. 2017; BERT)."""
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return self.norm(params["norm"], x + f(x))
-
-
-@kind("scaled_post_norm")
-@dataclasses.dataclass(frozen=True)
-class ScaledPostNorm(Normalised):
-    """LN(omega * x + f(x)) with a learned vector omega `[width]` on the shortcut: Admin (Liu et al. 2020, section 4).
-
-    Omega starts as ones, which is `PostNorm`; `headjax.initialization` sets it. `headjax.initialization.fold_shortcuts`
-    folds it into the weights around it.
-    """
-
-    def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"shortcut": Tensor((width,), ("embed",), Ones, decay=False)}
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return self.norm(params["norm"], _row(params["shortcut"]) * x + f(x))
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return params["shortcut"], 1.0
-
-
-@kind("constant_post_norm")
-@dataclasses.dataclass(frozen=True)
-class ConstantPostNorm(Normalised):
-    """LN(alpha x + f(x)) with a constant alpha: DeepNorm (Wang et al. 2022, section 3).
-
-    Attributes:
-        alpha: multiplies the shortcut; more than one makes updates of deep models small.
-    """
-
-    alpha: Positive = 1.0
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return self.norm(params["norm"], self.alpha * x + f(x))
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return self.alpha, 1.0
-
-
-@kind("pre_norm")
-@dataclasses.dataclass(frozen=True)
-class PreNorm(Normalised):
-    """x + f(LN(x)) (GPT-2, ViT). The stack needs a final norm."""
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return x + f(self.norm(params["norm"], x))
-
-
-@kind("sandwich_norm")
-@dataclasses.dataclass(frozen=True)
-class SandwichNorm(PreNorm):
-    """x + LN'(f(LN(x))) with a norm on both sides of f (Sandwich-LN, Ding et al. 2021; Gemma 2 and 3)."""
-
-    def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"after": self.norm.tensors(width)}
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return x + self.norm(params["after"], f(self.norm(params["norm"], x)))
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        """Return (0, 1): the norm behind f reads f alone."""
-        return 0.0, 1.0
-
-
-@kind("scaled_pre_norm")
-@dataclasses.dataclass(frozen=True)
-class ScaledPreNorm(PreNorm):
-    """x + lambda * f(LN(x)) with a learned vector lambda `[width]`: LayerScale (Touvron et al. 2021, equation 4).
-
-    Attributes:
-        initial: value of every entry of lambda at the start.
-    """
-
-    initial: float = 1e-5
-
-    def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"scale": Tensor((width,), ("embed",), Constant(self.initial), decay=False)}
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return x + _row(params["scale"]) * f(self.norm(params["norm"], x))
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return 1.0, params["scale"]
-
-
-@kind("no_norm")
-@dataclasses.dataclass(frozen=True)
-class NoNorm(Residual):
-    """x + f(x) (T-Fixup, Huang et al. 2020, removes every normalisation)."""
-
-    @property
-    def norm(self) -> None:
-        return None
-
-    def tensors(self, width: int) -> Tensors:
-        return {}
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return x + f(x)
-
-
-@kind("scaled_no_norm")
-@dataclasses.dataclass(frozen=True)
-class ScaledNoNorm(NoNorm):
-    """x + alpha f(x) with one learned alpha that starts as 0: ReZero (Bachlechner et al. 2020, equation 1).
-
-    A fresh stack is the identity, however deep.
-    """
-
-    def tensors(self, width: int) -> Tensors:
-        return {"scale": Tensor((), (), Zeros(), inputs=(), decay=False)}
-
-    def __call__(self, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        return x + params["scale"] * f(x)
-
-    def factors(self, params: Params) -> tuple[jax.Array | float, jax.Array | float]:
-        return 1.0, params["scale"]
-
-
-def _row(vector: jax.Array) -> jax.Array:
-    return vector[None, None, :]
 
 
 class Probe(NamedTuple):
@@ -231,6 +63,7 @@ class LayerCall(NamedTuple):
         depth: number of layers of the stack.
         cache: keys and values of the tokens before, when decoding.
         used: number of tokens in the cache.
+        hooks: what the trace does besides.
     """
 
     attention: Call
@@ -243,6 +76,7 @@ class LayerCall(NamedTuple):
     depth: int = 1
     cache: LayerCache | None = None
     used: jax.Array | int = 0
+    hooks: Hooks | None = None
 
 
 CACHE = "cache"
@@ -278,10 +112,15 @@ class Layer(Checked):
     window: Size | None = None
 
     @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the sub-layers in the order of computation."""
+        crossed = () if self.cross_attention is None else ("cross_attention",)
+        return ("attention", *crossed, "feed_forward")
+
+    @property
     def residual_slots(self) -> tuple[str, ...]:
         """Keys of the residual connections among the parameters, in the order of computation."""
-        crossed = () if self.cross_attention is None else ("cross_attention_residual",)
-        return ("attention_residual", *crossed, "feed_forward_residual")
+        return tuple(f"{slot}_residual" for slot in self.slots)
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         """Declare the parameters; `memory_width` is the width of the encoder output, for cross-attention."""
@@ -298,52 +137,11 @@ class Layer(Checked):
 
     def __call__(self, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
         """Return the layer's output `[batch, length, width]`, and by slot the probe's results."""
-        reports: dict[str, Any] = {}
-
-        def sublayer_of(slot: str, attention: Attention, options: Call, index: int) -> Callable[[jax.Array], jax.Array]:
-            weights = params[slot]
-            dropout = Dropout(self.attention_dropout, fold(call.key, index))
-
-            def sublayer(inputs: jax.Array) -> jax.Array:
-                key_values = _key_values(slot, attention, weights, inputs, call)
-                if call.cache is not None and slot == "attention":
-                    before, used = call.cache.attention, call.used
-                    if before.keys() != key_values.keys():
-                        key_values = attention.rebuilt(weights, key_values)
-                    held = {name: append(before[name], array, used) for name, array in key_values.items()}
-                    reports[CACHE] = held
-                    if not is_empty(used):
-                        key_values = {name: stored(array) for name, array in held.items()}
-                probed_or_not = options._replace(dropout=dropout, probabilities=call.probe is not None)
-                attended = attention.attend(weights, inputs, key_values, probed_or_not)
-                if call.probe is not None:
-                    read = _memory_inputs(slot, inputs, call)
-                    seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask, read)
-                    reports[slot] = call.probe(seen)
-                outputs = attention.combine(weights, attended.context)
-                return self._dropped(outputs, call, index + 1)
-
-            return sublayer
-
-        def feed_forward(inputs: jax.Array) -> jax.Array:
-            inner = Dropout(self.feed_forward_dropout, fold(call.key, 4))
-            outputs = self.feed_forward(params["feed_forward"], inputs, inner)
-            return self._dropped(outputs, call, 5)
-
-        near = call.attention if self.window is None else call.attention.within(self.window)
-        x = self.residual(params["attention_residual"], x, sublayer_of("attention", self.attention, near, 0))
+        run = _LayerRun(self, params, call)
+        x = run.join("attention", x, run.self_attention)
         if self.cross_attention is not None:
-            cross = sublayer_of("cross_attention", self.cross_attention, call.cross_attention, 2)
-            x = self.residual(params["cross_attention_residual"], x, cross)
-        return self.residual(params["feed_forward_residual"], x, feed_forward), reports
-
-    def _dropped(self, outputs: jax.Array, call: LayerCall, index: int) -> jax.Array:
-        """Return a sub-layer's outputs after dropout, as they join the stream."""
-        outputs = Dropout(self.dropout, fold(call.key, index))(outputs)
-        if call.key is None or self.stochastic_depth == 0.0 or call.depth == 1:
-            return outputs
-        rate = self.stochastic_depth * call.number / (call.depth - 1)
-        return Dropout(rate, jax.random.fold_in(call.key, index + 6)).of_examples(outputs)
+            x = run.join("cross_attention", x, run.cross_attention)
+        return run.join("feed_forward", x, run.feed_forward), run.reports
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Count the floating-point operations of one forward of one sequence, and its encoder output if crossed."""
@@ -359,19 +157,82 @@ class Layer(Checked):
         )
 
 
-def _memory_inputs(slot: str, inputs: jax.Array, call: LayerCall) -> jax.Array | None:
-    """Return the inputs of keys and values; None if they come from a cache."""
-    if call.cache is not None:
-        return None
-    return inputs if slot == "attention" else call.encoder_output
+class _LayerRun:
+    """One call of a layer: what its sub-layers share, and what they report.
 
+    Each sub-layer takes its inputs `[batch, length, width]` and returns outputs of the same shape, after dropout.
+    """
 
-def _key_values(slot: str, attention: Attention, params: Params, inputs: jax.Array, call: LayerCall) -> KeyValues:
-    """Return the keys and values of the attention in this slot; in self-attention those of the new tokens."""
-    if slot == "cross_attention":
+    def __init__(self, layer: Layer, params: Params, call: LayerCall) -> None:
+        self.reports: dict[str, Any] = {}
+        self._layer, self._params, self._call = layer, params, call
+
+    def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
+        """Return the stream after the sub-layer in a slot."""
+        residual, params, hooks = self._layer.residual, self._params[f"{slot}_residual"], self._call.hooks
+        if hooks is not None:
+            return hooks.join(Joining(slot, residual, params, x, f, self._call.query_mask))
+        return residual.join(params, x, f(residual.enter(params, x)))
+
+    def self_attention(self, inputs: jax.Array) -> jax.Array:
+        layer, call, weights = self._layer, self._call, self._params["attention"]
+        key_values = layer.attention.key_values(weights, inputs, call.attention.positions)
+        if call.cache is not None:
+            before = call.cache.attention
+            if before.keys() != key_values.keys():
+                key_values = layer.attention.rebuilt(weights, key_values)
+            held = {name: append(before[name], array, call.used) for name, array in key_values.items()}
+            self.reports[CACHE] = held
+            if not is_empty(call.used):
+                key_values = {name: stored(array) for name, array in held.items()}
+        options = call.attention if layer.window is None else call.attention.within(layer.window)
+        return self._attended("attention", layer.attention, inputs, inputs, key_values, options, dropout=0)
+
+    def cross_attention(self, inputs: jax.Array) -> jax.Array:
+        layer, call = self._layer, self._call
+        attention = cast(Attention, layer.cross_attention)
         if call.cache is not None and call.cache.cross_attention is not None:
-            return call.cache.cross_attention
-        if call.encoder_output is None:
+            key_values = call.cache.cross_attention
+        elif call.encoder_output is not None:
+            key_values = attention.key_values(self._params["cross_attention"], call.encoder_output, None)
+        else:
             raise DataError("encoder_output: cross-attention needs an encoder's output to attend to")
-        return attention.key_values(params, call.encoder_output, None)
-    return attention.key_values(params, inputs, call.attention.positions)
+        memory, options = call.encoder_output, call.cross_attention
+        return self._attended("cross_attention", attention, inputs, memory, key_values, options, dropout=2)
+
+    def feed_forward(self, inputs: jax.Array) -> jax.Array:
+        inner = Dropout(self._layer.feed_forward_dropout, fold(self._call.key, 4))
+        return self._dropped(self._layer.feed_forward(self._params["feed_forward"], inputs, inner), 5)
+
+    def _attended(
+        self,
+        slot: str,
+        attention: Attention,
+        inputs: jax.Array,
+        memory: jax.Array | None,
+        key_values: KeyValues,
+        options: Call,
+        *,
+        dropout: int,
+    ) -> jax.Array:
+        """Return the outputs of an attention; `memory` is what its keys and values come from, `dropout` a number."""
+        call, weights = self._call, self._params[slot]
+        options = options._replace(
+            dropout=Dropout(self._layer.attention_dropout, fold(call.key, dropout)),
+            probabilities=call.probe is not None,
+        )
+        attended = attention.attend(weights, inputs, key_values, options)
+        if call.probe is not None:
+            read = memory if call.cache is None else None
+            seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask, read)
+            self.reports[slot] = call.probe(seen)
+        return self._dropped(attention.combine(weights, attended.context), dropout + 1)
+
+    def _dropped(self, outputs: jax.Array, number: int) -> jax.Array:
+        """Return a sub-layer's outputs after dropout, as they join the stream."""
+        layer, call = self._layer, self._call
+        outputs = Dropout(layer.dropout, fold(call.key, number))(outputs)
+        if call.key is None or layer.stochastic_depth == 0.0 or call.depth == 1:
+            return outputs
+        rate = layer.stochastic_depth * call.number / (call.depth - 1)
+        return Dropout(rate, jax.random.fold_in(call.key, number + 6)).of_examples(outputs)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+import functools
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -12,8 +11,8 @@ import jax.numpy as jnp
 from headjax.core.tensors import Params
 from headjax.models.compute import Compute, StackCall
 from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.layer import Layer, Probe, Residual, SubLayer
-from headjax.models.observe import Watched
+from headjax.models.hooks import Hooks, Joining, Reports, SubLayer
+from headjax.models.layer import Probe
 from headjax.models.stack import Stack
 
 FEED_FORWARD = "feed_forward"
@@ -64,11 +63,6 @@ class SubLayerSeen(NamedTuple):
     branch: jax.Array
 
 
-def slots(layer: Layer) -> tuple[str, ...]:
-    """Return the slots of a layer's sub-layers in the order of computation."""
-    return tuple(name.removesuffix("_residual") for name in layer.residual_slots)
-
-
 def stack_input(
     config: ModelConfig, params: Params, batch: Batch, stack: str, memory: jax.Array | None, compute: Compute
 ) -> Stream:
@@ -81,13 +75,9 @@ def stack_input(
         memory: the encoder's output, for a decoder with cross-attention.
         compute: how to compute.
     """
-    found: list[jax.Array] = []
-
-    def note(own: Stack, own_params: Params, x: jax.Array, call: StackCall) -> None:
-        found.append(x)
-
-    _apply(config, params, batch, {stack: note}, memory, Options(compute=compute))
-    return Stream(found[0], memory)
+    visit = _Visit(stack, memory)
+    config.apply(params, batch, Options(compute=compute, hooks=visit))
+    return Stream(visit.visited().x, memory)
 
 
 def layer_output(
@@ -113,20 +103,13 @@ def layer_output(
         options: gates, and how to compute.
         watched: slot of the sub-layer to return, or None.
     """
-    outputs: list[jax.Array] = []
-    seen: list[SubLayerSeen] = []
-
-    def compute_layer(stack: Stack, own_params: Params, x: jax.Array, call: StackCall) -> None:
-        group = stack.groups[place.group]
-        call = stack.prepared(own_params, stream.hidden, call)
-        own = options.compute.cast(weights)
-        if watched is not None:
-            layer, call = _watch(group.layer, watched, own, call, seen)
-            group = dataclasses.replace(group, layer=layer)
-        outputs.append(group.one(own, stream.hidden, call, number)[0])
-
-    _apply(config, params, batch, {place.stack: compute_layer}, stream.memory, options)
-    return stream._replace(hidden=outputs[0]), seen[0] if seen else None
+    if watched is None:
+        return probed_layer(config, params, batch, place, number, weights, stream, options)[0], None
+    layer, own = config.stacks()[place.stack].groups[place.group].layer, options.compute.cast(weights)
+    watching = _Watching(watched, functools.partial(layer.feed_forward.inner, own[FEED_FORWARD]))
+    options = options._replace(probe=watching.probe, hooks=watching)
+    after, _ = probed_layer(config, params, batch, place, number, weights, stream, options)
+    return after, watching.seen
 
 
 def probed_layer(
@@ -143,17 +126,13 @@ def probed_layer(
 
     Args:
         config, params, batch, place, number, weights, stream: as of `layer_output`.
-        options: gates, probe, and how to compute.
+        options: gates, probe, hooks of the layer, and how to compute.
     """
-    found: list[tuple[jax.Array, dict[str, Any]]] = []
-
-    def compute_layer(stack: Stack, own_params: Params, x: jax.Array, call: StackCall) -> None:
-        call = stack.prepared(own_params, stream.hidden, call)._replace(probe=options.probe)
-        own = options.compute.cast(weights)
-        found.append(stack.groups[place.group].one(own, stream.hidden, call, number))
-
-    _apply(config, params, batch, {place.stack: compute_layer}, stream.memory, options._replace(probe=None))
-    hidden, reports = found[0]
+    visit = _Visit(place.stack, stream.memory)
+    config.apply(params, batch, options._replace(probe=None, hooks=visit))
+    stack, own_params, _, call = visit.visited()
+    call = stack.prepared(own_params, stream.hidden, call)._replace(probe=options.probe, hooks=options.hooks)
+    hidden, reports = stack.groups[place.group].one(options.compute.cast(weights), stream.hidden, call, number)
     return stream._replace(hidden=hidden), reports
 
 
@@ -168,61 +147,65 @@ def stack_end(config: ModelConfig, params: Params, stack: str, stream: Stream, c
     return config.stacks()[stack].end(compute.cast(params[stack]), stream.hidden)
 
 
-Visit = Callable[[Stack, Params, jax.Array, StackCall], None]
+class _Visited(NamedTuple):
+    """The call of a stack, as its model makes it."""
+
+    stack: Stack
+    params: Params
+    x: jax.Array
+    call: StackCall
 
 
-def _apply(
-    config: ModelConfig,
-    params: Params,
-    batch: Batch,
-    visits: Mapping[str, Visit],
-    memory: jax.Array | None,
-    options: Options,
-) -> None:
-    """Trace the model with every stack replaced by the visit of its name; what follows from the output is not read."""
+class _Visit(Hooks):
+    """Hooks that note the call of one stack and compute none; what follows from the output is not read.
 
-    def replaced(name: str, base: Stack) -> Stack:
-        class Visited(type(base)):  # type: ignore[misc]
-            def __call__(self, own: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-                if name in visits:
-                    visits[name](base, own, x, call)
-                return x if memory is None or name != "encoder" else memory, []
+    Args:
+        name: Name of the stack.
+        memory: `[batch, key, width]`, the encoder's output for the decoder's call; None without.
+    """
 
-        return cast(Stack, Visited(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)}))
+    def __init__(self, name: str, memory: jax.Array | None) -> None:
+        self._name, self._memory, self._calls = name, memory, []  # type: ignore[var-annotated]
 
-    stacks = {name: replaced(name, stack) for name, stack in config.stacks().items()}
-    config.replace_stacks(stacks).apply(params, batch, options)
+    def stack(self, stack: Stack, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
+        if call.stack == self._name:
+            self._calls.append(_Visited(stack, params, x, call))
+        return x if self._memory is None or call.stack != "encoder" else self._memory, []
+
+    def visited(self) -> _Visited:
+        """Return the call of the stack."""
+        (call,) = self._calls
+        return cast(_Visited, call)
 
 
-def _watch(
-    layer: Layer, slot: str, weights: Params, call: StackCall, seen: list[SubLayerSeen]
-) -> tuple[Layer, StackCall]:
-    """Return the layer and its call so that they note the sub-layer in this slot."""
-    contexts: dict[str, jax.Array] = {}
-    order = iter(slots(layer))
+class _Watching(Hooks):
+    """Hooks and probe of one layer that note the sub-layer in one slot.
 
-    def probe(found: Probe) -> None:
+    Attributes:
+        seen: the sub-layer, after the layer's forward pass.
+
+    Args:
+        slot: the slot.
+        inner: the feed-forward's inputs to its inner activations.
+    """
+
+    def __init__(self, slot: str, inner: SubLayer) -> None:
+        self.seen: SubLayerSeen | None = None
+        self._slot, self._inner = slot, inner
+        self._contexts: dict[str, jax.Array] = {}
+
+    def probe(self, found: Probe) -> None:
+        """Note the contexts of an attention."""
         context = found.attended.context
-        contexts[found.slot] = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3])
+        self._contexts[found.slot] = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3])
 
-    def join(residual: Residual, params: Params, x: jax.Array, f: SubLayer) -> jax.Array:
-        if next(order) != slot:
-            return residual(params, x, f)
-        inputs: list[jax.Array] = []
-        outputs: list[jax.Array] = []
-
-        def noting(given: jax.Array) -> jax.Array:
-            inputs.append(given)
-            outputs.append(f(given))
-            return outputs[0]
-
-        joined = residual(params, x, noting)
-        if slot == FEED_FORWARD:
-            features = layer.feed_forward.inner(weights[FEED_FORWARD], inputs[0])
-        else:
-            features = contexts[slot]
-        shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors(params))
-        seen.append(SubLayerSeen(x, outputs[0], features, call.query_mask, shortcut, branch))
-        return joined
-
-    return dataclasses.replace(layer, residual=Watched(layer.residual, join)), call._replace(probe=probe)
+    def join(self, joining: Joining) -> jax.Array:
+        if joining.slot != self._slot:
+            return super().join(joining)
+        residual, x = joining.residual, joining.x
+        inputs = residual.enter(joining.params, x)
+        output = joining.f(inputs)
+        features = self._inner(inputs) if self._slot == FEED_FORWARD else self._contexts[self._slot]
+        shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors(joining.params))
+        self.seen = SubLayerSeen(x, output, features, joining.mask, shortcut, branch)
+        return residual.join(joining.params, x, output)

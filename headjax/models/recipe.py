@@ -18,9 +18,10 @@ from headjax.core.norms import Norm
 from headjax.core.serialize import kind, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.models.config import ModelConfig
-from headjax.models.layer import Layer, PreNorm, Residual
+from headjax.models.layer import Layer
 from headjax.models.model import Model, load, load_model_config
 from headjax.models.outputs import Pooler
+from headjax.models.residuals import PreNorm, Residual
 from headjax.models.stack import Stack
 from headjax.models.tasks import TaskOutput
 

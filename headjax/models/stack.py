@@ -88,12 +88,20 @@ class Stack(Checked):
 
     def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the output `[batch, length, width]`, and the probe's results by layer."""
-        call = self.prepared(params, x, call)
+        return self.forward(params, x, call) if call.hooks is None else call.hooks.stack(self, params, x, call)
+
+    def forward(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return what `__call__` does, without the hook of the stack itself."""
+        x, reports = self.layers_forward(params, x, self.prepared(params, x, call))
+        return self.end(params, x), reports
+
+    def layers_forward(self, params: Params, x: Any, call: StackCall) -> tuple[Any, list[dict[str, Any]]]:
+        """Return the last layer's output and the reports of all, for a call that is `prepared`."""
         reports: list[dict[str, Any]] = []
         for group in self.groups:
             x, of_layers = group(params[group.name], x, call)
             reports.extend(of_layers)
-        return self.end(params, x), reports
+        return x, reports
 
     def prepared(self, params: Params, x: jax.Array, call: StackCall) -> StackCall:
         """Return the call as the layers receive it: with the stack's depth and the position bias of its tokens."""

@@ -19,10 +19,10 @@ from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Truncated
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import batch_array
-from headjax.models.layer import PreNorm, Residual
 from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
+from headjax.models.residuals import PreNorm, Residual
 from headjax.models.stack import Stack
 from headjax.models.sublayers import FeedForward, fold
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
@@ -163,6 +163,8 @@ class VisionModel(ModelConfig):
             key=fold(options.key, 1),
             probe=options.probe,
             compute=options.compute,
+            stack="encoder",
+            hooks=options.hooks,
         )
         hidden, reports = self.encoder(params["encoder"], x, call)
         pooled = hidden[:, 0]

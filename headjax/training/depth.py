@@ -17,7 +17,8 @@ from headjax.mesh.mesh import replicated
 from headjax.mesh.random_bits import Prng, step_key
 from headjax.models.compute import Compute, SharedLayerGroup
 from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.observe import Joining, observe, variance
+from headjax.models.hooks import Joining
+from headjax.models.observe import Observing, variance
 from headjax.training.recording import read_metrics
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
@@ -52,9 +53,9 @@ def depth_measurement(
         key = step_key(seed, step, prng)
 
         def loss(params: Params) -> tuple[jax.Array, Any]:
-            observing, observed = observe(model, _variances)
-            output = observing.apply(params, batch, Options(key=key, compute=compute))
-            return model.loss(output, batch).mean(), observed
+            observing = Observing(_variances)
+            output = model.apply(params, batch, Options(key=key, compute=compute, hooks=observing))
+            return model.loss(output, batch).mean(), observing.records
 
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             gradient, observed = jax.grad(loss, has_aux=True)(before)
@@ -99,14 +100,10 @@ def diagnosed(
 
 
 def _variances(joining: Joining, _: Any) -> tuple[jax.Array, Any, tuple[jax.Array, jax.Array]]:
-    outputs = []
-
-    def f(x: jax.Array) -> jax.Array:
-        outputs.append(joining.f(x))
-        return outputs[-1]
-
-    stream = joining.residual(joining.params, joining.x, f)
-    return stream, (), (variance(outputs[0], joining.mask), variance(stream, joining.mask))
+    residual, params, x = joining.residual, joining.params, joining.x
+    output = joining.f(residual.enter(params, x))
+    stream = residual.join(params, x, output)
+    return stream, (), (variance(output, joining.mask), variance(stream, joining.mask))
 
 
 def layer_norms(model: ModelConfig, params: Params) -> dict[str, jax.Array]:

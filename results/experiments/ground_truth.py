@@ -23,9 +23,9 @@ from headjax.heads.named_orders import LEARNED, ORDERS, order_heads
 from headjax.heads.scores import SCORES
 from headjax.models.decoder import LanguageModel
 from headjax.models.embeddings import Learned
-from headjax.models.layer import NoNorm
 from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
+from headjax.models.residuals import NoNorm
 from headjax.models.sublayers import Dense
 from headjax.trials.removals import parse_order
 from results.table import Row, write

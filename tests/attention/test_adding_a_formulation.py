@@ -41,7 +41,7 @@ class Tempered(Attention):
             **declare_into_heads("query", width, self.num_heads, self.head_dim, bias=False),
             **declare_into_heads("key", memory_width, self.num_heads, self.head_dim, bias=False),
             **declare_into_heads("value", memory_width, self.num_heads, self.head_dim, bias=False),
-            "temperature": Tensor((self.num_heads,), ("heads",), Ones, head_axis=0, decay=False),
+            "temperature": Tensor((self.num_heads,), ("heads",), Ones, decay=False),
             **declare_output(self.num_heads, self.head_dim, width, bias=False),
         }
 

@@ -11,7 +11,7 @@ from headjax.cli import main
 from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
-from headjax.models.layer import PostNorm, PreNorm, ScaledPostNorm
+from headjax.models.residuals import PostNorm, PreNorm, ScaledPostNorm
 from headjax.training.config import train_config
 
 FILE = Path(__file__).parents[2] / "configs" / "small" / "deep.py"

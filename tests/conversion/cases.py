@@ -15,7 +15,7 @@ from headjax.conversion.products import Products
 from headjax.core.tensors import Normal
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import T5, Translation
-from headjax.models.layer import PreNorm
+from headjax.models.residuals import PreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 

@@ -17,8 +17,9 @@ from headjax.core.serialize import dumps, from_data, kind, kind_of, kinds_of, to
 from headjax.core.tensors import Constant, FanIn, Initializer, Normal, TruncatedNormal, Xavier, Zeros
 from headjax.models import DecoderModel, ModelConfig
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
-from headjax.models.layer import Layer, PostNorm, PreNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
+from headjax.models.residuals import PostNorm, PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny

@@ -37,8 +37,8 @@ from headjax.models.sublayers import Dense
 
 TENSORS = {
     "attention": {
-        "query": Tensor((6, 4, 3), ("embed", "heads", "head_dim"), head_axis=1),
-        "output": Tensor((4, 3, 6), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0),
+        "query": Tensor((6, 4, 3), ("embed", "heads", "head_dim")),
+        "output": Tensor((4, 3, 6), ("heads", "head_dim", "embed"), inputs=(0, 1)),
         "bias": Tensor((6,), ("embed",), Zeros()),
     },
     "empty": {},
@@ -168,8 +168,8 @@ def test_taking_heads_slices_head_axes_alone(heads, stacked):
     assert kept["scale"] is params["scale"]
 
 
-QUERY = Tensor((64, 8, 16), ("embed", "heads", "head_dim"), head_axis=1)
-OUTPUT = Tensor((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(0, 1), head_axis=0)
+QUERY = Tensor((64, 8, 16), ("embed", "heads", "head_dim"))
+OUTPUT = Tensor((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(0, 1))
 
 CUT = 0.87962566  # standard deviation of a unit Gaussian cut at +-2
 
@@ -232,7 +232,7 @@ def test_the_key_decides():
 
 def test_sliced_xavier_draws_the_large_layers_spread():
     """One of 4 heads of width 64: the large query is 64 x 64, the small one 64 x 16."""
-    tensor, key = Tensor((64, 1, 16), ("embed", "heads", "head_dim"), head_axis=1), jax.random.key(3)
+    tensor, key = Tensor((64, 1, 16), ("embed", "heads", "head_dim")), jax.random.key(3)
     small, sliced = Xavier(), SlicedXavier(slices=4)
     assert np.abs(small(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 80), rel=0.01)
     assert np.abs(sliced(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 128), rel=0.01)

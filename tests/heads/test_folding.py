@@ -15,8 +15,8 @@ from headjax.core.tensors import flatten
 from headjax.heads.folding import fold_shortcuts
 from headjax.models import EncoderDecoderModel, EncoderModel
 from headjax.models.embeddings import Embeddings, NoPositions, Sinusoidal
-from headjax.models.layer import PostNorm, ScaledPostNorm
 from headjax.models.model import load
+from headjax.models.residuals import PostNorm, ScaledPostNorm
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny

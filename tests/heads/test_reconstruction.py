@@ -19,7 +19,7 @@ from headjax.heads.surgery import map_attention
 from headjax.heads.units import count_units, map_feed_forward, prune_units
 from headjax.models.encoder import Albert
 from headjax.models.encoder_decoder import T5
-from headjax.models.layer import (
+from headjax.models.residuals import (
     ConstantPostNorm,
     PostNorm,
     PreNorm,

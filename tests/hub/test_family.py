@@ -33,8 +33,9 @@ from headjax.hub.table import (
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer, PreNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
+from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 from tests.tiny import model as noisy

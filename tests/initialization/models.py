@@ -10,7 +10,7 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import FanIn
 from headjax.models import EncoderDecoderModel
 from headjax.models.embeddings import Embeddings, Sinusoidal
-from headjax.models.layer import PostNorm
+from headjax.models.residuals import PostNorm
 from headjax.models.stack import Stack
 from tests import tiny
 

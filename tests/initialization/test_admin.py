@@ -22,7 +22,7 @@ from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, Options
 from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.layer import PostNorm
+from headjax.models.residuals import PostNorm
 from headjax.models.stack import Stack
 from tests import tiny
 from tests.closeness import assert_close
@@ -81,8 +81,7 @@ def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
     ratios = [jnp.ones(())]
 
     class Recomputed(PostNorm):
-        def __call__(self, weights, x, f):
-            output = f(x)
+        def join(self, weights, x, output):
             shortcut = ratios[-1] * x
             ratios.append(jnp.sqrt(jnp.var(shortcut) + jnp.var(output)))
             return self.norm(weights["norm"], shortcut + output)

@@ -14,7 +14,7 @@ from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import EncoderModel
 from headjax.models.embeddings import Embeddings, Sinusoidal
-from headjax.models.layer import PostNorm
+from headjax.models.residuals import PostNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 from tests import tiny

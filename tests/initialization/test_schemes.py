@@ -17,7 +17,7 @@ from headjax.initialization import (
     TFixup,
 )
 from headjax.models import Options
-from headjax.models.layer import ScaledNoNorm
+from headjax.models.residuals import ScaledNoNorm
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.initialization.models import DEPTH, SEEDS, post_norm, translation

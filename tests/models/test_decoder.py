@@ -16,8 +16,8 @@ from headjax.core.errors import ConfigError
 from headjax.core.tensors import Normal, flatten
 from headjax.models import Compute, DecoderModel, Options
 from headjax.models.embeddings import Embeddings, Learned, NoPositions, Sinusoidal
-from headjax.models.layer import PostNorm
 from headjax.models.outputs import Untied
+from headjax.models.residuals import PostNorm
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, close_to
 

@@ -21,7 +21,7 @@ from headjax.heads.pruning import prune
 from headjax.models import Compute, EncoderDecoderModel, ModelConfig, Options
 from headjax.models.embeddings import Learned, RelativeBuckets
 from headjax.models.encoder_decoder import T5, Translation
-from headjax.models.layer import PreNorm
+from headjax.models.residuals import PreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close

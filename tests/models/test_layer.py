@@ -14,7 +14,8 @@ from headjax.core.errors import ConfigError
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal, initialize
 from headjax.models import Compute, Options
-from headjax.models.layer import LayerCall, PreNorm, SandwichNorm
+from headjax.models.layer import LayerCall
+from headjax.models.residuals import PreNorm, SandwichNorm
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -87,4 +88,8 @@ def test_a_sandwich_norm_normalises_before_and_after_the_sub_layer():
     def normal(y):
         return y / jnp.sqrt(jnp.square(y).mean(axis=-1, keepdims=True) + 1e-3)
 
-    assert_close(residual(params, x, jnp.sin), x + 3.0 * normal(jnp.sin(2.0 * normal(x))), sums=tiny.WIDTH)
+    assert_close(
+        residual.join(params, x, jnp.sin(residual.enter(params, x))),
+        x + 3.0 * normal(jnp.sin(2.0 * normal(x))),
+        sums=tiny.WIDTH,
+    )

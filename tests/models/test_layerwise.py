@@ -12,8 +12,8 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.models.encoder import Albert
 from headjax.models.encoder_decoder import T5
-from headjax.models.layer import ConstantPostNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
-from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output, slots
+from headjax.models.layerwise import FEED_FORWARD, Place, Stream, layer_output
+from headjax.models.residuals import ConstantPostNorm, PostNorm, PreNorm, ScaledNoNorm, ScaledPostNorm, ScaledPreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
 from tests.closeness import assert_close
@@ -62,7 +62,7 @@ def test_a_watched_sub_layer_is_what_joins_the_stream(residual):
     (weights,) = model.config.decoder.unstack(model.params["decoder"])
     stream = Stream(jnp.asarray(np.random.default_rng(0).standard_normal((2, 8, tiny.WIDTH)), jnp.float32))
     seen, attended = {}, stream.hidden
-    for slot in slots(layer):
+    for slot in layer.slots:
         after, seen[slot] = layer_output(
             model.config, model.params, batch, Place("decoder", 0), 0, weights, stream, watched=slot
         )

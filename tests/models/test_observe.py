@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.models import Options
-from headjax.models.observe import observe, variance
+from headjax.models.hooks import Hooks
+from headjax.models.observe import Observing, variance
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -17,13 +18,13 @@ def test_records_of_every_sub_layer_and_the_same_hidden_states():
     batch = tiny.tokens()
 
     def observer(joining, state):
-        stream = joining.residual(joining.params, joining.x, joining.f)
+        stream = Hooks().join(joining)
         return stream, state + 1, (state, jnp.square(stream).mean())
 
     @jax.jit
     def observed(params):
-        config, records = observe(model.config, observer, jnp.zeros((), jnp.int32))
-        return config.apply(params, batch, Options()).hidden, records
+        observing = Observing(observer, jnp.zeros((), jnp.int32))
+        return model.config.apply(params, batch, Options(hooks=observing)).hidden, observing.records
 
     hidden, records = observed(model.params)
     assert_close(hidden, model(batch).hidden, sums=tiny.SUMS)

@@ -24,8 +24,9 @@ from headjax.hub.table import (
 )
 from headjax.models.embeddings import Embeddings, Learned, Sinusoidal
 from headjax.models.encoder_decoder import EncoderDecoderModel
-from headjax.models.layer import Layer, PostNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Tied
+from headjax.models.residuals import PostNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 

@@ -27,8 +27,9 @@ from headjax.hub.table import (
 )
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent
 from headjax.models.encoder import EncoderModel
-from headjax.models.layer import Layer, PostNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Pooler
+from headjax.models.residuals import PostNorm
 from headjax.models.stack import SharedStack, Stack
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Span, TokenClassification

@@ -30,7 +30,8 @@ from headjax.hub.table import (
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.layer import Layer, SandwichNorm
+from headjax.models.layer import Layer
+from headjax.models.residuals import SandwichNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import GatedDense
 

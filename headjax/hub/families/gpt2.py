@@ -10,8 +10,9 @@ from headjax.hub.rules import Flat, Fused, Matrix, Rule, Rules, Transposed, norm
 from headjax.hub.table import Choice, Layers, TrainingOnly, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
-from headjax.models.layer import Layer, PreNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
+from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 

@@ -30,8 +30,9 @@ from headjax.hub.table import (
 )
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions
-from headjax.models.layer import Layer, PreNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, Untied
+from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import GatedDense
 

@@ -15,8 +15,9 @@ from headjax.hub.rules import Rules, Transposed, given, one, projection, under, 
 from headjax.hub.table import Custom, Field, InexpressibleError, Layers, flag, integer, number, record, size
 from headjax.models.embeddings import Embeddings, NoPositions, RelativeBuckets
 from headjax.models.encoder_decoder import EncoderDecoderModel
-from headjax.models.layer import Layer, PreNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Tied, TokenLogits, Untied
+from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense, FeedForward, GatedDense
 

@@ -25,8 +25,9 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models.layer import Layer, PreNorm
+from headjax.models.layer import Layer
 from headjax.models.outputs import Pooler
+from headjax.models.residuals import PreNorm
 from headjax.models.stack import Stack
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import DistilledClassification, NoTask

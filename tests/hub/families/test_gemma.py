@@ -19,7 +19,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.fields import Fields
-from headjax.models.layer import SandwichNorm
+from headjax.models.residuals import SandwichNorm
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import CONFIGS, family, model_of, rounding
