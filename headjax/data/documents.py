@@ -141,30 +141,24 @@ def passages(text: str) -> Iterator[str]:
 def without_repetitions(documents: Iterable[Document]) -> list[Document]:
     """Return the documents without paragraphs that repeat an earlier passage, and without empty documents."""
     seen: set[str] = set()
-    kept = []
-    for document in documents:
-        fresh = []
-        for paragraph in paragraphs(document.text):
-            found = set(passages(paragraph))
-            if not found & seen:
-                fresh.append(paragraph)
-            seen |= found
-        text = "".join(fresh)
-        if text.strip():
-            kept.append(Document(document.name, text))
-    return kept
+
+    def is_fresh(paragraph: str) -> bool:
+        found = set(passages(paragraph))
+        fresh = seen.isdisjoint(found)
+        seen.update(found)
+        return fresh
+
+    return _filtered(documents, is_fresh)
 
 
 def without_passages(documents: Iterable[Document], others: Iterable[Document]) -> list[Document]:
-    """Return the documents without the paragraphs that share a passage with one of the others, and without empty ones.
-
-    A passage is a paragraph, or a line, of at least `COMPARED` characters.
-    """
+    """Return the documents without paragraphs that share a passage with one of the others, and without empty ones."""
     known = {passage for document in others for passage in passages(document.text)}
-    kept = (
-        Document(one.name, "".join(part for part in paragraphs(one.text) if known.isdisjoint(passages(part))))
-        for one in documents
-    )
+    return _filtered(documents, lambda paragraph: known.isdisjoint(passages(paragraph)))
+
+
+def _filtered(documents: Iterable[Document], keep: Callable[[str], bool]) -> list[Document]:
+    kept = (Document(one.name, "".join(filter(keep, paragraphs(one.text)))) for one in documents)
     return [document for document in kept if document.text.strip()]
 
 
@@ -180,8 +174,8 @@ class HeldOut:
 
     Documents are cut at paragraphs into pieces of about `PIECE` characters, and a piece is held out if the hash of its
     text is below the fraction. So added documents move no other piece to the other side, if the text has more than
-    20 * `PIECE` characters. Held-out units with a paragraph or line of at least `COMPARED` characters that also occurs
-    in the training text are dropped. Neighbouring pieces of the same side stay one document.
+    20 * `PIECE` characters. Held-out units with a passage that also occurs in the training text are dropped.
+    Neighbouring pieces of the same side stay one document.
 
     Attributes:
         documents: reads the documents from the start; called several times.
@@ -202,7 +196,7 @@ class HeldOut:
 
     def train(self) -> Iterator[Document]:
         """Yield the documents to train on."""
-        return self._joined("train", frozenset())
+        return self._side(False, frozenset())
 
     def validation(self) -> Iterator[Document]:
         """Yield the documents to evaluate on; all of the text is read before the first.
@@ -210,12 +204,10 @@ class HeldOut:
         Raises:
             DataError: all of them also occur in the training text.
         """
-        held = {mark for unit, side in self._units() if side == "validation" for mark in _marks(unit)}
-        trained = frozenset(
-            mark for unit, side in self._units() if side == "train" for mark in _marks(unit) if mark in held
-        )
+        held = frozenset(self._marks(True))
+        trained = frozenset(mark for mark in self._marks(False) if mark in held)
         document = None
-        for document in self._joined("validation", trained):
+        for document in self._side(True, trained):
             yield document
         if document is None:
             raise DataError(f"{self._name()}: all text held out for validation also occurs in the training text")
@@ -235,13 +227,12 @@ class HeldOut:
         """The greatest hash of a held-out piece: the fraction, or the value that leaves a piece on either side."""
         hashes: set[float] = set()
         low = 0
-        for document in self.documents():
-            for piece in self._pieces(document):
-                number = text_hash("".join(piece))
-                low += number <= self.validation_fraction and number not in hashes
-                hashes.add(number)
-                if low and len(hashes) - low >= 2:
-                    return self.validation_fraction
+        for piece in (piece for document in self.documents() for piece in self._pieces(document)):
+            number = text_hash("".join(piece))
+            low += number <= self.validation_fraction and number not in hashes
+            hashes.add(number)
+            if low and len(hashes) - low >= 2:
+                return self.validation_fraction
         if len(hashes) < 2:
             raise DataError(f"{self._name()}: too little text to hold some of it out for validation")
         ordered = sorted(hashes)
@@ -253,29 +244,29 @@ class HeldOut:
     def _pieces(self, document: Document) -> list[list[str]]:
         return pieces(units(document.text, self.size), self.size)
 
-    def _sides(self, document: Document) -> Iterator[tuple[str, str]]:
-        """Yield every unit of a document with its side."""
+    def _units(self, document: Document) -> Iterator[tuple[bool, str]]:
+        """Yield every unit of a document, and before it whether it is held out."""
         for piece in self._pieces(document):
-            side = "validation" if text_hash("".join(piece)) <= self.bound else "train"
-            yield from ((unit, side) for unit in piece)
+            held = text_hash("".join(piece)) <= self.bound
+            yield from ((held, unit) for unit in piece)
 
-    def _units(self) -> Iterator[tuple[str, str]]:
-        return (placed for document in self.documents() for placed in self._sides(document))
+    def _marks(self, wanted: bool) -> Iterator[bytes]:
+        """Yield the passages of one side as hashes, which take less memory."""
+        for document in self.documents():
+            yield from (mark for held, unit in self._units(document) if held is wanted for mark in _hashes(unit))
 
-    def _joined(self, wanted: str, dropped: frozenset[bytes]) -> Iterator[Document]:
+    def _side(self, wanted: bool, dropped: frozenset[bytes]) -> Iterator[Document]:
         """Yield the documents of one side without the units that have a dropped passage."""
         for document in self.documents():
             placed = (
-                (unit, side if side != wanted or dropped.isdisjoint(_marks(unit)) else "dropped")
-                for unit, side in self._sides(document)
+                (held is wanted and dropped.isdisjoint(_hashes(unit)), unit) for held, unit in self._units(document)
             )
-            for side, group in itertools.groupby(placed, key=lambda pair: pair[1]):
-                if side == wanted and (text := "".join(unit for unit, _ in group)).strip():
+            for kept, group in itertools.groupby(placed, key=lambda pair: pair[0]):
+                if kept and (text := "".join(unit for _, unit in group)).strip():
                     yield Document(document.name, text)
 
 
-def _marks(unit: str) -> list[bytes]:
-    """Return the hashes of a unit's passages, which take less memory."""
+def _hashes(unit: str) -> list[bytes]:
     return [hashlib.blake2b(passage.encode(), digest_size=8).digest() for passage in passages(unit)]
 
 

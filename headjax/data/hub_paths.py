@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 from urllib.parse import unquote
 
 from headjax.core.errors import DataError, HeadjaxError
@@ -26,18 +26,6 @@ EXPECTED = f"{SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision
 
 SECONDS = 10.0
 """Time in which the Hub must answer."""
-
-
-class Snapshot(NamedTuple):
-    """A data set's files at one commit.
-
-    Attributes:
-        commit: its hash.
-        files: their paths within the data set.
-    """
-
-    commit: str
-    files: frozenset[str]
 
 
 class HubPath(PurePosixPath):
@@ -70,13 +58,14 @@ class HubPath(PurePosixPath):
         """Path within the data set."""
         return "/".join(self.parts[4:])
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> tuple[str, frozenset[str]]:
+        """Return the data set's commit, and the paths of its files within it."""
         return _snapshot_of(*self._repository, os.environ.get("HF_ENDPOINT"))
 
     def _below(self) -> Iterator[str]:
         """Yield the paths within the data set of the files below this folder, sorted."""
         beginning = f"{self._inside}/" if self._inside else ""
-        return (file for file in sorted(self._snapshot().files) if file.startswith(beginning))
+        return (file for file in sorted(self._snapshot()[1]) if file.startswith(beginning))
 
     def exists(self) -> bool:
         """Return whether there is a file of this name, or one below it."""
@@ -84,7 +73,7 @@ class HubPath(PurePosixPath):
 
     def is_file(self) -> bool:
         """Return whether there is a file of this name."""
-        return self._inside in self._snapshot().files
+        return self._inside in self._snapshot()[1]
 
     def is_dir(self) -> bool:
         """Return whether there is a file below this name."""
@@ -106,8 +95,10 @@ class HubPath(PurePosixPath):
 
     def glob(self, pattern: str) -> Iterator[HubPath]:
         """Yield the files below this folder that match a pattern, sorted; `**` stands for any folders."""
-        wanted = re.compile(_expression(f"{self._inside}/{pattern}" if self._inside else pattern))
-        yield from (self._top / file for file in self._below() if wanted.fullmatch(file))
+        from fsspec.utils import glob_translate  # which the Hub's library needs, too
+
+        wanted = re.compile(glob_translate(f"{self._inside}/{pattern}" if self._inside else pattern))
+        yield from (self._top / file for file in self._below() if wanted.match(file))
 
     def local(self) -> Path:
         """Return the file in the Hub's cache on this machine, downloaded if it is not there.
@@ -119,7 +110,7 @@ class HubPath(PurePosixPath):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         from huggingface_hub import hf_hub_download
 
-        name, commit = self._repository[0], self._snapshot().commit
+        name, commit = self._repository[0], self._snapshot()[0]
         endpoint = os.environ.get("HF_ENDPOINT")
         try:
             file = hf_hub_download(name, self._inside, repo_type="dataset", revision=commit, endpoint=endpoint)
@@ -144,22 +135,8 @@ class HubPath(PurePosixPath):
         return self.local().read_text(encoding, errors)
 
 
-def _expression(pattern: str) -> str:
-    """Return the regular expression of a pattern of paths."""
-    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = _PARTS.findall(pattern)
-    return "".join(known.get(part, f"[^{part[2:]}" if part[:2] == "[!" else _literal(part)) for part in parts)
-
-
-def _literal(part: str) -> str:
-    return part if part.startswith("[") else re.escape(part)
-
-
-_PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|[^*?]")
-
-
 @functools.cache
-def _snapshot_of(name: str, revision: str | None, endpoint: str | None) -> Snapshot:
+def _snapshot_of(name: str, revision: str | None, endpoint: str | None) -> tuple[str, frozenset[str]]:
     """Ask the Hub for the files of a data set.
 
     Raises:
@@ -186,4 +163,4 @@ def _snapshot_of(name: str, revision: str | None, endpoint: str | None) -> Snaps
         raise DataError(f"{address}: no such data set, or not one of yours (HF_TOKEN holds your token)") from None
     except Exception as error:
         raise DataError(f"{address}: the Hub cannot be reached ({first_line(error)})") from None
-    return Snapshot(str(found.sha), frozenset(file.rfilename for file in found.siblings or ()))
+    return str(found.sha), frozenset(file.rfilename for file in found.siblings or ())
