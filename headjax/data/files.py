@@ -1,18 +1,27 @@
-"""Files of data: the folders in which data sets are looked for, the files of a path, and the lines of a file."""
+"""Files of data: the folders of data sets, the files of a path, the lines of a file, and files of the Hugging Face Hub.
+
+A path of the Hugging Face Hub, `hf://datasets/USER/NAME/FILE`, has the methods of `pathlib.Path` that read. Files are
+listed once by a process, at the commit that the revision then has, and downloaded into the Hub's own cache (`HF_HOME`)
+when they are read.
+"""
 
 from __future__ import annotations
 
+import errno
+import fnmatch
+import functools
 import glob
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import cast
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+from urllib.parse import unquote
 
-from headjax.core.errors import DataError
-from headjax.core.files import opened, reading
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.files import first_line, opened, reading
 from headjax.core.limits import lines_of
 from headjax.core.paths import path_of
-from headjax.data.hub_paths import SCHEME, HubPath
 
 ROOT = "HEADJAX_DATA"
 """Environment variable that names the folder in which data sets are looked for."""
@@ -134,3 +143,152 @@ def count_lines(file: Path) -> int:
         while data := stream.read(2**20):
             lines, last = lines + data.count(b"\n"), data[-1:]
     return lines + (last != b"\n")
+
+
+# The Hugging Face Hub.
+
+SCHEME = "hf://"
+"""Beginning of the address of a repository on the Hub."""
+
+EXPECTED = f"{SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision than main)"
+
+SECONDS = 10.0
+"""Time in which the Hub must answer."""
+
+
+class HubPath(PurePosixPath):
+    """A path `hf://datasets/USER/NAME[@REVISION]/FILE`.
+
+    Its methods raise `DataError` if the Hub cannot be reached or has no such data set, and `HeadjaxError` if
+    `huggingface_hub` is not installed.
+    """
+
+    def __str__(self) -> str:
+        return re.sub("^hf:/+", SCHEME, super().__str__())
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    @property
+    def _repository(self) -> tuple[str, str | None]:
+        """Name and revision of the data set."""
+        if len(self.parts) < 4 or self.parts[1] != "datasets":
+            raise DataError(f"{self}: not a data set on the Hub; expected {EXPECTED}")
+        name, _, revision = self.parts[3].partition("@")
+        return f"{self.parts[2]}/{name}", unquote(revision) or None
+
+    @property
+    def _top(self) -> HubPath:
+        return type(self)(*self.parts[:4])
+
+    @property
+    def _inside(self) -> str:
+        """Path within the data set."""
+        return "/".join(self.parts[4:])
+
+    def _snapshot(self) -> tuple[str, frozenset[str]]:
+        """Return the data set's commit, and the paths of its files within it."""
+        return _snapshot_of(*self._repository, os.environ.get("HF_ENDPOINT"))
+
+    def _below(self) -> Iterator[str]:
+        """Yield the paths within the data set of the files below this folder, sorted."""
+        beginning = f"{self._inside}/" if self._inside else ""
+        return (file for file in sorted(self._snapshot()[1]) if file.startswith(beginning))
+
+    def exists(self) -> bool:
+        """Return whether there is a file of this name, or one below it."""
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        """Return whether there is a file of this name."""
+        return self._inside in self._snapshot()[1]
+
+    def is_dir(self) -> bool:
+        """Return whether there is a file below this name."""
+        return next(self._below(), None) is not None
+
+    def expanduser(self) -> HubPath:
+        """Return the path itself."""
+        return self
+
+    def iterdir(self) -> Iterator[HubPath]:
+        """Yield files and folders right below this one, sorted."""
+        depth = len(self.parts) - 4
+        yield from (self / name for name in dict.fromkeys(file.split("/")[depth] for file in self._below()))
+
+    def rglob(self, pattern: str) -> Iterator[HubPath]:
+        """Yield the files below this folder whose names match a pattern, sorted."""
+        files = (self._top / file for file in self._below())
+        yield from (file for file in files if fnmatch.fnmatchcase(file.name, pattern))
+
+    def glob(self, pattern: str) -> Iterator[HubPath]:
+        """Yield the files below this folder that match a pattern, sorted; `**` stands for any folders."""
+        from fsspec.utils import glob_translate  # which the Hub's library needs, too
+
+        wanted = re.compile(glob_translate(f"{self._inside}/{pattern}" if self._inside else pattern))
+        yield from (self._top / file for file in self._below() if wanted.match(file))
+
+    def local(self) -> Path:
+        """Return the file in the Hub's cache on this machine, downloaded if it is not there.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        if not self.is_file():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        from huggingface_hub import hf_hub_download
+
+        name, commit = self._repository[0], self._snapshot()[0]
+        endpoint = os.environ.get("HF_ENDPOINT")
+        try:
+            file = hf_hub_download(name, self._inside, repo_type="dataset", revision=commit, endpoint=endpoint)
+        except Exception as error:
+            raise DataError(f"{self}: cannot be downloaded ({first_line(error)})") from None
+        return Path(file)
+
+    def stat(self) -> os.stat_result:
+        """Return size and times of the file on this machine."""
+        return self.local().stat()
+
+    def open(self, mode: str = "r", *options: Any, **named: Any) -> IO[Any]:
+        """Open the file to read it."""
+        return self.local().open(mode, *options, **named)
+
+    def read_bytes(self) -> bytes:
+        """Return the file's bytes."""
+        return self.local().read_bytes()
+
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+        """Return the file's text."""
+        return self.local().read_text(encoding, errors)
+
+
+@functools.cache
+def _snapshot_of(name: str, revision: str | None, endpoint: str | None) -> tuple[str, frozenset[str]]:
+    """Ask the Hub for the files of a data set.
+
+    Raises:
+        HeadjaxError: `huggingface_hub` is not installed.
+        DataError: the Hub has no such data set or revision, or cannot be reached.
+    """
+    address = f"{SCHEME}datasets/{name}" + (f"@{revision}" if revision else "")
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+        from huggingface_hub.utils import disable_progress_bars
+    except ImportError as error:
+        raise HeadjaxError(
+            f"{address}: the Hub's data sets need {error.name}: pip install '.[data]' from a checkout"
+        ) from None
+    disable_progress_bars()
+    try:
+        found = HfApi(endpoint=endpoint).dataset_info(name, revision=revision, timeout=SECONDS)
+    except RevisionNotFoundError:
+        raise DataError(f"{address}: the data set has no such revision") from None
+    except GatedRepoError:
+        raise DataError(f"{address}: the Hub asks for consent to its terms, and for your token in HF_TOKEN") from None
+    except RepositoryNotFoundError:
+        raise DataError(f"{address}: no such data set, or not one of yours (HF_TOKEN holds your token)") from None
+    except Exception as error:
+        raise DataError(f"{address}: the Hub cannot be reached ({first_line(error)})") from None
+    return str(found.sha), frozenset(file.rfilename for file in found.siblings or ())

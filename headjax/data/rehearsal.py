@@ -17,9 +17,9 @@ from headjax.core.errors import DataError
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.data.augmentation import Augmentation
-from headjax.data.bert_text import sentences
 from headjax.data.corpus import reference_topics
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, TranslationForm
+from headjax.data.forms.pretraining import sentences
 from headjax.data.loading import Reading, load_rows
 from headjax.data.rows import Row, Split, fingerprint
 from headjax.data.task import DataConfig, TaskData

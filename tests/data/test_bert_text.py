@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.bert_text import Masking, masking_vocabulary, next_sentence_pairs, sentences
+from headjax.data.forms.pretraining import Masking, masking_vocabulary, next_sentence_pairs, sentences
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import SPECIAL, WORDS, write_vocabulary

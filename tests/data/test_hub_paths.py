@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data import LanguageConfig, TextClassification, hub_paths
+from headjax.data import LanguageConfig, TextClassification, files
 from headjax.data.files import find_files, read_lines, source_of
 from headjax.data.tables import header, table_rows
 from headjax.data.tasks import find_task
@@ -80,7 +80,7 @@ def films(server, tmp_path, monkeypatch):
     """The address of a data set, of which nothing is in the cache."""
     monkeypatch.setenv("HF_ENDPOINT", server)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    hub_paths._snapshot_of.cache_clear()
+    files._snapshot_of.cache_clear()
     Hub.asked.clear()
     return "hf://datasets/me/films"
 
