@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.documents import (
     COMPARED,
-    PIECE,
     Document,
     HeldOut,
     paragraphs,
@@ -83,17 +82,6 @@ def test_training_text_is_given_before_all_is_read():
     assert len(read) <= 3
     assert [first, *train] == split(documents, 0.2)["train"]
     assert list(parts.validation()) == split(documents, 0.2)["validation"]
-
-
-def test_pieces_stay_whole_and_in_order():
-    text = story("long", 400)
-    train, validation = both([Document("long", text)], 0.2)
-    for document in (*train, *validation):
-        assert document.text in text
-    assert size(train) + size(validation) == len(text)
-    assert sum(len(document.text) >= PIECE for document in validation) >= 1
-    positions = [text.index(document.text) for document in train]
-    assert positions == sorted(positions)
 
 
 def test_further_documents_move_no_text_to_the_other_side():

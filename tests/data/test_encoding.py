@@ -8,7 +8,6 @@ from tokenizers.models import WordPiece
 from headjax.core.errors import DataError
 from headjax.data.encoding import encode_packed, encode_sequences, padding_id
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import WORDS, write_vocabulary
 
@@ -86,29 +85,6 @@ def test_wordpiece_equals_the_reference(tmp_path, lowercase):
     for first, second, ids, types in zip(HARD, HARD[::-1], *encoded, strict=True):
         expected = theirs.encode(first, second)
         assert (list(ids), list(types)) == (expected.ids, expected.type_ids)
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_wordpiece_equals_the_reference_on_real_text(data_dir, lowercase):
-    path = data_dir / "vocab" / "bert-base-uncased-vocab.txt"
-    ours, theirs = (
-        wordpiece_tokenizer(path, lowercase=lowercase),
-        BertWordPieceTokenizer(WordPiece.read_file(str(path)), lowercase=lowercase),
-    )
-    lines = (data_dir / "lm" / "lm1b_heldout.dev.tokens").read_text().split("\n")[:10_000] + HARD
-    for ids, expected in zip(
-        encode_sequences(ours, lines, max_length=10_000).ids, theirs.encode_batch(lines), strict=True
-    ):
-        assert list(ids) == expected.ids
-
-
-def test_wordpiece_survives_saving(tokenizer, tmp_path):
-    tokenizer.save(tmp_path)
-    loaded = Tokenizer.load(tmp_path)
-    assert loaded == tokenizer
-    assert {role: loaded.special_id(role) for role, _ in loaded.special} == {
-        "cls_token": 2, "mask_token": 4, "pad_token": 0, "sep_token": 3, "unk_token": 1
-    }  # fmt: skip
 
 
 def test_broken_vocabularies(tmp_path):

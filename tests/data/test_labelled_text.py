@@ -122,12 +122,6 @@ def test_buckets_hold_every_example_once(tmp_path, tokenizer):
     assert source.buckets([])[0].length == 30
 
 
-def test_the_fingerprint_follows_the_training_examples(tables, tokenizer):
-    first = TextClassification(**tables).load(tokenizer).info["data"]
-    assert TextClassification(**tables).load(tokenizer).info["data"] == first
-    assert TextClassification(**tables, classes=("pos", "neg")).load(tokenizer).info["data"] != first
-
-
 def test_config_serialises_and_brings_its_vocabulary(tables, tmp_path):
     config = TextClassification(**tables, classes=("neg", "pos"), vocabulary=str(write_vocabulary(tmp_path)))
     assert from_data(DataConfig, json.loads(json.dumps(to_data(config)))) == config

@@ -43,11 +43,6 @@ def test_labels_follow_from_the_examples():
     assert asked["context"][asked["start"] :].startswith(asked["answers"][0])
 
 
-def test_a_model_brings_its_tokenizer():
-    tokenizer = Rehearsal(task="squad").load().tokenizer
-    assert Rehearsal(task="mnli").load(tokenizer).tokenizer is tokenizer
-
-
 def test_bad_requests():
     with pytest.raises(ConfigError, match="train: must be an integer of at least 1"):
         Rehearsal(task="mnli", train=0)

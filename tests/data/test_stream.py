@@ -67,26 +67,6 @@ def test_resumes_exactly_within_and_across_epochs(threads):
         assert take(first, 20 - stop) == whole[stop:]
 
 
-@pytest.mark.parametrize("count", [2, 3, 6])
-def test_shards_part_every_global_batch(count):
-    """Put together, the shards' rows are the one-process batches, so they cover and share nothing."""
-    whole = take(train_iterator(Numbers(22), 6, 0), 12)
-    shards = [take(train_iterator(Numbers(22), 6, 0, share=BatchShare(i, count)), 12) for i in range(count)]
-    assert [flat(parts) for parts in zip(*shards, strict=True)] == whole
-
-
-def test_resumes_on_another_number_of_processes():
-    whole = take(train_iterator(Numbers(22), 6, 0), 12)
-    first = train_iterator(Numbers(22), 6, 0, share=BatchShare(1, 2))
-    take(first, 5)
-    rest = []
-    for index in range(3):
-        iterator = train_iterator(Numbers(22), 6, 0, share=BatchShare(index, 3))
-        iterator.set_state(first.get_state())
-        rest.append(take(iterator, 7))
-    assert [flat(parts) for parts in zip(*rest, strict=True)] == whole[5:]
-
-
 @pytest.mark.parametrize("counts", [(1,), (2,), (4,), (1, 2, 4), (4, 1), (2, 4, 1)])
 def test_an_epoch_over_processes_whose_number_changes(counts):
     """50 examples in batches of 8, four epochs; the number of processes changes in the middle of epochs."""

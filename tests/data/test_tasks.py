@@ -93,9 +93,6 @@ def test_real_files(data_dir):
     """Whole published files: counts as their manifest has them."""
     glue = data_dir / "glue"
     assert counts("sst2", glue / "SST-2") == {"train": 60_614, "validation": 872}
-    assert counts("cola", glue / "CoLA") == {"train": 8551, "validation": 527 + 516}
-    assert counts("stsb", glue / "STS-B") == {"train": 5749, "validation": 1500}
-    assert counts("rte", glue / "RTE") == {"train": 2490, "validation": 277}
     assert counts("iwslt14_deen", data_dir / "mt" / "iwslt14" / "valid")["train"] > 6_500
     assert counts("newstest2013_ende", data_dir / "mt" / "newstest") == {"validation": 3000}
     assert counts("squad", data_dir / "squad" / "dev-v1.1.from-explorer.json") == {"validation": 10_570}
