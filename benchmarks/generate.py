@@ -59,18 +59,8 @@ class Shape(NamedTuple):
     contexts: tuple[int, ...] = (256, 1024, 4096)
 
 
-class Run(NamedTuple):
-    """One run of a candidate.
-
-    Attributes:
-        prefill: seconds until the first token of every continuation.
-        decode: seconds of the others.
-        tokens: `[batch, new]` the continuations.
-    """
-
-    prefill: float
-    decode: float
-    tokens: np.ndarray
+Run = tuple[float, float, np.ndarray]
+"""Seconds until the first token of every continuation, seconds of the others, and the tokens `[batch, new]`."""
 
 
 class Measurement(NamedTuple):
@@ -183,7 +173,7 @@ def _ours(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray]
         first = begin(model, {"input_ids": prompts}, max_new_tokens=shape.new, compute=compute).block_until_ready()
         middle = time.perf_counter()
         tokens = np.asarray(first.advance().tokens)
-        return Run(middle - start, time.perf_counter() - middle, tokens)
+        return middle - start, time.perf_counter() - middle, tokens
 
     return once
 
@@ -213,7 +203,7 @@ def _peer(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray]
             output = peer(found[-1], past_key_values=output.past_key_values, use_cache=True, logits_to_keep=1)
             found.append(output.logits[:, -1].argmax(dim=-1, keepdim=True))
         tokens = torch.cat(found, dim=1).cpu().numpy()
-        return Run(middle - start, time.perf_counter() - middle, tokens)
+        return middle - start, time.perf_counter() - middle, tokens
 
     return once
 
@@ -225,16 +215,12 @@ def _in_turns(sides: Mapping[str, Callable[[np.ndarray], Run]], batch: int, shap
     for _ in range(shape.repeats):
         for name, once in sides.items():
             runs[name].append(once(prompts))
-    return {
-        name: Measurement(
-            Timing.of([one.prefill for one in timed]),
-            Timing.of([one.decode for one in timed]),
-            batch * shape.prompt,
-            batch * (shape.new - 1),
-            first.tokens,
-        )
-        for name, (first, *timed) in runs.items()
-    }
+    tokens = batch * shape.prompt, batch * (shape.new - 1)
+    found = {}
+    for name, (first, *timed) in runs.items():
+        prefill, decode, _ = zip(*timed, strict=True)
+        found[name] = Measurement(Timing.of(list(prefill)), Timing.of(list(decode)), *tokens, first[2])
+    return found
 
 
 def _after(models: Mapping[str, Model], shape: Shape, compute: Compute) -> dict[str, dict[str, Any]]:
@@ -258,7 +244,7 @@ class Cost(NamedTuple):
 
     Attributes:
         cache: bytes of keys and values that a token adds to a long cache.
-        prompt: floating-point operations of a prompt.
+        prompt: FLOPs of a prompt.
         step: cost of a step of the batch with the cache full.
     """
 
@@ -279,8 +265,8 @@ class Cost(NamedTuple):
 def _against(timings: Mapping[str, Measurement], cost: Cost, whole: Cost, name: str, rates: Rates) -> dict[str, Any]:
     """Return the speed-ups of a variant over the whole model, measured and predicted, and over the peer.
 
-    A step is predicted to take the longer of its bytes' and its operations' time at the machine's peak rates, a prompt
-    by its operations.
+    A step is predicted to take the longer of its bytes' and its FLOPs' time at the machine's peak rates, a prompt the
+    time of its FLOPs.
     """
     mine, peer = timings[name], timings[PEER]
     return {

@@ -1,4 +1,4 @@
-"""Operations whose cost `headjax bench scaling` measures: a call, the operations it is counted to take, its memory."""
+"""Operations whose cost `headjax bench scaling` measures: a call, the FLOPs it is counted to take, its memory."""
 
 from __future__ import annotations
 
@@ -41,17 +41,9 @@ SWEEPS = 20
 
 
 class Shape(NamedTuple):
-    """The measured model and its batch; the last four are the factors.
+    """The measured model and its batch; the last four are the factors, heads of each layer among them.
 
-    Attributes:
-        width: size of the residual stream, which stays while heads are added.
-        hidden: inner feed-forward size.
-        head_dim: size of each head, which stays too.
-        vocabulary: number of tokens.
-        length: tokens of an example, of a prompt in generation.
-        depth: number of layers.
-        heads: heads of each layer.
-        batch: number of examples.
+    Width and head size stay while heads are added. The length is that of a prompt in generation.
     """
 
     width: int = 128
@@ -69,7 +61,7 @@ class Operation(NamedTuple):
 
     Attributes:
         call: does it once.
-        flops: operations of its matrix products, by headjax's own counts.
+        flops: FLOPs of its matrix products, by headjax's own counts.
         memory: bytes of its largest compiled program, arguments and temporaries.
         before: what a call needs to have done, which is not timed.
         steps: number of equal steps of a call, each of which takes `flops`.
@@ -138,7 +130,7 @@ def training(shape: Shape) -> Operation:
 
 
 def training_flops(config: DecoderModel, shape: Shape) -> float:
-    """Count a forward pass, and a backward pass of twice its operations; updates count nothing."""
+    """Count a forward pass, and a backward pass of twice its FLOPs; updates count nothing."""
     return 3.0 * shape.batch * config.flops(shape.length)
 
 
@@ -227,46 +219,40 @@ def least_squares_flops(rows: int, heads: int, dim: int, rank: int) -> float:
 
 def prefill(shape: Shape) -> Operation:
     """Read the prompts and choose the first token of each continuation."""
-    model, batch, compiled = _generation(shape)
-    return Operation(
-        lambda: generation.begin(model, batch, max_new_tokens=NEW + 1).block_until_ready(),
-        float(shape.batch * generation_cost(language_model(shape), shape).prompt),
-        held_bytes(compiled.prompt),
-    )
+    begin, compiled, cost = _generation(shape)
+    return Operation(begin, float(shape.batch * cost.prompt), held_bytes(compiled.prompt))
 
 
 def decoding(shape: Shape) -> Operation:
     """One token more of every continuation, after prompts of the length; the mean of `NEW` steps."""
-    model, batch, compiled = _generation(shape)
-    held: dict[str, generation.Generation] = {}
-
-    def before() -> None:
-        held["begun"] = generation.begin(model, batch, max_new_tokens=NEW + 1).block_until_ready()
-
-    def advance() -> generation.Generated:
-        return held["begun"].advance()
-
+    begin, compiled, cost = _generation(shape)
+    begun: list[generation.Generation] = []
     return Operation(
-        advance,
-        float(generation_cost(language_model(shape), shape).step.flops),
+        lambda: begun.pop().advance(),
+        float(cost.step.flops),
         held_bytes(compiled.continuation),
-        before,
+        lambda: begun.append(begin()),
         NEW,
     )
 
 
 def generation_cost(config: DecoderModel, shape: Shape) -> generate.Cost:
-    """Count the operations of one prompt and of one step with the cache full."""
+    """Count the FLOPs of one prompt and of one step with the cache full."""
     asked = generate.Shape(prompt=shape.length, new=NEW + 1, vocabulary=shape.vocabulary)
     return generate.Cost.of(config, asked, Compute(), shape.batch)
 
 
-def _generation(shape: Shape) -> tuple[Model, dict[str, np.ndarray], generation.Programs]:
-    """Return a model in the form that generation reads, the prompts, and the compiled programs."""
+def _generation(shape: Shape) -> tuple[Callable[[], generation.Generation], generation.Programs, generate.Cost]:
+    """Return the start of a generation, its compiled programs, and what it costs."""
     config, batch = language_model(shape), tokens(shape)
     model = drawn(config)
     model = model.replace(params=generation.for_decoding(config, model.params))
-    return model, batch, generation.programs(model, batch, max_new_tokens=NEW + 1)
+    asked: dict[str, Any] = {"max_new_tokens": NEW + 1}
+    return (
+        lambda: generation.begin(model, batch, **asked).block_until_ready(),
+        generation.programs(model, batch, **asked),
+        generation_cost(config, shape),
+    )
 
 
 OPERATIONS: Mapping[str, Callable[[Shape], Operation]] = {

@@ -96,30 +96,21 @@ def answers(results, backend, task):
     return [sample["resps"] for sample in samples]
 
 
-def test_log_likelihoods_of_continuations(results):
+def test_answers_and_metrics_are_those_of_the_other_backend(results):
     ours, theirs = (answers(results, name, "local_choice") for name in ("headjax", "hf"))
     assert len(ours) == len(ROWS)
     for found, expected in zip(ours, theirs, strict=True):
         for (one,), (other,) in zip(found, expected, strict=True):
             assert float(one[0]) == pytest.approx(float(other[0]), abs=1e-3)
             assert str(one[1]) == str(other[1])
-    assert (
-        results["headjax"]["results"]["local_choice"]["acc,none"]
-        == results["hf"]["results"]["local_choice"]["acc,none"]
-    )
-
-
-def test_rolling_log_likelihoods_of_texts_longer_than_the_model(results):
     ours, theirs = (answers(results, name, "local_rolling") for name in ("headjax", "hf"))
-    for ((one,),), ((other,),) in zip(ours, theirs, strict=True):
+    for ((one,),), ((other,),) in zip(ours, theirs, strict=True):  # texts longer than the model
         assert float(one) == pytest.approx(float(other), abs=1e-3)
-    for metric in ("word_perplexity,none", "bits_per_byte,none"):
-        found, expected = (results[name]["results"]["local_rolling"][metric] for name in ("headjax", "hf"))
-        assert found == pytest.approx(expected, rel=1e-3)
-
-
-def test_continuations_until_a_text(results):
     assert answers(results, "headjax", "local_until") == answers(results, "hf", "local_until")
+    found, expected = (results[name]["results"] for name in ("headjax", "hf"))
+    assert found["local_choice"]["acc,none"] == expected["local_choice"]["acc,none"]
+    for metric in ("word_perplexity,none", "bits_per_byte,none"):
+        assert found["local_rolling"][metric] == pytest.approx(expected["local_rolling"][metric], rel=1e-3)
 
 
 def test_the_rolling_log_likelihood_is_wikitext2s_protocol(folders):

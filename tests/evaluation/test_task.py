@@ -20,7 +20,6 @@ from headjax.heads import gates
 from headjax.heads.ablation import ablate
 from headjax.heads.scores import score_heads
 from headjax.models.config import Loss, Options
-from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.sublayers import Dense
 from headjax.models.tasks import Classification, NoTask, Regression
 from headjax.models.vision import Patches, Vit
@@ -30,7 +29,7 @@ from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.data.test_image_data import write_mnist
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
-from tests.tiny import MAX_LENGTH, decoder_config, model, text_encoder
+from tests.tiny import model, text_encoder
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +110,7 @@ def test_buckets_and_limits(classifier, table):
     assert_close(some.outcomes["loss"], whole.outcomes["loss"][:5], sums=tiny.SUMS)
     with pytest.raises(ConfigError, match=r"^limit: must not be negative, got -1$"):
         task.batches(4, limit=-1)
-    assert task.count_batches(4) == 3
-    assert task.count_batches(4, limit=5) == 2
+    assert (task.count_batches(4), task.count_batches(4, limit=5)) == (3, 2)
     assert task.count_batches(4, buckets=(8, 16)) == len(lengths) > 3
     assert task.count_batches(4, limit=5, buckets=(8, 16)) == len(list(task.batches(4, limit=5, buckets=(8, 16))))
 
@@ -176,15 +174,6 @@ def test_regression(tokenizer, similarities):
     assert batch["input_ids"].shape == (4, task.data.train.length)
 
 
-def test_a_table_with_real_labels_is_a_regression(tokenizer, folder):
-    path = write_lines(folder / "numbers.csv", "sentence,label", "good,0.5", "bad,1", "fun,2.25")
-    task = load_task(str(path), text_encoder(Regression(), tokenizer))
-    assert isinstance(task.measure, Numbers)
-    np.testing.assert_array_equal(task.data.validation.values("labels"), np.float32([0.5, 1, 2.25]))
-    with pytest.raises(DataError, match=r"numbers.csv: it has no examples to train on$"):
-        task.train_batches()
-
-
 def test_similarity_is_that_of_sentences_read_alone(plain, tokenizer, similarities, sentences):
     task = load_task(f"sentence_similarity:{similarities}", plain)
     assert isinstance(task.measure, Similarities)
@@ -219,24 +208,6 @@ def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, simi
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(fitted.params)))
 
 
-def test_language_modelling(folder):
-    path = folder / "text.txt"
-    path.write_text("\n\n".join(f"paragraph {i}: " + "some words of it " * (3 + i % 5) for i in range(60)))
-    embeddings = Embeddings(vocab_size=257, positions=Learned(MAX_LENGTH))
-    decoder = model(decoder_config(embeddings=embeddings)).replace(tokenizer=byte_tokenizer())
-    task = load_task(str(path), decoder)
-    assert task.data.validation[0]["input_ids"].shape == (MAX_LENGTH,)
-    metrics = evaluate_task(decoder, task, limit=8)
-    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
-    assert metrics["bits_per_byte"] == pytest.approx(metrics["loss"] / np.log(2), rel=0.05)  # a token is a byte
-    assert metrics["word_perplexity"] > metrics["perplexity"]
-    assert (task.headline, task.higher_is_better) == ("perplexity", False)
-    whole = load_task(f"all:{path}", decoder)
-    assert len(whole.data.validation) == (path.stat().st_size + 1) // MAX_LENGTH
-    assert len(whole.data.train) == 0
-    assert sum(1 for _ in whole.batches(16, limit=20)) == 2
-
-
 def test_images(tmp_path):
     recipe = Vit(
         attention=tiny.multi_head(), feed_forward=Dense(16), patches=Patches(image_size=4, patch_size=2, channels=1),
@@ -247,9 +218,8 @@ def test_images(tmp_path):
     found = measure_task(vision, task, batch_size=8)
     logits = np.concatenate([vision(batch).logits for batch in task.batches(8)])[:12]
     assert found.examples == 12
-    assert found.metrics["accuracy"] == np.mean(
-        logits.argmax(axis=1) == [row["labels"] for row in map(task.data.validation.__getitem__, range(12))]
-    )
+    labels = [task.data.validation[number]["labels"] for number in range(12)]
+    assert found.metrics["accuracy"] == np.mean(logits.argmax(axis=1) == labels)
     assert isinstance(task.measure, Classes)
     with pytest.raises(HeadjaxError, match=r"^task: the model has no tokenizer"):
         load_task("python", vision)
@@ -290,6 +260,16 @@ def test_a_sample_is_seeded_and_without_replacement(task):
     assert first == drawn(task.sample(4, 3))
     assert sorted(drawn(task.sample(100, 3))) == list(range(6))
     assert len({tuple(drawn(task.sample(3, 3, seed=seed))) for seed in range(5)}) > 1
+    blocks = dataclasses.replace(task, data=task.data._replace(train=TokenBlocks(np.arange(40), 4)))
+    starts = [row[0] for batch in blocks.sample(5, 2) for row in batch["input_ids"] if row.any()]
+    assert len(set(starts)) == len(starts)
+    assert all(start % 4 == 0 for start in starts)
+    with pytest.raises(ConfigError, match=r"^count: "):
+        task.sample(0)
+    empty = dataclasses.replace(task, data=task.data._replace(train=task.data.train.select(np.arange(0))))
+    for draw in (lambda: empty.sample(3), empty.train_batches):
+        with pytest.raises(DataError, match=r"^some: "):
+            draw()
 
 
 def test_buckets_pad_less_and_lose_nothing(task):
@@ -301,23 +281,6 @@ def test_buckets_pad_less_and_lose_nothing(task):
         assert (batch["input_ids"] == batch["labels"][:, None])[own].all()
     iterator = task.train_batches(2, buckets=(8,))
     assert {next(iterator)["input_ids"].shape[1] for _ in range(12)} == {8, 16}
-
-
-def test_sources_of_one_length_are_sampled_too(task):
-    blocks = TokenBlocks(np.arange(40), 4)
-    other = dataclasses.replace(task, data=task.data._replace(train=blocks))
-    found = np.concatenate([batch["input_ids"] for batch in other.sample(5, 2)])
-    starts = [row[0] for row in found if row.any()]
-    assert len(set(starts)) == len(starts)
-    assert all(start % 4 == 0 for start in starts)
-
-
-def test_nothing_to_draw_from_is_an_error(task):
-    with pytest.raises(ConfigError, match="count: must be at least 1"):
-        task.sample(0)
-    empty = dataclasses.replace(task, data=task.data._replace(train=task.data.train.select(np.arange(0))))
-    with pytest.raises(DataError, match="it has no examples to train on"):
-        empty.sample(3)
 
 
 def test_training_on_text_ends_with_the_perplexity_per_word_too(tmp_path):
