@@ -21,13 +21,7 @@ from headjax.tokenizers.sentencepiece import (
     sentencepiece_tokenizer,
 )
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer
-from headjax.tokenizers.vocabularies import (
-    BYTE_LEVEL,
-    MERGES,
-    VOCABULARY,
-    byte_level_tokenizer,
-    wordpiece_tokenizer,
-)
+from headjax.tokenizers.vocabularies import BYTE_LEVEL, MERGES, VOCABULARY, byte_level_tokenizer, wordpiece_tokenizer
 
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"

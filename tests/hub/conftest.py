@@ -6,11 +6,7 @@ import pytest
 
 from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
-from tests.hub.directories import (
-    BERT,
-    RAGGED,
-    model_of,
-)
+from tests.hub.directories import BERT, RAGGED, model_of
 
 
 @pytest.fixture(scope="module")

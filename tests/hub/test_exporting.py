@@ -26,17 +26,7 @@ from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.alive import Alive
 from tests.closeness import assert_close, close_to, tolerance
-from tests.hub.directories import (
-    BERT,
-    CONFIGS,
-    LLAMA,
-    RAGGED,
-    SIZES,
-    model_of,
-    refused_export,
-    replaced,
-    rewrite,
-)
+from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, model_of, refused_export, replaced, rewrite
 
 
 def test_a_model_that_compares_sentences_is_written_without_a_task(bert, tmp_path):
@@ -258,22 +248,18 @@ def test_onnx_of_models_without_a_name(tmp_path):
 def test_onnx_of_a_ragged_model_on_the_command_line(tmp_path, capsys):
     model = prune(model_of(BERT), RAGGED)
     model.save(tmp_path / "model")
-    assert (
-        main(
-            [
-                "export",
-                str(tmp_path / "model"),
-                str(tmp_path / "out"),
-                "--layout",
-                "onnx",
-                "--length",
-                "6",
-                "--json",
-                "-",
-            ]
-        )
-        == 0
-    )
+    words = [
+        "export",
+        str(tmp_path / "model"),
+        str(tmp_path / "out"),
+        "--layout",
+        "onnx",
+        "--length",
+        "6",
+        "--json",
+        "-",
+    ]
+    assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["max_difference"] < tolerance(tiny.SUMS)
     check_onnx(model, tmp_path / "out")
     described = json.loads((tmp_path / "out" / "inputs.json").read_text())

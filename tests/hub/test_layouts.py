@@ -1,71 +1,166 @@
-"""Layouts: each expresses a model exactly, or is refused with a reason and a way out."""
+"""Layouts: models without some heads, or of other formulations, as a family's own, or a refusal with a way out."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from headjax.attention import Collaborative, Gated, Grouped, Latent, MultiHead, RotaryInterleaved, Talking, Tucker
+from headjax.attention.collaborative import Concatenate
 from headjax.conversion import convert
+from headjax.core.norms import RMSNorm
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch, max_difference
+from headjax.hub.padding import pad_heads
 from headjax.models.outputs import Pooler
+from headjax.models.stack import Stack
 from tests import tiny
 from tests.hub.directories import (
+    BERT,
     CONFIGS,
     LLAMA,
+    RAGGED,
+    SIZES,
+    T5,
+    family,
     model_of,
     refused_export,
+    replaced,
     rounding,
 )
 
-
-def test_pruned_heads_keep_shapes_and_numbers(ragged, tmp_path):
-    to_huggingface(ragged, tmp_path / "out", "pruned_heads")
-    fields = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert fields["num_attention_heads"] == 4
-    assert fields["pruned_heads"] == {"0": [1], "1": [0, 2]}
-    again = from_huggingface(tmp_path / "out")
-    assert [a.ids for a in again.config.attentions()["encoder"]] == [(0, 2, 3), (1, 3)]
-    assert max_difference(ragged, tmp_path / "out") == 0.0
+WINDOWED = CONFIGS["qwen3"] | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+ALBERT = BERT | {"model_type": "albert", "architectures": ["AlbertModel"], "embedding_size": 6}
+EVEN_T5 = [f"{layer}/{head}" for layer in ("decoder/0", "decoder/1", "cross/0", "cross/1") for head in (0, 2)]
 
 
-def test_native_says_why_not_and_what_can(ragged, tmp_path):
-    message = refused_export(ragged, tmp_path, "native")
-    assert "3 heads do not divide a width of 8" in message
-    assert message.endswith("layout padded can")
+def heads(*layers):
+    """All heads of layers."""
+    return [f"{layer}/{head}" for layer in layers for head in range(4)]
 
 
-def test_auto_takes_the_first_that_can(bert, ragged, tmp_path):
-    assert to_huggingface(bert, tmp_path / "one").layout == "native"
-    assert to_huggingface(ragged, tmp_path / "two").layout == "padded"
+PRUNED = {
+    "nothing": (BERT, [], "native"),
+    "ragged": (BERT, RAGGED, "padded"),
+    "a layer without heads": (BERT, heads("encoder/1"), "padded"),
+    "no heads": (BERT, heads("encoder/0", "encoder/1"), "padded"),
+    "one layer again and again": (ALBERT, ["encoder/1/2"], "padded"),
+    "equal counts": (LLAMA, ["decoder/0/0", "decoder/0/2", "decoder/1/1", "decoder/1/2"], "native"),
+    "groups of a decoder": (LLAMA, ["decoder/0/0", "decoder/1/2", "decoder/1/3"], "padded"),
+    "a window without heads": (WINDOWED, heads("decoder/1"), "padded"),
+    "layers without positions": (CONFIGS["smollm3"], ["decoder/0/0", "decoder/1/1"], "padded"),
+    "two rotary bases": (CONFIGS["gemma3_text"], ["decoder/0/1", "decoder/1/0", "decoder/1/1"], "padded"),
+    "the same columns of a bias": (
+        T5,
+        ["encoder/0/0", "encoder/0/2", *EVEN_T5, "encoder/1/0", "encoder/1/2"],
+        "native",
+    ),
+    "other columns of a bias": (T5, ["encoder/0/0", "encoder/0/2", *EVEN_T5, "encoder/1/0", "encoder/1/1"], "padded"),
+}
 
 
-def test_layers_without_heads(bert, tmp_path):
-    bare = prune(bert, [f"encoder/1/{head}" for head in range(4)])
-    to_huggingface(bare, tmp_path / "one")
-    assert max_difference(bare, tmp_path / "one") < rounding(bare)
-    assert "has no heads left" in refused_export(bare, tmp_path, "pruned_heads")
-    none = prune(bare, [f"encoder/0/{head}" for head in range(4)])
-    to_huggingface(none, tmp_path / "two")
-    assert max_difference(none, tmp_path / "two") < rounding(none)
-
-
-def test_equal_counts_of_a_llama_are_native(tmp_path):
-    model = model_of(LLAMA)
-    smaller = prune(model, ["decoder/0/0", "decoder/0/2", "decoder/1/1", "decoder/1/2"])
-    assert to_huggingface(smaller, tmp_path / "out").layout == "native"
-    fields = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (fields["num_attention_heads"], fields["num_key_value_heads"], fields["head_dim"]) == (2, 2, 4)
+@pytest.mark.parametrize("name", PRUNED)
+def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
+    fields, removed, layout = PRUNED[name]
+    whole = model_of(fields)
+    smaller = prune(whole, removed)
+    exported = to_huggingface(smaller, tmp_path / "out", family=fields["model_type"])
+    assert (exported.layout, exported.notes) == (layout, ())
     assert max_difference(smaller, tmp_path / "out") < rounding(smaller)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    if name in ("equal counts", "groups of a decoder"):  # two key and value heads for four queries, not four
+        shape = (written["num_attention_heads"], written["num_key_value_heads"], written["head_dim"])
+        assert shape == ((2, 2, 4) if layout == "native" else (4, 2, 4))
+    if name == "ragged":  # each head in its own place
+        weight = load_file(tmp_path / "out" / "model.safetensors")["bert.encoder.layer.1.attention.output.dense.weight"]
+        assert [bool(np.any(weight[:, 2 * head : 2 * head + 2])) for head in range(4)] == [False, True, False, True]
+    if layout == "padded":
+        again = from_huggingface(tmp_path / "out").config
+        for stack, own in again.stacks().items():
+            assert [each.window for each in own.layers] == [each.window for each in whole.config.stacks()[stack].layers]
 
 
-def test_what_a_family_cannot_say(bert, tmp_path):
-    model = tiny.model(dataclasses.replace(bert.config, pooler=Pooler(activation="relu")))
-    message = refused_export(model, tmp_path, family="bert")
-    assert "a bert config.json cannot say that pooler.activation is 'relu' (it would be 'tanh')" in message
+@pytest.mark.parametrize(("fields", "removed"), [(BERT, RAGGED), (ALBERT, ["encoder/1/2"])])
+def test_pruned_heads_keep_shapes_and_numbers(fields, removed, tmp_path):
+    smaller = prune(model_of(fields), removed)
+    to_huggingface(smaller, tmp_path / "out", "pruned_heads")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["num_attention_heads"] == 4
+    assert written["pruned_heads"] == ({"0": [2]} if fields is ALBERT else {"0": [1], "1": [0, 2]})
+    ids = [attention.ids for attention in from_huggingface(tmp_path / "out").config.attentions()["encoder"]]
+    assert ids == ([(0, 1, 3)] * 2 if fields is ALBERT else [(0, 2, 3), (1, 3)])
+    assert max_difference(smaller, tmp_path / "out") == 0.0
+
+
+GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=2, projection_bias=True)
+HEADS = MultiHead(num_heads=4, head_dim=2)
+FORMULATIONS = {
+    "smaller heads of another scale": MultiHead(num_heads=4, head_dim=1, value_dim=2),
+    "grouped": GROUPED,
+    "unequal groups": dataclasses.replace(GROUPED, num_heads=3, kv_index=(0, 1, 1), head_ids=(0, 2, 3)),
+    "latent": Latent(num_heads=4, rank=3, head_dim=2),
+    "latent queries": Latent(num_heads=4, rank=3, head_dim=2, query_rank=5, projection_bias=True, output_bias=True),
+    "tucker": Tucker(num_heads=4, query_rank=3, key_rank=2, projection_bias=True, **SIZES),
+    "tucker content": Tucker(num_heads=4, query_rank=3, key_rank=1, content_bias=True, **SIZES),
+    "collaborative": Collaborative(num_heads=4, shared_dim=2, projection_bias=True, **SIZES),
+    "collaborative content": Collaborative(num_heads=4, shared_dim=1, content_bias=True, **SIZES),
+}
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_formulations_that_are_multi_head_attention(name, tmp_path):
+    model = replaced(BERT, FORMULATIONS[name], MultiHead(num_heads=2, head_dim=2))
+    assert to_huggingface(model, tmp_path / "out").layout == "padded"
+    assert max_difference(model, tmp_path / "out") < rounding(model)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_heads_of_any_size_fit_a_t5(biased, tmp_path):
+    """Its heads have a size of their own, but no biases."""
+    shared = Collaborative(num_heads=4, shared_dim=6, content_bias=biased, value_bias=False, output_bias=False, **SIZES)
+    model = replaced(T5, shared, shared)
+    if biased:
+        assert "query bias" in refused_export(model, tmp_path, "padded", family="t5")
+        return
+    assert to_huggingface(model, tmp_path / "out", family="t5").layout == "padded"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["d_kv"] == 6
+    assert max_difference(model, tmp_path / "out") < rounding(model)
+
+
+def test_shared_dimensions_that_no_head_reads_are_dropped(tmp_path):
+    """A full-rank collaborative layer, each head reading its own block of the shared dimensions, is multi-head."""
+    attention = Collaborative(num_heads=4, shared_dim=8, mixing_init=Concatenate(), **SIZES)
+    model = replaced(BERT, attention, attention)
+    blocks = np.kron(np.eye(4, dtype=np.float32), np.ones((1, 2), np.float32))
+    model.params["encoder"]["layers_0_1"]["attention"]["mixing"] = np.stack([blocks, 2 * blocks])
+    assert to_huggingface(model, tmp_path / "out").layout == "padded"
+    assert max_difference(model, tmp_path / "out") < rounding(model)
+
+
+@pytest.mark.parametrize(("name", "scales"), [("qwen3", (0.3, None)), ("gemma3_text", (0.3, 0.3))])
+def test_another_scale_goes_into_the_norm_of_the_queries(name, scales, tmp_path):
+    """Before the norm it would be undone."""
+    like = model_of(CONFIGS[name]).config.decoder.layers
+    own = [dataclasses.replace(each.attention, scale=scale) for each, scale in zip(like, scales, strict=True)]
+    model = replaced(CONFIGS[name], *own, stack="decoder")
+    assert to_huggingface(model, tmp_path / "out", family=name).layout == "padded"
+    assert max_difference(model, tmp_path / "out") < rounding(model)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("target", ["collaborative:shared_dim=6", "latent:rank=5"])
+def test_keys_from_components_or_latents_are_exported_as_keys_of_their_own(target, tmp_path):
+    """What is saved in the cache is written out: a decoder that others load."""
+    model = convert(model_of(LLAMA | {"attention_bias": True}), target).model
+    assert to_huggingface(model, tmp_path / "out", family="llama").layout == "padded"
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (fields["num_key_value_heads"], fields["rope_theta"]) == (2, 10000.0)
+    assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("llama", "llama"), ("qwen3", "qwen3"), ("mistral", "qwen2")])
@@ -73,17 +168,82 @@ def test_biases_that_a_conversion_adds_keep_the_family(name, expected, tmp_path)
     """Calibrated grouped heads have biases, but not in the output, of which `attention_bias` says the same."""
     to_huggingface(model_of(CONFIGS[name]), tmp_path / "first", family=name)
     model = from_huggingface(tmp_path / "first")
-    batch = example_batch(model)
-    converted = convert(model, "grouped:kv_heads=1", batches=[batch]).model
+    converted = convert(model, "grouped:kv_heads=1", batches=[example_batch(model)]).model
     assert converted.config.attentions()["decoder"][0].projection_bias
     exported = to_huggingface(converted, tmp_path / "out")
     assert (exported.family, exported.layout, bool(exported.notes)) == (expected, "native", expected != name)
     assert max_difference(converted, tmp_path / "out") < rounding(converted)
 
 
-def test_what_no_config_can_say_has_a_way_out(tmp_path):
-    to_huggingface(model_of(LLAMA), tmp_path / "first")
-    gated = convert(from_huggingface(tmp_path / "first"), "gated").model
-    message = refused_export(gated, tmp_path)
-    assert "onnx" in message
-    assert "--to grouped" in message
+def without(attention, fields=BERT):
+    return lambda: replaced(fields, attention, HEADS)
+
+
+def sliding():
+    model = model_of(LLAMA)
+    layers = tuple(dataclasses.replace(layer, window=4) for layer in model.config.decoder.layers)
+    return tiny.model(
+        dataclasses.replace(model.config, decoder=dataclasses.replace(model.config.decoder, layers=layers))
+    )
+
+
+def biased_t5():
+    like = model_of(T5).config.encoder.layers[0].attention
+    return replaced(T5, dataclasses.replace(like, projection_bias=True), like)
+
+
+def columns():
+    return prune(model_of(T5), PRUNED["other columns of a bias"][1])
+
+
+REFUSED = [
+    ("bert", "native", lambda: prune(model_of(BERT), RAGGED), ("num_attention_heads", "layout padded can")),
+    ("llama", "native", lambda: prune(model_of(LLAMA), PRUNED["groups of a decoder"][1]), ("layout padded can",)),
+    ("llama", "pruned_heads", lambda: model_of(LLAMA), ("removed no heads of llama",)),
+    ("bert", "pruned_heads", lambda: prune(model_of(BERT), heads("encoder/1")), ("layer 1 has no heads",)),
+    ("bert", "pruned_heads", without(GROUPED), ("layer 0 is grouped",)),
+    ("t5", "native", columns, ("position bias",)),
+    ("t5", "padded", biased_t5, ("query bias",)),
+    ("llama", "native", sliding, ("decoder.layers[0].window",)),
+    (
+        "bert",
+        "auto",
+        lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler=Pooler(activation="relu"))),
+        ("pooler",),
+    ),
+    ("bert", "auto", without(Talking(num_heads=4, logit_heads=4, softmax_heads=4, head_dim=2)), ("talking", "onnx")),
+    ("bert", "auto", without(Gated(inner=HEADS)), ("gated_heads", "onnx")),
+    ("llama", "auto", lambda: convert(model_of(LLAMA), "gated").model, ("gated_heads", "onnx", "--to grouped")),
+    ("bert", "auto", without(Latent(num_heads=4, rank=3, head_dim=2, latent_norm=RMSNorm())), ("latent_norm",)),
+    ("bert", "auto", without(dataclasses.replace(HEADS, rotary=RotaryInterleaved())), ("rotary_interleaved",)),
+    ("bert", "auto", without(Collaborative(num_heads=4, shared_dim=5, **SIZES)), ("4 heads of size 5",)),
+    ("bert", "padded", without(MultiHead(num_heads=4, head_dim=4)), ("4 heads of size 4", "onnx")),
+    (
+        "qwen3",
+        "padded",
+        lambda: convert(model_of(CONFIGS["qwen3"]), "collaborative:shared_dim=6").model,
+        ("normalised keys",),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "layout", "make", "said"), REFUSED, ids=[f"{n} {m} {s[0]}" for n, m, _, s in REFUSED])
+def test_what_a_layout_cannot_say_is_refused_with_a_way_out(name, layout, make, said, tmp_path):
+    message = refused_export(make(), tmp_path, layout, family=name)
+    assert all(each in message for each in said), message
+
+
+def test_padding_stacks_the_parameters_once(monkeypatch):
+    """To look at the heads is no reason to write all parameters anew: one pass over each stack does."""
+    stacked = []
+    restack = Stack.restack
+
+    def counted(self, layers, params):
+        stacked.append(len(layers))
+        return restack(self, layers, params)
+
+    monkeypatch.setattr(Stack, "restack", counted)
+    for fields, stacks in ((BERT, 1), (T5, 2)):
+        stacked.clear()
+        pad_heads(model_of(fields), family(fields["model_type"]))
+        assert stacked == [2] * stacks

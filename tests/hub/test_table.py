@@ -102,28 +102,44 @@ def test_what_a_class_refuses_is_an_error_of_the_field():
     assert refused(record(Inner, rate=0.5, kind="bad")) == "dir/config.json: kind: must not be bad"
 
 
-def test_activations_have_two_names():
-    entry = activation("act", "gelu_new")
-    assert entry.read(fields()) == entry.read(fields(act="gelu_pytorch_tanh")) == "gelu_tanh"
-    assert entry.write("gelu_tanh", "") == {"act": "gelu_new"}
+CHOICE = Choice(text("how", "none"), {"none": Fixed(None), "inner": INNER})
+KINDS = Choice(flag("b"), {True: record(Inner, rate=RATE, kind="b"), False: record(Inner, rate=RATE, kind="a")})
+FLAGGED = Optional(INNER, when=flag("has", False))
 
 
-def test_heads_share_the_width():
-    entry = share(size("d"), size("heads"))
-    assert entry.read(fields(d=8, heads=4)) == 2
-    assert entry.write(2, "") == {}
-    assert refused(entry, d=8, heads=3) == "dir/config.json: heads: 3 heads do not divide a width of 8"
+@pytest.mark.parametrize(
+    ("entry", "data", "value"),
+    [
+        (activation("act"), {"act": "gelu_new"}, "gelu_tanh"),
+        (CHOICE, {"how": "none"}, None),
+        (CHOICE, {"how": "inner", "drop": 0.25}, Inner(0.25)),
+        (KINDS, {"b": True, "drop": 0.5}, Inner(0.5, "b")),
+        (KINDS, {"b": False, "drop": 0.5}, Inner(0.5, "a")),
+        (FLAGGED, {"has": False}, None),
+        (FLAGGED, {"has": True, "drop": 0.25}, Inner(0.25)),
+        (TrainingOnly(INNER), {"drop": 0.25}, Inner(0.25)),
+    ],
+)
+def test_entries_are_read_and_written(entry, data, value):
+    assert entry.read(fields(**data)) == value
+    assert entry.write(value, "") == data
+    assert entry.accepts(value)
 
 
-def test_choices():
-    entry = Choice(text("how", "none"), {"none": Fixed(None), "inner": INNER})
-    assert entry.read(fields()) is None
-    assert entry.read(fields(how="inner", drop=0.25)) == Inner(0.25)
-    assert entry.write(None, "") == {"how": "none"}
-    assert entry.write(Inner(0.25), "") == {"how": "inner", "drop": 0.25}
-    assert refused(entry, how="x") == "dir/config.json: how: 'x' is not supported; supported: 'none', 'inner'"
-    with pytest.raises(InexpressibleError, match=re.escape("a.b is 3, how can say 'none', 'inner'")):
-        entry.write(3, "a.b")
+def test_values_that_fields_do_not_say():
+    assert activation("act", "gelu_new").read(fields()) == activation("act").read(fields(act="gelu_pytorch_tanh"))
+    heads = share(size("d"), size("heads"))
+    assert (heads.read(fields(d=8, heads=4)), heads.write(2, "")) == (2, {})
+    assert refused(heads, d=8, heads=3).startswith("dir/config.json: heads: ")
+    assert CHOICE.read(fields()) is None
+    assert refused(CHOICE, how="x").startswith("dir/config.json: how: ")
+    with pytest.raises(InexpressibleError, match=r"^a\.b is 3"):
+        CHOICE.write(3, "a.b")
+    assert not KINDS.accepts(Inner(0.5, "c"))
+    by_tensor = Optional(INNER, when=has_tensor("pooler."))
+    assert by_tensor.read(fields()) is None
+    assert by_tensor.read(Fields({}, tensors=["bert.pooler.dense.weight"])) == Inner(0.5)
+    assert TrainingOnly(INNER).write(3, "") == {}
 
 
 def test_layers_that_differ_read_fields_of_their_own():
@@ -138,28 +154,6 @@ def test_layers_that_differ_read_fields_of_their_own():
     assert layers == (Inner(0.25, "b"), Inner(0.5, "b"))
     assert entry.write(layers, "") == {"n": 2, "rates": [0.25, 0.5]}
     assert refused(entry, n=1, rates=[2.0], kind="b") == "dir/config.json: lower: must be below 1, got 2.0"
-
-
-def test_a_choice_between_constants():
-    entry = Choice(flag("b"), {True: record(Inner, rate=RATE, kind="b"), False: record(Inner, rate=RATE, kind="a")})
-    for value in (Inner(0.5, "a"), Inner(0.5, "b")):
-        assert entry.read(fields(**entry.write(value, ""))) == value
-    assert not entry.accepts(Inner(0.5, "c"))
-
-
-def test_optional_values():
-    flagged = Optional(INNER, when=flag("has", False))
-    for value in (None, Inner(0.25)):
-        assert flagged.read(fields(**flagged.write(value, ""))) == value
-    by_tensor = Optional(INNER, when=has_tensor("pooler."))
-    assert by_tensor.read(fields()) is None
-    assert by_tensor.read(Fields({}, tensors=["bert.pooler.dense.weight"])) == Inner(0.5)
-
-
-def test_values_for_training_are_left_out_where_there_is_no_field():
-    entry = TrainingOnly(INNER)
-    assert entry.write(Inner(0.25), "") == {"drop": 0.25}
-    assert entry.write(3, "") == {}
 
 
 def test_the_first_part_writes_a_field_that_two_share():

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.encoding import encode_sequences
-from headjax.tokenizers.files import read_tokenizer
+from headjax.tokenizers.files import looked_for, read_tokenizer
 from headjax.tokenizers.sentencepiece import byte_fallback_tokenizer, sentencepiece_tokenizer, train_sentencepiece
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -111,12 +112,15 @@ def test_fairseqs_own_tokens_come_first(tmp_path, family, offset):
     assert ids == [start, *first, end, end, *second, end]
 
 
+IDENTITY = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+PAIRS = {"model_type": "bpe", "byte_fallback": True, "size": 310, "hard_vocab_limit": False, **IDENTITY}
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
-    rules = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     texts = [f"{text} {number * 7919}" for number in range(20) for text in TEXTS]
-    write_model(folder / "tokenizer.model", texts, size=330, model_type="bpe", byte_fallback=True, **rules)
+    write_model(folder / "tokenizer.model", texts, **PAIRS | {"size": 330, "hard_vocab_limit": True})
     return folder
 
 
@@ -131,17 +135,51 @@ def test_llama_falls_back_to_bytes(llama):
     assert encode_sequences(ended, ["the"], max_length=8).ids[0].tolist() == [*library.encode("the"), 2]
 
 
-def test_other_files_are_not_of_the_family(tmp_path):
-    path = write_model(tmp_path / "tokenizer.model")
-    with pytest.raises(DataError, match=rf"^{path}: only byte pairs with byte fallback are read here"):
-        of_family(tmp_path, "llama")
-    rules = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "user_defined_symbols": ["<x>"]}
-    write_model(path, size=310, model_type="bpe", byte_fallback=True, hard_vocab_limit=False, **rules)
-    with pytest.raises(DataError, match=rf"^{path}: user-defined pieces \('<x>'\) are not supported"):
-        of_family(tmp_path, "llama")
-    other = write_model(tmp_path / ROBERTA_FILE, size=30, bos_id=-1)
-    with pytest.raises(DataError, match=rf"^{other}: its first 3 pieces are not special tokens"):
-        of_family(tmp_path, "xlm-roberta")
+def damaged(change):
+    """A model file whose message is changed."""
+
+    def make(path):
+        from sentencepiece import sentencepiece_model_pb2
+
+        message = sentencepiece_model_pb2.ModelProto()
+        message.ParseFromString(write_model(path).read_bytes())
+        change(message)
+        path.write_bytes(message.SerializeToString())
+
+    return make
+
+
+def of_options(**options):
+    return lambda path: write_model(path, **options)
+
+
+BROKEN = [
+    ("t5", lambda path: path.write_bytes(b"no model"), "not a SentencePiece model"),
+    ("t5", of_options(model_type="bpe"), "only unigram models"),
+    ("t5", of_options(remove_extra_whitespaces=False), "its rules for white space"),
+    ("t5", damaged(lambda each: setattr(each.normalizer_spec, "precompiled_charsmap", b"\1\2\3")), ""),
+    ("t5", damaged(lambda each: setattr(each.pieces[5], "score", float("nan"))), "piece "),
+    ("t5", damaged(lambda each: setattr(each.trainer_spec, "eos_id", 10**6)), "eos_id"),
+    ("albert", of_options(), r"no piece \[CLS\]"),
+    ("xlm-roberta", of_options(size=30, bos_id=-1), "its first 3 pieces"),
+    ("llama", of_options(), "only byte pairs with byte fallback"),
+    ("llama", of_options(**PAIRS, user_defined_symbols=["<x>"]), "user-defined pieces"),
+]
+
+
+@pytest.mark.parametrize(("family", "make", "said"), BROKEN)
+def test_a_broken_file_is_named(tmp_path, family, make, said):
+    file = tmp_path / looked_for(family)[-1]
+    make(file)
+    with pytest.raises(DataError, match=rf"^{file}: {said}[^\n]*$"):
+        of_family(tmp_path, family)
+
+
+def test_the_library_may_be_missing(tmp_path, monkeypatch):
+    write_model(tmp_path / "spiece.model")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(DataError, match=r"^sentencepiece: not installed"):
+        of_family(tmp_path, "t5")
 
 
 GERMAN = ["die Katze saß auf der Matte, der Hund saß am Klotz", "die Ratte lief zur Katze"] * 4

@@ -57,20 +57,26 @@ def test_truncation_and_padding_of_a_file_do_not_cut_text(tokenizer):
     assert other.decode(other.encode(["longer than four tokens"])[0]) == "longer than four tokens"
 
 
-def test_bad_files_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("special_tokens_map.json", "[1, 2]"),
+        ("tokenizer.json", '{"version": "1.0"'),
+        ("tokenizer.json", None),
+    ],
+)
+def test_bad_files_are_named(tmp_path, name, text):
     byte_tokenizer().save(tmp_path)
-    (tmp_path / "special_tokens_map.json").write_text("[1, 2]")
-    with pytest.raises(DataError, match=r"^.*/special_tokens_map\.json: not a JSON object of special tokens$"):
+    (tmp_path / name).unlink()
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: [^\n]*$"):
         Tokenizer.load(tmp_path)
-    (tmp_path / "special_tokens_map.json").write_text("{}")
-    with pytest.raises(DataError, match=r"^tokenizer: it has no eos_token; special tokens it has: none$"):
-        Tokenizer.load(tmp_path).special_id("eos_token")
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(DataError, match=r"^.*/tokenizer\.json: not a tokenizer: [^\n]*$"):
-        Tokenizer.load(tmp_path)
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match=r"^.*/tokenizer\.json: missing$"):
-        Tokenizer.load(tmp_path)
+
+
+def test_a_role_that_no_token_has():
+    with pytest.raises(DataError, match=r"^tokenizer: it has no pad_token"):
+        byte_tokenizer().special_id("pad_token")
 
 
 def test_normalizers_without_measure_are_refused(tokenizer):
@@ -134,7 +140,31 @@ def test_one_text_is_encoded_as_one_of_several(tokenizer):
 def test_impossible_requests():
     with pytest.raises(ConfigError, match=r"^vocab_size: must be at least 257"):
         train_bpe(TEXTS, 256)
-    with pytest.raises(DataError, match=r"^vocab_size: the text yields only 260 tokens, not 261"):
-        train_bpe(["abcd"], 261)
     with pytest.raises(DataError, match=r"^texts\[1\]: character 1 is half of a pair \(U\+DC80\)"):
         byte_tokenizer().encode(["a", "b\udc80"])
+
+
+def test_bytes_are_their_own_ids():
+    text = "".join(map(chr, range(300))) + "日本"
+    tokenizer = byte_tokenizer()
+    assert tokenizer.encode([text])[0].tolist() == list(text.encode())
+    assert tokenizer.vocab_size == 257
+    assert tokenizer.special_id("eos_token") == 256
+
+
+def test_bpe_learns_merges_the_same_each_time():
+    first, second = train_bpe(TEXTS, 280), train_bpe(TEXTS, 280)
+    assert first == second
+    assert first.fingerprint == second.fingerprint
+    assert first.vocab_size == 280
+    assert len(first.encode(["the cat sat"])[0]) < len("the cat sat")
+    others = {train_bpe(TEXTS, 281).fingerprint, train_bpe(["another text, " * 4], 260).fingerprint}
+    assert len({first.fingerprint, byte_tokenizer().fingerprint, *others}) == 4
+
+
+def test_a_text_of_n_bytes_has_at_most_n_tokens_beside_the_bytes():
+    """Found before anything is learned: the library reserves room for all tokens that are asked for."""
+    with pytest.raises(DataError, match=r"^vocab_size: the text yields at most 262 tokens, not 263; lower vocab_size"):
+        train_bpe(["aé", "bc"], 263)
+    with pytest.raises(DataError, match=r"^vocab_size: the text yields only \d+ tokens, not 262"):
+        train_bpe(["aé", "bc"], 262)

@@ -17,17 +17,7 @@ from headjax.hub.families.rotary import POSITIONS, check_base, read_rotary, writ
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
-from headjax.hub.table import (
-    Custom,
-    Field,
-    Layers,
-    TrainingOnly,
-    computed,
-    flag,
-    number,
-    record,
-    size,
-)
+from headjax.hub.table import Custom, Field, Layers, TrainingOnly, computed, flag, number, record, size
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, NoPositions
 from headjax.models.layer import Layer

@@ -1,0 +1,292 @@
+"""What a `config.json` means: one line for each way to say it and each way to be refused, in every family."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
+from headjax.core.errors import ConfigError
+from headjax.core.norms import OffsetRMSNorm
+from headjax.hub.families.labels import classifier, labelled
+from headjax.hub.families.layer_types import common
+from headjax.hub.fields import Fields
+from headjax.models.residuals import SandwichNorm
+from headjax.models.tasks import Classification, Regression, TokenClassification
+from tests.hub.directories import BERT, CONFIGS, family
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+TYPES = [SLIDING, FULL]
+WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+SCALED = RotaryHalves(base=5e5, scaling=LinearScaling(8.0))
+ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
+NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
+POOLER = ("pooler.dense.weight",)
+
+
+def read(kind, tensors=(), **fields):
+    """The config of a tiny model of the family with other fields; None takes one away."""
+    return family(kind).read(Fields(CONFIGS[kind] | fields, tensors=tensors))
+
+
+def layers(config):
+    return config.stacks()["encoder" if "encoder" in config.stacks() else "decoder"].layers
+
+
+def windows(config):
+    return [layer.window for layer in layers(config)]
+
+
+def rotary(config):
+    return [layer.attention.rotary for layer in layers(config)]
+
+
+def scaling(config):
+    return rotary(config)[0].scaling
+
+
+def reach(config):
+    return config.embeddings.positions.max_length
+
+
+def rows(config):
+    return config.embeddings.positions.max_length, config.embeddings.positions.offset
+
+
+def output(config):
+    return config.output
+
+
+def turns(config):
+    return [each is not None for each in rotary(config)]
+
+
+def scales(config):
+    return [layer.attention.logit_scale for layer in layers(config)]
+
+
+READ = [
+    ("mistral", {}, windows, [6, 6]),
+    ("mistral", {"sliding_window": None}, windows, [None, None]),
+    ("qwen3", WINDOWS, windows, [None, 3]),
+    ("qwen3", WINDOWS | {"use_sliding_window": False, "attention_bias": True, "head_dim": 6}, windows, [None, None]),
+    ("qwen3", WINDOWS | {"layer_types": TYPES}, windows, [3, None]),
+    ("qwen3", {"head_dim": None}, lambda config: layers(config)[0].attention.head_dim, 128),
+    ("qwen2", WINDOWS | {"sliding_window": None}, windows, [None, None]),
+    ("smollm3", {}, turns, [True, False]),
+    ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 1}, turns, [False, False]),
+    ("smollm3", {"use_sliding_window": True, "sliding_window": 4}, windows, [None, 4]),
+    ("llama", {"max_position_embeddings": None}, reach, None),
+    ("llama", {"max_position_embeddings": 16}, reach, 16),
+    ("llama", {"max_position_embeddings": 16, "rope_scaling": YARN}, reach, 64),
+    ("llama", {"max_position_embeddings": 80, "rope_scaling": YARN}, reach, 80),
+    ("llama", {"max_position_embeddings": 16, "rope_scaling": LINEAR}, reach, 16),
+    ("llama", {"rope_scaling": LINEAR | {"rope_type": None, "type": "linear"}}, scaling, LinearScaling(8.0)),
+    (
+        "llama",
+        {"rope_parameters": LINEAR | {"rope_theta": 5e5}},
+        rotary,
+        [SCALED] * 2,
+    ),
+    ("llama", {"rope_theta": 5e5, "rope_scaling": LINEAR}, rotary, [SCALED] * 2),
+    ("llama", {"rope_scaling": YARN}, scaling, YarnScaling(4.0, 16)),
+    ("llama", {"rope_scaling": YARN | {"attention_factor": 1.5}}, scaling, YarnScaling(4.0, 16, attention_factor=1.5)),
+    (
+        "llama",
+        {"rope_scaling": YARN | {"beta_fast": 8, "beta_slow": 2, "truncate": False}},
+        scaling,
+        YarnScaling(4.0, 16, fast=8.0, slow=2.0, whole_pairs=False),
+    ),
+    ("llama", {"rope_scaling": YARN | {"factor": None}, "max_position_embeddings": 64}, scaling, YarnScaling(4.0, 16)),
+    ("llama", {"rope_scaling": YARN | {"mscale": 0.5}}, scaling, YarnScaling(4.0, 16)),
+    (
+        "llama",
+        {"rope_scaling": {"type": "yarn", "factor": 2.0}, "max_position_embeddings": 64},
+        lambda config: scaling(config).original_length,
+        64,
+    ),
+    (
+        "llama",
+        {"rope_scaling": YARN | {"mscale": 0.5, "mscale_all_dim": 1.0}},
+        lambda config: scaling(config).attention_factor,
+        (1 + 0.05 * math.log(4)) / (1 + 0.1 * math.log(4)),
+    ),
+    ("llama", {"rope_scaling": LLAMA3}, scaling, Llama3Scaling(8.0, 1.0, 4.0, 32)),
+    ("gemma3_text", {}, windows, [4, None]),
+    ("gemma3_text", {}, rotary, [RotaryHalves(base=1e4), RotaryHalves(base=1e6)]),
+    ("gemma3_text", {}, scales, [16**-0.5] * 2),
+    ("gemma3_text", {}, lambda config: layers(config)[0].residual, SandwichNorm(OffsetRMSNorm(1e-6))),
+    ("gemma3_text", {}, lambda config: layers(config)[0].attention.query_norm, OffsetRMSNorm(1e-6)),
+    ("gemma3_text", {}, lambda config: layers(config)[0].feed_forward.activation, "gelu_tanh"),
+    ("gemma3_text", {}, lambda config: (config.embeddings.scale_by_width, config.output.softcap), (True, None)),
+    ("gemma3_text", {"final_logit_softcapping": 30.0}, lambda config: config.output.softcap, 30.0),
+    (
+        "gemma3_text",
+        {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": LINEAR},
+        rotary,
+        [RotaryHalves(base=2e4), SCALED],
+    ),
+    (
+        "gemma3_text",
+        {"rope_parameters": {FULL: LINEAR | {"rope_theta": 5e5}, SLIDING: {"rope_type": "default", "rope_theta": 2e4}}},
+        rotary,
+        [RotaryHalves(base=2e4), SCALED],
+    ),
+    ("gemma3_text", {"rope_scaling": YARN}, scales, [16**-0.5, 16**-0.5 * YarnScaling(4.0, 16).logit_factor]),
+    ("gemma3_text", {"layer_types": [SLIDING] * 2}, windows, [4, 4]),
+    ("gemma3_text", {"layer_types": [FULL] * 2}, windows, [None, None]),
+    ("roberta", ROBERTA, rows, (7, 3)),
+    ("vit", {"image_size": [4, 4]}, lambda config: config.patches.image_size, 4),
+    ("deit", {}, lambda config: config.patches.distillation_token, True),
+    (
+        "bert",
+        {"num_labels": 1, "architectures": ["BertForSequenceClassification"]},
+        output,
+        Regression(outputs=1, dropout=0.1),
+    ),
+    (
+        "bert",
+        NAMED | {"architectures": ["BertForSequenceClassification"]},
+        output,
+        Classification(classes=3, dropout=0.1, names=("no", "maybe", "yes")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "part", "expected"), READ, ids=lambda value: str(value)[:40])
+def test_a_config_is_read_and_written(kind, fields, part, expected):
+    config = read(kind, **fields)
+    found = part(config)
+    assert found == (pytest.approx(expected) if isinstance(expected, float) else expected)
+    written = family(kind).write(config)
+    assert family(kind).read(Fields(CONFIGS[kind] | fields | written)) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "written"),
+    [
+        ("llama", {"rope_scaling": YARN}, {"rope_parameters": YARN | {"rope_theta": 10000.0, "beta_fast": 32.0}}),
+        ("llama", {"max_position_embeddings": 6}, {"max_position_embeddings": 6}),
+        ("gemma3_text", {"num_hidden_layers": 4, "layer_types": TYPES * 2}, {"sliding_window_pattern": 2}),
+        ("gemma3_text", {"layer_types": [FULL] * 2}, {"sliding_window_pattern": 1}),
+        ("gemma3_text", {}, {"layer_types": TYPES, "hidden_activation": "gelu_pytorch_tanh"}),
+        ("qwen3", WINDOWS, {"layer_types": TYPES[::-1], "use_sliding_window": True, "sliding_window": 3}),
+        ("qwen3", {}, {"layer_types": [FULL] * 2, "use_sliding_window": False, "sliding_window": None}),
+        ("roberta", ROBERTA, {"max_position_embeddings": 10, "pad_token_id": 2}),
+    ],
+)
+def test_fields_that_are_written(kind, fields, written):
+    found = family(kind).write(read(kind, **fields))
+    for name, value in written.items():
+        own = found[name]
+        assert (value.items() <= own.items()) if isinstance(value, dict) else (own == value), name
+    no_period = family("gemma3_text").write(read("gemma3_text", num_hidden_layers=4, layer_types=sorted(TYPES * 2)))
+    assert "sliding_window_pattern" not in no_period
+
+
+REFUSED = [
+    ("bert", {"model_type": "bert", "architectures": ["BertForMultipleChoice"]}, "architectures"),
+    ("bert", {"architectures": "BertModel"}, "architectures"),
+    ("bert", {"hidden_size": None}, "hidden_size"),
+    ("bert", {"hidden_size": "8"}, "hidden_size"),
+    ("bert", {"hidden_size": 0}, "hidden_size"),
+    ("bert", {"num_attention_heads": 3}, "num_attention_heads"),
+    ("bert", {"hidden_act": "mish"}, "hidden_act"),
+    ("bert", {"hidden_dropout_prob": 1.5}, "hidden_dropout_prob"),
+    ("bert", {"layer_norm_eps": -1.0}, "layer_norm_eps"),
+    ("bert", {"layer_norm_eps": float("nan")}, "layer_norm_eps"),
+    ("bert", {"layer_norm_eps": float("inf")}, "layer_norm_eps"),
+    ("bert", {"layer_norm_eps": 10**400}, "layer_norm_eps"),
+    ("bert", {"max_position_embeddings": -1}, "max_position_embeddings"),
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+    ("bert", {"is_decoder": True}, "is_decoder"),
+    ("roberta", ROBERTA | {"max_position_embeddings": 2}, "max_position_embeddings"),
+    ("xlm-roberta", {"problem_type": "multi_label_classification"}, "problem_type"),
+    ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
+    ("bart", {"normalize_before": True}, "normalize_before"),
+    ("vit", {"image_size": [4, 6]}, "image_size"),
+    ("vit", {"architectures": ["ViTForImageClassificationWithTeacher"]}, "architectures"),
+    ("mistral", {"sliding_window": 0}, "sliding_window"),
+    ("mistral", {"layer_types": [FULL] * 2}, "layer_types"),
+    ("qwen3", WINDOWS | {"layer_types": [FULL]}, "layer_types"),
+    ("qwen3", WINDOWS | {"layer_types": FULL}, "layer_types"),
+    ("qwen3", WINDOWS | {"layer_types": [FULL, "chunked_attention"]}, "layer_types"),
+    ("qwen3", WINDOWS | {"use_sliding_window": False, "layer_types": TYPES}, "layer_types: layer 0"),
+    ("qwen3", WINDOWS | {"sliding_window": None, "layer_types": TYPES[::-1]}, "layer_types: layer 1"),
+    ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
+    ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gemma3_text", {"sliding_window": None, "layer_types": TYPES}, "sliding_window"),
+    ("gemma3_text", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters"),
+    ("gemma3_text", {"rope_parameters": {FULL: {"rope_type": "longrope"}}}, f"rope_parameters: {FULL}: rope_type"),
+    ("gemma3_text", {"rope_parameters": {FULL: {"rope_theta": 1e5}}, "rope_theta": 1e6}, "rope_theta"),
+    ("gemma3_text", {"rope_parameters": {FULL: YARN}, "rope_scaling": LINEAR}, "rope_scaling"),
+    ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+    ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_scaling: rope_type"),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters: rope_type"),
+    ("llama", {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: factor"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters: partial_rotary_factor"),
+    ("llama", {"rope_scaling": YARN | {"beta_fast": 1.0}}, "rope_scaling: beta_slow"),
+    ("llama", {"rope_scaling": {"rope_type": "yarn"}, "max_position_embeddings": None}, "rope_scaling: factor"),
+    ("llama", {"rope_scaling": LINEAR | {"type": "yarn"}}, "rope_scaling: type"),
+    ("llama", {"rope_scaling": YARN, "rope_parameters": {"rope_theta": 1e4}}, "rope_scaling"),
+    ("llama", {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_theta"),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "named"), REFUSED, ids=lambda value: str(value)[:60])
+def test_a_config_is_refused_by_its_field(kind, fields, named):
+    with pytest.raises(ConfigError, match=rf"^config\.json: {named}\b[^\n]*$"):
+        read(kind, **fields)
+
+
+def test_a_pooler_shows_in_the_tensors():
+    assert read("vit", architectures=["ViTModel"]).pooler is None
+    assert read("vit", POOLER, architectures=["ViTModel"], pooler_act="relu").pooler.activation == "relu"
+    with pytest.raises(ConfigError, match=r"^config\.json: pooler_output_size: "):
+        read("vit", POOLER, architectures=["ViTModel"], pooler_output_size=4)
+
+
+def test_pretraining_under_the_name_of_one_task():
+    """bert-base-uncased calls itself BertForMaskedLM and holds the output of both tasks."""
+    both = read("bert", architectures=["BertForPreTraining"])
+    assert read("bert", ("cls.seq_relationship.weight",), architectures=["BertForMaskedLM"]) == both
+    assert family("bert").read(Fields(BERT)) != both
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, Classification(classes=2, dropout=0.5)),
+        ({"num_labels": 3}, Classification(classes=3, dropout=0.5)),
+        ({"num_labels": 1, "problem_type": "single_label_classification"}, Classification(classes=1, dropout=0.5)),
+        ({"num_labels": 3, "problem_type": "regression"}, Regression(outputs=3, dropout=0.5)),
+        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, Classification(classes=2, dropout=0.5)),
+    ],
+)
+def test_classifiers_there_and_back(fields, found):
+    entry = classifier(0.5)
+    assert entry.read(Fields(fields)) == found
+    assert entry.read(Fields(entry.write(found, "output"))) == found
+
+
+def test_names_of_labels_are_written_as_they_are():
+    entry = labelled(TokenClassification, dropout=0.0)
+    written = entry.write(TokenClassification(classes=3, dropout=0.0, names=("no", "maybe", "yes")), "output")
+    assert written == NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}
+    unnamed = entry.write(TokenClassification(classes=2, dropout=0.0), "output")
+    assert unnamed["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+
+
+def test_of_fields_that_differ_the_first_layers_count():
+    assert common([{"a": 1}, {"a": 2, "b": 3}]) == {"a": 1, "b": 3}
