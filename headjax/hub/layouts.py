@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
 from headjax.attention.formulation import Attention, NoHeads
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.deferred import held
-from headjax.core.errors import ConfigError, ParameterError
+from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.surgery import map_attention
@@ -24,6 +24,8 @@ from headjax.hub.rules import bind
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.model import Model
+
+T = TypeVar("T")
 
 TRAINING_ONLY = {
     "initializer",
@@ -55,14 +57,14 @@ def native(model: Model, family: Family) -> Written:
     of attention at once whether there are any (Llama's `attention_bias`), those that are missing are written as zeros.
     """
     model = _renumber(model)
-    try:
-        return Written(model, _write(model.config, family))
-    except InexpressibleError:
-        config = _biased(model.config)
-        if config == model.config or not _can_write(config, family):
-            raise
-    model = map_attention(model, _with_zero_biases)
-    return Written(model, _write(model.config, family))
+    fields = _attempt(_write, model.config, family)
+    if isinstance(fields, HeadjaxError):
+        biased = _biased(model.config)
+        if biased == model.config or isinstance(_attempt(_write, biased, family), HeadjaxError):
+            raise fields
+        model = map_attention(model, _with_zero_biases)
+        fields = _write(model.config, family)
+    return Written(model, fields)
 
 
 def padded(model: Model, family: Family) -> Written:
@@ -117,43 +119,34 @@ def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Fam
         InexpressibleError: no family can; the message says why, and names a layout that can.
     """
     names = list(LAYOUTS) if layout == "auto" else [layout]
-    reasons: dict[str, dict[Family, str]] = {name: {} for name in names}
+    refused = []
     for name in names:
+        reasons = []
         for family in families:
-            try:
-                return family, name, LAYOUTS[name](model, family)
-            except (InexpressibleError, ParameterError) as error:
-                reasons[name][family] = f"layout {name}: {error}"
+            found = _attempt(LAYOUTS[name], model, family)
+            if isinstance(found, Written):
+                return family, name, found
+            reasons.append(found)
+        refused.append(f"layout {name}: {reasons[0]}")
     for name in LAYOUTS if layout != "auto" else ():
-        for family in families:
-            if name != layout and _can(model, family, name):
-                raise InexpressibleError(f"{reasons[layout][family]}; layout {name} can")
-    said = "; ".join(next(iter(found.values())) for found in reasons.values())
+        if name != layout and any(isinstance(_attempt(LAYOUTS[name], model, each), Written) for each in families):
+            raise InexpressibleError(f"{refused[0]}; layout {name} can")
+    said = "; ".join(refused)
     raise InexpressibleError(f"{said}; of all layouts only onnx can{_other_target(next(iter(families)))}")
+
+
+def _attempt(function: Callable[..., T], *arguments: Any) -> T | HeadjaxError:
+    """Return what a function returns, or its error where a family cannot express a model."""
+    try:
+        return function(*arguments)
+    except (InexpressibleError, ParameterError) as error:
+        return error
 
 
 def _other_target(family: Family) -> str:
     """Return a hint at a conversion whose result a family can express; empty where it has none."""
     heads = family.standard(HeadShape(2, 2, 1), MultiHead(num_heads=2, head_dim=2))
     return f"; {family.model_type} can say grouped heads (headjax convert --to grouped)" * isinstance(heads, Grouped)
-
-
-def _can(model: Model, family: Family, layout: str) -> bool:
-    """Return whether a family can express the model in a layout."""
-    try:
-        LAYOUTS[layout](model, family)
-    except (InexpressibleError, ParameterError):
-        return False
-    return True
-
-
-def _can_write(config: ModelConfig, family: Family) -> bool:
-    """Return whether a family's config can say an architecture."""
-    try:
-        _write(config, family)
-    except (InexpressibleError, ParameterError):
-        return False
-    return True
 
 
 def _biased(config: ModelConfig) -> ModelConfig:

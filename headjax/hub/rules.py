@@ -205,6 +205,12 @@ def projection(theirs: str, ours: str, weight: OneForm = Transposed()) -> Rules:
     return (*one(f"{theirs}.weight", ours, weight), *one(f"{theirs}.bias", f"{ours}_bias", Flat()))
 
 
+def projections(prefix: str, names: str, ours: str) -> Rules:
+    """Return the rules of weights and biases of attention: `names` are those of query, key, value and output."""
+    pairs = zip(names.split(), ("query", "key", "value", "output"), strict=True)
+    return tuple(rule for name, part in pairs for rule in projection(prefix + name, f"{ours}/{part}"))
+
+
 def affine(theirs: str, ours: str) -> Rules:
     """Return the rules `theirs.weight` to `ours/kernel` and `theirs.bias` to `ours/bias`."""
     return (*one(f"{theirs}.weight", f"{ours}/kernel", Transposed()), *one(f"{theirs}.bias", f"{ours}/bias"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -57,18 +58,18 @@ class Entry(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Field(Entry):
-    """A single field.
+    """A single field: `size`, `integer`, `number`, `flag` and `text` are those of one type.
 
     Attributes:
         name: its name.
-        reader: reads it: `reader(fields, name, default)`.
         default: its value where it is absent: a value, an entry or a function of the fields.
+        reader: reads it: `reader(fields, name, default)`.
         writer: turns our value into the field's.
     """
 
     name: str
-    reader: Callable[[Fields, str, Any], Any]
     default: Any = REQUIRED
+    reader: Callable[[Fields, str, Any], Any] = Fields.text
     writer: Callable[[Any], Any] = lambda value: value
 
     def read(self, fields: Fields) -> Any:
@@ -85,34 +86,13 @@ class Field(Entry):
         return self.name
 
 
-def size(name: str, default: Any = REQUIRED) -> Field:
-    """A positive integer."""
-    return Field(name, Fields.size, default)
-
-
-def integer(name: str, default: Any = REQUIRED) -> Field:
-    """An integer."""
-    return Field(name, Fields.integer, default)
-
-
-def number(name: str, default: Any = REQUIRED) -> Field:
-    """A finite number."""
-    return Field(name, Fields.number, default)
-
-
-def flag(name: str, default: Any = REQUIRED) -> Field:
-    """True or false."""
-    return Field(name, Fields.flag, default)
-
-
-def text(name: str, default: Any = REQUIRED) -> Field:
-    """A string."""
-    return Field(name, Fields.text, default)
-
-
-def activation(name: str, default: str = REQUIRED) -> Field:
-    """An activation function; the default is its Hugging Face name."""
-    return Field(name, Fields.activation, default, ACTIVATION_NAMES.__getitem__)
+text = Field
+size = functools.partial(Field, reader=Fields.size)
+integer = functools.partial(Field, reader=Fields.integer)
+number = functools.partial(Field, reader=Fields.number)
+flag = functools.partial(Field, reader=Fields.flag)
+activation = functools.partial(Field, reader=Fields.activation, writer=ACTIVATION_NAMES.__getitem__)
+"""An activation function; its default is a Hugging Face name."""
 
 
 @dataclasses.dataclass(frozen=True)

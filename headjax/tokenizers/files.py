@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.files import check_characters, check_links, parse_json, read_document
+from headjax.core.files import check_links, parse_json
 from headjax.core.paths import is_bucket, path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
@@ -20,7 +20,7 @@ from headjax.tokenizers.sentencepiece import (
     marian_tokenizer,
     sentencepiece_tokenizer,
 )
-from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer
+from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer, parsed, read_file, special_tokens
 from headjax.tokenizers.vocabularies import BYTE_LEVEL, MERGES, VOCABULARY, byte_level_tokenizer, wordpiece_tokenizer
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -61,19 +61,15 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     folder = path_of(directory)
     check_links(folder, FILES)
     config = _object(folder / CONFIG_FILE)
-    roles = _roles(config, folder / CONFIG_FILE) | _roles(_object(folder / SPECIAL_FILE), folder / SPECIAL_FILE)
+    roles = special_tokens(config, folder / CONFIG_FILE, ROLES)
+    roles |= special_tokens(_object(folder / SPECIAL_FILE), folder / SPECIAL_FILE, ROLES)
     if _is_there(folder / VOCABULARY_FILE):
-        tokenizer: Tokenizer | None = Tokenizer(_text(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
+        tokenizer: Tokenizer | None = Tokenizer(read_file(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
     elif _is_there(folder / WORDPIECE_FILE):
         tokenizer = _wordpiece(folder, config)
     else:
         tokenizer = _of_family(folder, str(_object(folder / MODEL_FILE).get("model_type", "")), config)
-    if tokenizer is not None:
-        try:
-            tokenizer.backend  # noqa: B018  (parsed here, so that a broken file is named)
-        except DataError as error:
-            raise DataError(f"{directory}/{error}") from None
-    return tokenizer
+    return None if tokenizer is None else parsed(tokenizer, directory)
 
 
 def looked_for(family: str) -> tuple[str, ...]:
@@ -137,17 +133,6 @@ def _wordpiece(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     return wordpiece_tokenizer(folder / WORDPIECE_FILE, lowercase=bool(config.get("do_lower_case", True)))
 
 
-def _roles(data: Mapping[str, Any], file: Path) -> dict[str, str]:
-    """Special tokens by role; a file holds each as a string, or as an object with its options."""
-    found: dict[str, str] = {}
-    for role in ROLES:
-        token = data.get(role)
-        token = token.get("content") if isinstance(token, Mapping) else token
-        if isinstance(token, str):
-            found[role] = check_characters(token, f"{file}: {role}")
-    return found
-
-
 def _is_there(file: Path) -> bool:
     """Return whether there is such a file.
 
@@ -165,14 +150,7 @@ def _object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; empty without the file."""
     if not _is_there(file):
         return {}
-    data = parse_json(_text(file), str(file))
+    data = parse_json(read_file(file), str(file))
     if not isinstance(data, dict):
         raise DataError(f"{file}: not a JSON object")
     return data
-
-
-def _text(file: Path) -> str:
-    try:
-        return read_document(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None

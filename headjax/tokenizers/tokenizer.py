@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -198,23 +198,56 @@ class Tokenizer:
         Raises:
             DataError: a file is missing or broken; the message starts with it.
         """
-        vocabulary, special = (_read(path_of(directory) / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
-        file = str(path_of(directory) / SPECIAL_FILE)
-        roles = parse_json(special, file)
-        try:
-            pairs = tuple((str(role), check_characters(_content(token), file)) for role, token in sorted(roles.items()))
-        except (AttributeError, KeyError, TypeError):
-            raise DataError(f"{file}: not a JSON object of special tokens") from None
-        target = path_of(directory) / TARGET_FILE
-        loaded = cls(vocabulary, pairs, _read(target) if target.is_file() else "")
-        try:
-            loaded.backend  # noqa: B018  (parsed here, so that a broken file is named)
-        except DataError as error:
-            raise DataError(f"{directory}/{error}") from None
-        return loaded
+        folder = path_of(directory)
+        vocabulary, special = (read_file(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
+        target = folder / TARGET_FILE
+        roles = special_tokens(parse_json(special, str(folder / SPECIAL_FILE)), folder / SPECIAL_FILE)
+        loaded = cls(vocabulary, tuple(sorted(roles.items())), read_file(target) if target.is_file() else "")
+        return parsed(loaded, directory)
 
 
-def _read(file: Path) -> str:
+def parsed(tokenizer: Tokenizer, directory: str | Path) -> Tokenizer:
+    """Return a tokenizer of a directory after the library has parsed it.
+
+    Raises:
+        DataError: the library cannot; the message starts with the file.
+    """
+    try:
+        tokenizer.backend  # noqa: B018
+    except DataError as error:
+        raise DataError(f"{directory}/{error}") from None
+    return tokenizer
+
+
+def special_tokens(data: Any, file: Path, roles: Collection[str] | None = None) -> dict[str, str]:
+    """Return special tokens by role; a file holds each as a string, or as an object with its options.
+
+    Args:
+        data: what the file says.
+        file: the file, for errors.
+        roles: the roles to read, others are passed over; None reads all, which must be tokens.
+
+    Raises:
+        DataError: it says something else; the message starts with the file.
+    """
+    if not isinstance(data, dict):
+        raise DataError(f"{file}: not a JSON object")
+    found: dict[str, str] = {}
+    for role in data if roles is None else {*roles} & data.keys():
+        token = data[role].get("content") if isinstance(data[role], dict) else data[role]
+        if isinstance(token, str):
+            found[role] = check_characters(token, f"{file}: {role}")
+        elif roles is None:
+            raise DataError(f"{file}: {role}: not a token")
+    return found
+
+
+def read_file(file: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        DataError: it is missing or cannot be read; the message starts with it.
+    """
     try:
         return read_document(file)
     except FileNotFoundError:
@@ -249,8 +282,3 @@ def _growth(normalizer: Any) -> float:
         replaced = normalizer.get("pattern", {}).get("String", "x")
         return max(1.0, len(normalizer.get("content", "")) / max(len(replaced), 1))
     return 1.0
-
-
-def _content(token: str | Mapping[str, str]) -> str:
-    """A special token as Hugging Face writes it: the token, or an object that holds it with its options."""
-    return token if isinstance(token, str) else str(token["content"])

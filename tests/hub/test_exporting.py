@@ -275,8 +275,6 @@ def test_onnx_of_a_length_beyond_the_positions(tmp_path):
 
 @pytest.mark.skipif(installed, reason="the onnx extra is installed")
 def test_onnx_without_the_extra(tmp_path):
-    with pytest.raises(
-        HeadjaxError, match=r"layout onnx: needs jax2onnx and onnxruntime; pip install 'headjax\[onnx\]'"
-    ):
+    with pytest.raises(HeadjaxError, match=r"^layout onnx: needs jax2onnx and onnxruntime"):
         to_huggingface(model_of(LLAMA), tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()

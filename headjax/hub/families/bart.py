@@ -6,7 +6,7 @@ from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.family import Copies, Family, ModelClass
-from headjax.hub.rules import Leading, Rules, given, norm, one, projection, under, unless
+from headjax.hub.rules import Leading, Rules, given, norm, one, projection, projections, under, unless
 from headjax.hub.table import (
     Entry,
     Field,
@@ -89,10 +89,7 @@ def _classes(generator: str) -> tuple[ModelClass, ModelClass]:
 
 def _attention(theirs: str, ours: str) -> Rules:
     return (
-        *projection(f"{theirs}.q_proj", f"{ours}/query"),
-        *projection(f"{theirs}.k_proj", f"{ours}/key"),
-        *projection(f"{theirs}.v_proj", f"{ours}/value"),
-        *projection(f"{theirs}.out_proj", f"{ours}/output"),
+        *projections(f"{theirs}.", "q_proj k_proj v_proj out_proj", ours),
         *norm(f"{theirs}_layer_norm", f"{ours}_residual/norm"),
     )
 

@@ -7,7 +7,7 @@ from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.families.labels import classifier, labelled
 from headjax.hub.family import Copies, Family, ModelClass
-from headjax.hub.rules import Rules, affine, norm, one, projection, under
+from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
 from headjax.hub.table import (
     Custom,
     Entry,
@@ -109,10 +109,7 @@ _EMBEDDINGS: Rules = (
     *norm("embeddings.LayerNorm", "embeddings/norm"),
 )
 _BERT_LAYER: Rules = (
-    *projection("attention.self.query", "attention/query"),
-    *projection("attention.self.key", "attention/key"),
-    *projection("attention.self.value", "attention/value"),
-    *projection("attention.output.dense", "attention/output"),
+    *projections("attention.", "self.query self.key self.value output.dense", "attention"),
     *norm("attention.output.LayerNorm", "attention_residual/norm"),
     *projection("intermediate.dense", "feed_forward/up"),
     *projection("output.dense", "feed_forward/down"),
@@ -285,10 +282,7 @@ DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is
             "transformer.layer.{}.",
             "encoder/{}/",
             (
-                *projection("attention.q_lin", "attention/query"),
-                *projection("attention.k_lin", "attention/key"),
-                *projection("attention.v_lin", "attention/value"),
-                *projection("attention.out_lin", "attention/output"),
+                *projections("attention.", "q_lin k_lin v_lin out_lin", "attention"),
                 *norm("sa_layer_norm", "attention_residual/norm"),
                 *projection("ffn.lin1", "feed_forward/up"),
                 *projection("ffn.lin2", "feed_forward/down"),
@@ -328,10 +322,7 @@ ALBERT = Family(  # Lan et al. 2020: one layer used again and again, and small t
             "encoder.albert_layer_groups.0.albert_layers.0.",
             "encoder/0/",
             (
-                *projection("attention.query", "attention/query"),
-                *projection("attention.key", "attention/key"),
-                *projection("attention.value", "attention/value"),
-                *projection("attention.dense", "attention/output"),
+                *projections("attention.", "query key value dense", "attention"),
                 *norm("attention.LayerNorm", "attention_residual/norm"),
                 *projection("ffn", "feed_forward/up"),
                 *projection("ffn_output", "feed_forward/down"),

@@ -35,8 +35,8 @@ _BIAS = flag("attention_bias", False)
 _GELU = "gelu_pytorch_tanh"
 _ACTIVATION = Field(
     "hidden_activation",
-    Fields.activation,
     _GELU,
+    Fields.activation,
     lambda ours: _GELU if ours == ACTIVATIONS[_GELU] else ACTIVATION_NAMES[ours],  # the only one of its names in vLLM
 )
 

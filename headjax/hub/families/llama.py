@@ -13,7 +13,7 @@ from headjax.hub.families.layer_types import window, windows_from, windows_to
 from headjax.hub.families.rotary import POSITIONS, rotary
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import Fields
-from headjax.hub.rules import Rules, Transposed, one, projection, under
+from headjax.hub.rules import Rules, Transposed, one, projection, projections, under
 from headjax.hub.table import (
     Choice,
     Entry,
@@ -101,10 +101,7 @@ def _config(
 def decoder_rules(norms: Rules) -> Rules:
     """Return the names of a decoder's tensors with these of a layer's norms."""
     layer = (
-        *projection("self_attn.q_proj", "attention/query"),
-        *projection("self_attn.k_proj", "attention/key"),
-        *projection("self_attn.v_proj", "attention/value"),
-        *projection("self_attn.o_proj", "attention/output"),
+        *projections("self_attn.", "q_proj k_proj v_proj o_proj", "attention"),
         *one("self_attn.q_norm.weight", "attention/query_norm/scale"),
         *one("self_attn.k_norm.weight", "attention/key_norm/scale"),
         *projection("mlp.gate_proj", "feed_forward/gate"),

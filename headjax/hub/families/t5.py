@@ -11,7 +11,7 @@ from headjax.core.norms import RMSNorm
 from headjax.core.tensors import FanIn
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
-from headjax.hub.rules import Rules, Transposed, given, one, projection, under, unless
+from headjax.hub.rules import Rules, Transposed, given, one, projection, projections, under, unless
 from headjax.hub.table import Custom, Field, InexpressibleError, Layers, flag, integer, number, record, size
 from headjax.models.embeddings import Embeddings, NoPositions, RelativeBuckets
 from headjax.models.encoder_decoder import EncoderDecoderModel
@@ -112,10 +112,7 @@ _CONFIG = record(
 
 def _attention(theirs: str, name: str, ours: str) -> Rules:
     return (
-        *projection(f"{theirs}.{name}.q", f"{ours}/query"),
-        *projection(f"{theirs}.{name}.k", f"{ours}/key"),
-        *projection(f"{theirs}.{name}.v", f"{ours}/value"),
-        *projection(f"{theirs}.{name}.o", f"{ours}/output"),
+        *projections(f"{theirs}.{name}.", "q k v o", ours),
         *one(f"{theirs}.layer_norm.weight", f"{ours}_residual/norm/scale"),
     )
 

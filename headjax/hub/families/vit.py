@@ -10,7 +10,7 @@ from headjax.core.tensors import Normal
 from headjax.hub.families.labels import classifier, labelled
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.rules import LastFirst, Leading, Rules, affine, norm, one, projection, under
+from headjax.hub.rules import LastFirst, Leading, Rules, affine, norm, one, projection, projections, under
 from headjax.hub.table import (
     Field,
     Layers,
@@ -73,8 +73,8 @@ def _config(distilled: bool) -> Record:
         encoder=record(Stack, layers=Layers(size("num_hidden_layers", 12), layer), final_norm=_NORM),
         patches=record(
             Patches,
-            image_size=Field("image_size", _read_side, 224),
-            patch_size=Field("patch_size", _read_side, 16),
+            image_size=Field("image_size", 224, _read_side),
+            patch_size=Field("patch_size", 16, _read_side),
             channels=size("num_channels", 3),
             distillation_token=distilled,
             dropout=_DROPOUT,
@@ -94,10 +94,7 @@ _RULES: Rules = (
         "encoder.layer.{}.",
         "encoder/{}/",
         (
-            *projection("attention.attention.query", "attention/query"),
-            *projection("attention.attention.key", "attention/key"),
-            *projection("attention.attention.value", "attention/value"),
-            *projection("attention.output.dense", "attention/output"),
+            *projections("attention.", "attention.query attention.key attention.value output.dense", "attention"),
             *norm("layernorm_before", "attention_residual/norm"),
             *projection("intermediate.dense", "feed_forward/up"),
             *projection("output.dense", "feed_forward/down"),
