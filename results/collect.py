@@ -3,7 +3,7 @@
     python -m results.collect NAME JSON [JSON ...]     # writes results/measurements/NAME.csv
 
 Files are what `--json` of these commands wrote: `headjax sweep` (removals or conversions), `headjax ablate`,
-`headjax grid`, `headjax report --run`, `headjax bench scaling`. Files of one model, told by its metrics with all heads,
+`headjax grid`, `headjax report --run`, `headjax bench scaling`. Files of one model, which its metrics with all heads show,
 are one seed; seeds are counted in the order of the files.
 """
 

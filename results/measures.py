@@ -21,7 +21,7 @@ Where = Mapping[str, str]
 
 
 class Form(NamedTuple):
-    """How a number is told.
+    """How a number is written.
 
     Attributes:
         unit: What stands behind it.
@@ -57,7 +57,7 @@ class ClaimRow:
         data: Experiment.
         metric, where: Which of its rows; the mean over draws, then over seeds.
         against: Rows that are taken away, paired by seed; of several, those with the lowest mean.
-        form: How the number is told.
+        form: How the number is written.
         log: Whether the logarithms of the values are compared.
         measure: `mean`; `share` of items within `at_least` and `within`; `best share`, of each layer's best head;
             `correlation` over heads.
@@ -193,7 +193,7 @@ def _compared(row: ClaimRow) -> tuple[Estimate, str]:
         seeds = [seed for seed in own if seed in other]
         both = [[each[seed].value for seed in seeds] for each in (own, other)]
         if row.form != "times":
-            means = " against ".join(told(float(np.mean(each)), form._replace(sign="")) for each in both) + ": "
+            means = " against ".join(written(float(np.mean(each)), form._replace(sign="")) for each in both) + ": "
         paired = [difference(own[seed], other[seed]) for seed in seeds]
     else:
         paired = list(own.values())
@@ -217,13 +217,13 @@ def experiment(name: str) -> Mapping[str, str]:
 
 def interval(found: Estimate, form: Form) -> str:
     """Return a number with its interval and what that covers, as pages print it."""
-    text = told(found.value, form)
+    text = written(found.value, form)
     if np.isfinite(found.low):
-        text += f" ({told(found.low, form)} to {told(found.high, form)})"
+        text += f" ({written(found.low, form)} to {written(found.high, form)})"
     return ", ".join(filter(None, (f"{text} {form.unit}".strip(), found.over)))
 
 
-def told(value: float, form: Form) -> str:
+def written(value: float, form: Form) -> str:
     """Return a number as a form has it."""
     if form.digits is None:
         return f"{value:.3g}" if abs(value) >= 1e-6 else "below 1e-6"

@@ -70,8 +70,8 @@ def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
     names = [name for name in _experiments(claim.rows) if name not in shown]
     shown.update(names)
     notes = [note for name in names if (note := experiment(name).get("note", ""))]
-    told = " ".join(filter(None, (*notes, time(names))))
-    return [*parts, told] if told else parts
+    notes_and_time = " ".join(filter(None, (*notes, time(names))))
+    return [*parts, notes_and_time] if notes_and_time else parts
 
 
 def _experiments(rows: Iterable[ClaimRow]) -> list[str]:
