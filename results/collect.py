@@ -1,10 +1,10 @@
 """Keep the JSON of commands as raw results.
 
-    python -m results.collect NAME JSON [JSON ...]     # writes results/measurements/NAME.csv
+    python -m results.collect NAME MODEL [MODEL ...]     # writes results/measurements/NAME.csv
 
-Files are what `--json` of these commands wrote: `headjax sweep` (removals or conversions), `headjax ablate`,
-`headjax grid`, `headjax report --run`, `headjax bench scaling`. Files of one model, which its metrics with all heads show,
-are one seed; seeds are counted in the order of the files.
+A MODEL is the files of one trained model, joined by commas: what `--json` of `headjax sweep` (removals or conversions),
+`headjax ablate`, `headjax grid`, `headjax report --run` or `headjax bench scaling` wrote. Models are seeds 0, 1, ...; a
+grid's runs have seeds of their own.
 """
 
 from __future__ import annotations
@@ -23,30 +23,15 @@ from results.table import Row, write
 Json = Mapping[str, Any]
 
 
-def collect(name: str, files: Sequence[str]) -> Path:
-    """Write the raw results of an experiment."""
+def collect(name: str, models: Sequence[str]) -> Path:
+    """Write the raw results of an experiment; a later number takes the place of an earlier one."""
     rows: dict[tuple[object, ...], Row] = {}
-    models: list[str] = []
-    for file in files:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
-        whole = json.dumps(_whole(found))
-        models += [] if whole in models else [whole]
-        for row in rows_of(found, str(models.index(whole))):
-            rows[tuple(row[:8])] = row  # a later file takes the place of an earlier one
-    if len(models) == 1 and not any(row.seed not in ("", "0") for row in rows.values()):
-        return write(name, (row._replace(seed="") for row in rows.values()))
+    for seed, files in enumerate(models):
+        for file in files.split(","):
+            found = json.loads(Path(file).read_text(encoding="utf-8"))
+            for row in rows_of(found, str(seed) if len(models) > 1 else ""):
+                rows[tuple(row[:8])] = row
     return write(name, rows.values())
-
-
-def _whole(found: Json) -> Any:
-    """Return what tells a model from another one: its metrics with all heads."""
-    if "trials" in found:
-        return found["trials"][0]["metrics"]
-    if "modes" in found:
-        return next(iter(found["modes"].values()))["baseline"]
-    if "snapshots" in found:
-        return found["snapshots"][-1]["baseline"]
-    return found.get("baseline")
 
 
 def rows_of(found: Json, seed: str) -> Iterator[Row]:

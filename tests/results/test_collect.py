@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 
@@ -64,19 +65,14 @@ def test_ablations_checkpoints_and_cost_curves():
     assert np.isclose(one(turns, draw="1").value, 0.0, atol=1e-9)
 
 
-def test_models_are_told_apart_by_their_metrics(tmp_path, monkeypatch):
+def test_models_are_seeds_in_their_order_each_of_one_or_more_files(tmp_path, monkeypatch):
     monkeypatch.setattr(collect, "write", lambda name, rows: list(rows))
     files = []
-    for number, value in enumerate((0.9, 0.8, 0.9)):
+    for number in range(3):
         trial = {"to": f"t{number}", "variant": "plain", "parameters": 1, "cache": 1, "logit_error": 0.0}
-        original = trial | {"to": "original", "metrics": {"accuracy": value}, "against_original": None}
-        found = {"headline": "accuracy", "trials": [original, original | {"to": trial["to"]}]}
-        files.append(tmp_path / f"{number}.json")
-        files[-1].write_text(json.dumps(found))
-    rows = collect.collect("mine", files)
-    assert {(row.setting, row.seed) for row in rows if row.metric == "accuracy" and row.setting != "original"} == {
-        ("t0", "0"),
-        ("t1", "1"),
-        ("t2", "0"),
-    }
+        trial |= {"metrics": {"accuracy": 0.5}, "against_original": None}
+        files.append(str(tmp_path / f"{number}.json"))
+        Path(files[-1]).write_text(json.dumps({"headline": "accuracy", "trials": [trial]}))
+    rows = collect.collect("mine", [f"{files[0]},{files[2]}", files[1]])
+    assert {(row.setting, row.seed) for row in rows} == {("t0", "0"), ("t1", "1"), ("t2", "0")}
     assert {row.seed for row in collect.collect("mine", files[:1])} == {""}
