@@ -13,7 +13,7 @@ from benchmarks.result import BenchResult
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, seconds_in_turns
 from headjax.report import numbers
-from headjax.report.cost_curves import CostPoints, cost_curves
+from headjax.report.presets import CostPoints, cost_curves
 from headjax.report.style import Plot
 from headjax.report.tables import Column, Table
 
@@ -230,7 +230,7 @@ def table(ours: Mapping[str, Any]) -> Table:
 
 
 def plot(ours: Mapping[str, Any]) -> Plot:
-    """Return the curves as small multiples, see `headjax.report.cost_curves`."""
+    """Return the curves as small multiples, see `headjax.report.presets`."""
     points = {
         name: {
             factor: CostPoints(curve.values, curve.medians, curve.flops, curve.memory, curve.departs)

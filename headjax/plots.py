@@ -7,9 +7,9 @@ from typing import Any
 
 from headjax.heads.gates import Values, from_values
 from headjax.models.model import Model
-from headjax.report.curves import depth_curves, learning_curves, line_plot, pruning_curves
+from headjax.report.curves import line_plot
 from headjax.report.maps import attention_patterns, head_map
-from headjax.report.scatter import importance_transfer, trade_off
+from headjax.report.presets import depth_curves, importance_transfer, learning_curves, pruning_curves, trade_off
 from headjax.report.style import Plot
 
 __all__ = [

@@ -147,7 +147,7 @@ def _groups(found: Sequence[RemovalTrial]) -> Mapping[tuple[str, str, str], list
 
 
 def _plot(found: Sequence[RemovalTrial], trials: RemovalTrials, headline: str) -> bytes:
-    from headjax.report.scatter import sharing_curves
+    from headjax.report.presets import sharing_curves
 
     total = trials.total_heads(found[0].stacks)
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}

@@ -122,7 +122,7 @@ def _split_table(
 
 def _write_plots(captured: Mapping[HeadLayer, Captured], folder: Path) -> list[Path]:
     """Figure 1 of Cordonnier et al. (2020): per head, and with the heads side by side."""
-    from headjax.report.curves import variance_curves
+    from headjax.report.presets import variance_curves
 
     found = list(captured.values())
     size = min(len(one.product) for one in found)

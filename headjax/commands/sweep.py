@@ -141,7 +141,7 @@ def write_trials(file: Path, trials: Sequence[Trial]) -> None:
 
 
 def _plot(found: Sequence[Trial], trials: Trials) -> bytes:
-    from headjax.report.scatter import sharing_curves
+    from headjax.report.presets import sharing_curves
 
     headline = trials.task.headline
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}

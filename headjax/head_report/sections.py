@@ -16,10 +16,9 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import compared
 from headjax.plots import score_map
 from headjax.report import numbers
-from headjax.report.curves import pruning_curves
 from headjax.report.maps import attention_patterns
 from headjax.report.page import Picture, Section, write_page
-from headjax.report.scatter import importance_transfer
+from headjax.report.presets import importance_transfer, pruning_curves
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
 

@@ -16,9 +16,8 @@ from headjax.plots import score_map
 from headjax.quickstart.study import DECODER, Study
 from headjax.quickstart.subject import BATCH, GENERATED, IMPORTANCE, RANDOM, Variant
 from headjax.report import numbers
-from headjax.report.curves import learning_curves, pruning_curves
 from headjax.report.page import Picture, Section, write_page
-from headjax.report.scatter import trade_off
+from headjax.report.presets import learning_curves, pruning_curves, trade_off
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
 

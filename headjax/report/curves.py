@@ -1,23 +1,89 @@
-"""Line plots: learning, pruning and captured-variance curves."""
+"""The one function that draws lines, bands and points, and a plain use of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from headjax.core.errors import DataError
 from headjax.report import numbers
-from headjax.report.style import INK, WIDTH, Look, Plot, finished, legend_below, look, new_axes, new_figure, style, wrap
+from headjax.report.style import (
+    INK,
+    PALETTE,
+    WIDTH,
+    Look,
+    Plot,
+    finished,
+    fitted,
+    legend_below,
+    look,
+    new_figure,
+    style,
+    wrap,
+)
 
 Points = Sequence[tuple[float, float]]
 """`(x, y)` pairs; a y that is not finite (a run that diverged) leaves a gap."""
 
-_MOST_POINTS = 300
+Scale = Literal["linear", "log", "doubling"]
+"""Scale of an axis; `doubling` is logarithmic with marks at powers of two."""
+
+THIN: Mapping[str, Any] = {"alpha": 0.5, "linewidth": 1.1}
+PREDICTED: Mapping[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4}
+LEVEL: Mapping[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (2, 2))}
+
+
+class Axis(NamedTuple):
+    """An axis.
+
+    Attributes:
+        label: what it shows, with the unit.
+        format: how its values are written, one of `headjax.report.numbers`; None is Matplotlib's way.
+        scale: its scale.
+        limits: its ends; None is around the data.
+    """
+
+    label: str
+    format: numbers.Format | None = None
+    scale: Scale = "linear"
+    limits: tuple[float, float] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Panel:
+    """What one pair of axes shows. A name has the same look in all panels of a plot.
+
+    Attributes:
+        series: points by name.
+        y: the vertical axis.
+        mode: `mean` joins the means of points with the same x and draws a band from their smallest to their largest;
+            `joined` joins all points in the order of x; `points` joins none.
+        thin: thin lines in the look of a name.
+        predicted: dashed lines in the look of a name.
+        level: a value that is drawn as a level line.
+        title, aside: what stands above, at the left and at the right.
+        note: what stands in its upper left corner.
+        window: limits of x and of y that it enlarges.
+        field: what errors call the series.
+    """
+
+    series: Mapping[str, Points]
+    y: Axis
+    mode: Literal["mean", "joined", "points"] = "mean"
+    thin: Mapping[str, Sequence[Points]] = dataclasses.field(default_factory=dict)
+    predicted: Mapping[str, Points] = dataclasses.field(default_factory=dict)
+    level: float | None = None
+    title: str = ""
+    aside: str = ""
+    note: str = ""
+    window: tuple[tuple[float, float], tuple[float, float]] | None = None
+    field: str = "curves"
 
 
 class Curve(NamedTuple):
@@ -28,149 +94,178 @@ class Curve(NamedTuple):
     low: np.ndarray
     high: np.ndarray
 
+    def ends(self) -> tuple[float, float]:
+        """Return the first and the last finite mean."""
+        finite = self.mean[np.isfinite(self.mean)]
+        return float(finite[0]), float(finite[-1])
 
-def learning_curves(
-    validation: Mapping[str, Points],
-    train: Mapping[str, Points] | None = None,
+
+def draw(
+    rows: Sequence[Sequence[Panel]],
     *,
-    title: str = "Learning curves",
-    x_label: str = "Training step",
-    y_label: str = "Loss (nats per token)",
-    scale: Literal["linear", "log"] = "linear",
+    x: Axis,
+    title: str,
+    alt: str,
+    width: float = WIDTH,
+    height: float = 4.2,
+    same_y: bool = False,
+    told: Iterable[tuple[str, Mapping[str, Any]]] = (),
 ) -> Plot:
-    """A metric during training, one colour a model: validation as marked lines, training as thin ones.
-
-    A second panel enlarges the second half of training where the first one cannot show the differences in it.
+    """Draw panels with one horizontal axis and one legend.
 
     Args:
-        validation: `(step, value)` by model name.
-        train: the same from the training batches; more than 300 points are averaged in groups, which the legend says.
-        title: heading of the plot.
-        x_label, y_label: axis labels with units.
-        scale: of the vertical axis; "log" suits perplexity.
+        rows: the panels by row.
+        x: the horizontal axis.
+        title: heading, above the only panel or above all; without one the panels' titles stand alone.
+        alt: the plot in words.
+        width, height: inches.
+        same_y: whether all panels have one vertical axis, so that they can be compared.
+        told: further entries of the legend: a label, and arguments of Matplotlib's `Line2D`.
 
     Raises:
-        DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
+        DataError: a panel without series, a series without a finite point, or a value that its axis cannot show.
     """
-    curves = _curves("validation", validation, scale)
-    train = train or {}
-    thin = {name: _curve(f"train[{name!r}]", _thin(points), scale) for name, points in train.items()}
-    looks = {name: look(place) for place, name in enumerate(dict.fromkeys([*curves, *thin]))}
-    window = _second_half([*curves.values()], [*thin.values()])
+    panels = [panel for row in rows for panel in row]
+    if not panels or not all(panel.series or panel.thin for panel in panels):
+        raise DataError(f"{panels[0].field if panels else 'panels'}: none to draw")
+    names = dict.fromkeys(name for panel in panels for name in (*panel.series, *panel.thin))
+    looks = {name: look(place) for place, name in enumerate(names)}
+    single = len({(name, len(points)) for panel in panels for name, points in panel.series.items() if len(points) > 1})
     with style():
-        figure = new_figure(height=4.0 if window is None else 6.6)
-        panels = figure.subplots(1 if window is None else 2, squeeze=False)[:, 0]
-        for axes in panels:
-            for name, curve in thin.items():
-                axes.plot(curve.x, curve.mean, color=looks[name].color, alpha=0.55, linewidth=1.1)
-            for name, curve in curves.items():
-                _draw(axes, curve, looks[name])
-            _scale(axes, scale)
-            axes.set_ylabel(y_label)
-            axes.xaxis.set_major_formatter(_plain_numbers())
-        figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06, hspace=0.05)
-        panels[0].set_title(wrap(title, WIDTH))
-        panels[-1].set_xlabel(x_label)
-        if window is not None:
-            panels[1].set(xlim=window[0], ylim=window[1])
-            panels[1].set_title("Second half, enlarged", fontsize=12, fontweight="normal")
-        handles, labels = _entries(looks)
-        if train:
-            handles += [Line2D([], [], color=INK, marker="o"), Line2D([], [], color=INK, alpha=0.55, linewidth=1.1)]
-            averaged = max(_group(points) for points in train.values())
-            labels += ["validation", "training" if averaged == 1 else f"training, mean of {averaged} points"]
-        legend_below(figure, handles, labels)
-    ends = "; ".join(f"{name} ends at {numbers.significant(_last(curve))}" for name, curve in curves.items())
-    return finished(figure, f"{title}: line plot of {y_label} against {x_label}. Validation: {ends}.")
+        figure = new_figure(width, height)
+        zoomed = any(panel.window for panel in panels)
+        grid = figure.subplots(len(rows), len(rows[0]), sharex=not zoomed, sharey=same_y, squeeze=False)
+        for axes, panel in zip(grid.flat, panels, strict=True):
+            _fill(axes, panel, looks, height / len(rows) + (len(rows) > 1))  # one title and legend for all rows
+        for place, axes in enumerate(grid.flat):
+            _horizontal(axes, x, labelled=place >= len(panels) - len(rows[0]))
+        if len(panels) == 1 and title:
+            grid[0, 0].set_title(wrap(title, width))
+        elif title:
+            figure.suptitle(wrap(title, width), x=0.02, ha="left", fontweight="bold", fontsize=13, color=INK)
+        alone = {name for panel in panels for name, points in panel.series.items() if _is_alone(panel, points)}
+        handles = [Line2D([], [], **_drawn(entry, name in alone)) for name, entry in looks.items()]
+        more = dict(told)
+        handles += [Line2D([], [], **arguments) for arguments in more.values()]
+        if len(handles) > 1 or single:
+            legend_below(figure, handles, [*looks, *more])
+    return finished(figure, alt)
 
 
-def pruning_curves(
-    curves: Mapping[str, Points],
-    *,
-    metric: str = "Perplexity",
-    better: Literal["lower", "higher"] = "lower",
-    baseline: float | None = None,
-    title: str = "Quality against heads removed",
-    scale: Literal["linear", "log"] = "linear",
-) -> Plot:
-    """A metric against the fraction of heads removed, one curve an order of removal.
+def _is_alone(panel: Panel, points: Points) -> bool:
+    return panel.mode == "points" or (panel.mode == "joined" and len(points) == 1)
 
-    Args:
-        curves: `(fraction removed, value)` by order; pairs of the same fraction are repeats (seeds of a random order):
-            the line goes through their mean and a band reaches from the smallest to the largest.
-        metric: name of the metric, with its unit.
-        better: which values of the metric are the better ones.
-        baseline: the metric of the model before pruning, drawn as a level line.
-        title: heading of the plot.
-        scale: of the vertical axis; "log" suits perplexity, which can grow a hundredfold.
+
+def _drawn(entry: Look, alone: bool) -> dict[str, Any]:
+    return entry.drawn | ({"linestyle": "none"} if alone else {})
+
+
+def _fill(axes: Axes, panel: Panel, looks: Mapping[str, Look], height: float) -> None:
+    scale = panel.y.scale
+    for name, lines in panel.thin.items():
+        for points in lines:
+            curve = reduced(f"{panel.field}[{name!r}]", points, scale)
+            axes.plot(curve.x, curve.mean, color=looks[name].color, **THIN)
+    for name, points in panel.predicted.items():
+        curve = reduced(f"{panel.field}[{name!r}]", points, scale)
+        axes.plot(curve.x, curve.mean, color=looks[name].color, **PREDICTED)
+    for name, points in panel.series.items():
+        _series(axes, panel, f"{panel.field}[{name!r}]", points, looks[name])
+    if panel.level is not None:
+        axes.axhline(panel.level, **LEVEL, zorder=1)
+    if panel.window is not None:
+        axes.set(xlim=panel.window[0], ylim=panel.window[1])
+    _vertical(axes, panel.y, height)
+    axes.set_title(panel.title, fontsize=12)
+    axes.set_title(panel.aside, loc="right", fontsize=11, fontweight="normal", color=PALETTE[1])
+    axes.text(0.03, 0.96, panel.note, transform=axes.transAxes, va="top", fontsize=11, color=INK)
+
+
+def _series(axes: Axes, panel: Panel, field: str, points: Points, entry: Look) -> None:
+    if panel.mode == "mean":
+        curve = reduced(field, points, panel.y.scale)
+        if np.any(curve.high > curve.low):
+            axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
+        axes.plot(curve.x, curve.mean, **entry.drawn, markevery=max(1, len(curve.x) // 10))
+        return
+    pairs = np.asarray(points, dtype=float).reshape(-1, 2)
+    if not len(pairs) or not np.isfinite(pairs).all():
+        raise DataError(f"{field}: needs points, all finite")
+    reduced(field, points, panel.y.scale)
+    ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    size = 8 if panel.mode == "joined" else 6.5
+    axes.plot(*ordered.T, **_drawn(entry, _is_alone(panel, points)), linewidth=1.4, markersize=size)
+    axes.margins(0.1)
+
+
+def _vertical(axes: Axes, y: Axis, height: float) -> None:
+    if y.scale == "log":
+        _logarithmic(axes)
+    elif y.format is not None:
+        axes.yaxis.set_major_formatter(_written(y.format))
+    if y.limits is not None:
+        axes.set_ylim(y.limits)
+    axes.set_ylabel(fitted(y.label, height))
+
+
+def _horizontal(axes: Axes, x: Axis, *, labelled: bool) -> None:
+    if x.scale == "doubling":
+        axes.set_xscale("log", base=2)
+        most = max(np.max(line.get_xdata()) for line in axes.get_lines())
+        axes.set_xticks([2.0**power for power in range(int(np.log2(most)) + 1)])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+    if x.format is not None:
+        axes.xaxis.set_major_formatter(_written(x.format))
+    if x.limits is not None:
+        axes.set_xlim(x.limits)
+    axes.set_xlabel(x.label if labelled else "")
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Make the vertical axis logarithmic, with numbers at 1, 2 and 5; over four decades at powers of ten alone."""
+    axes.set_yscale("log")
+    low, high = axes.yaxis.get_data_interval()
+    logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
+    axes.yaxis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
+    axes.yaxis.set_major_formatter(_written(numbers.count))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _written(form: numbers.Format) -> FuncFormatter:
+    written = numbers.tick(form)
+    return FuncFormatter(lambda value, _: written(value))
+
+
+def reduced(field: str, points: Points, scale: Scale = "linear") -> Curve:
+    """Return points by increasing x, repeats of the same x reduced.
 
     Raises:
-        DataError: no curves, a curve without a finite point, a fraction outside 0..1, or a value that a logarithmic
-            axis cannot show.
+        DataError: no finite point, a position that is not finite, or a value that a logarithmic axis cannot show.
     """
-    reduced = _curves("curves", curves, scale)
-    for name, curve in reduced.items():
-        if curve.x[0] < 0 or curve.x[-1] > 1:
-            raise DataError(f"curves[{name!r}]: fractions removed must lie between 0 and 1")
-    with style():
-        figure, axes = new_axes(title, "Heads removed (% of all heads)", f"{metric}, {better} is better", height=4.2)
-        looks = {name: look(place) for place, name in enumerate(reduced)}
-        for name, curve in reduced.items():
-            if np.any(curve.high > curve.low):
-                axes.fill_between(curve.x, curve.low, curve.high, color=looks[name].color, alpha=0.18, linewidth=0)
-            _draw(axes, curve, looks[name])
-        handles, labels = _entries(looks)
-        if baseline is not None and np.isfinite(baseline):
-            handles.append(axes.axhline(baseline, color=INK, linewidth=1.3, linestyle=(0, (2, 2)), zorder=1))
-            labels.append(f"all heads: {numbers.significant(baseline)}")
-        _scale(axes, scale)
-        axes.set_xlim(-0.02, 1.02)
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
-        legend_below(figure, handles, labels)
-    spans = "; ".join(
-        f"{name} goes from {numbers.significant(_first(curve))} to {numbers.significant(_last(curve))}"
-        for name, curve in reduced.items()
+    pairs = np.asarray(points, dtype=float).reshape(-1, 2)
+    if not np.isfinite(pairs).all(axis=1).any():
+        raise DataError(f"{field}: no finite points to draw")
+    if not np.isfinite(pairs[:, 0]).all():
+        raise DataError(f"{field}: a horizontal position is not finite")
+    if scale != "linear" and np.any(pairs[:, 1] <= 0):
+        raise DataError(f"{field}: a logarithmic axis cannot show values of zero or less")
+    x, place = np.unique(pairs[:, 0], return_inverse=True)
+    groups = [pairs[place == index, 1] for index in range(len(x))]
+    values = np.array([(np.mean(group), np.min(group), np.max(group)) for group in groups])
+    values[~np.isfinite(values).all(axis=1)] = np.nan
+    return Curve(x, *values.T)
+
+
+def spans(curves: Mapping[str, Points], field: str = "curves") -> str:
+    """Return in words from where to where each curve goes."""
+    ends = {name: reduced(f"{field}[{name!r}]", points).ends() for name, points in curves.items()}
+    return "; ".join(
+        f"{name} goes from {numbers.significant(first)} to {numbers.significant(last)}"
+        for name, (first, last) in ends.items()
     )
-    return finished(figure, f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans}.")
-
-
-def variance_curves(
-    curves: Mapping[str, Any],
-    *,
-    title: str = "Captured variance",
-    x_label: str = "Dimensions kept",
-) -> Plot:
-    """Cumulative variance captured by the leading principal directions (Cordonnier et al. 2020, figure 1).
-
-    Args:
-        curves: by what was decomposed, `[layers, dimensions]` cumulative fractions (0..1) of 1, 2, ... dimensions; one
-            thin line a layer and a bold one for their mean.
-        title: heading of the plot.
-        x_label: label of the horizontal axis.
-
-    Raises:
-        DataError: no curves, or values that are not `[layers, dimensions]` or not between 0 and 1.
-    """
-    if not curves:
-        raise DataError("curves: none to draw")
-    with style():
-        figure, axes = new_axes(title, x_label, "Variance captured (%)")
-        looks = {name: look(place) for place, name in enumerate(curves)}
-        for name, value in curves.items():
-            fractions = np.asarray(value, dtype=float)
-            if fractions.ndim != 2 or not fractions.size:
-                raise DataError(f"curves[{name!r}]: expected [layers, dimensions], got shape {fractions.shape}")
-            if not np.all((fractions >= -1e-6) & (fractions <= 1 + 1e-6)):
-                raise DataError(f"curves[{name!r}]: captured variance must lie between 0 and 1")
-            kept = np.arange(1, fractions.shape[1] + 1)
-            if len(fractions) > 1:
-                axes.plot(kept, fractions.T, color=looks[name].color, alpha=0.3, linewidth=0.8)
-            mean = fractions.mean(axis=0)
-            _draw(axes, Curve(kept, mean, mean, mean), looks[name])
-        axes.set_ylim(0, 1.02)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
-        legend_below(figure, *_entries(looks))
-    return finished(figure, f"{title}: line plot of the variance captured against {x_label}, for {', '.join(curves)}.")
 
 
 def line_plot(
@@ -195,142 +290,9 @@ def line_plot(
     Raises:
         DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
     """
-    reduced = _curves("curves", curves, scale)
-    written = numbers.tick(x_format)
-    with style():
-        figure, axes = new_axes(title, x_label, y_label, height=4.2)
-        looks = {name: look(place) for place, name in enumerate(reduced)}
-        for name, curve in reduced.items():
-            if np.any(curve.high > curve.low):
-                axes.fill_between(curve.x, curve.low, curve.high, color=looks[name].color, alpha=0.18, linewidth=0)
-            _draw(axes, curve, looks[name])
-        _scale(axes, scale)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
-        legend_below(figure, *_entries(looks))
-    spans = "; ".join(
-        f"{name} goes from {numbers.significant(_first(curve))} to {numbers.significant(_last(curve))}"
-        for name, curve in reduced.items()
+    return draw(
+        [[Panel(series=curves, y=Axis(y_label, scale=scale))]],
+        x=Axis(x_label, x_format),
+        title=title,
+        alt=f"{title}: line plot of {y_label} against {x_label}. {spans(curves)}.",
     )
-    return finished(figure, f"{title}: line plot of {y_label} against {x_label}. {spans}.")
-
-
-def depth_curves(
-    curves: Mapping[str, Any],
-    *,
-    title: str = "Along depth",
-    y_label: str = "Variance",
-    scale: Literal["linear", "log"] = "linear",
-) -> Plot:
-    """A measure along the depth of stacks, one line a model; stacks of different depths share the axis.
-
-    Args:
-        curves: by model name, `[repeats, layers or sub-layers]` values from the first to the last: the line goes
-            through the mean of the repeats (seeds) and a band from the smallest to the largest.
-        title: heading of the plot.
-        y_label: the measure, with its unit.
-        scale: of the vertical axis.
-
-    Raises:
-        DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
-    """
-    points = {}
-    for name, value in curves.items():
-        repeats = np.atleast_2d(np.asarray(value, dtype=float))
-        share = np.arange(1, repeats.shape[1] + 1) / max(repeats.shape[1], 1)
-        points[name] = [(x, y) for row in repeats for x, y in zip(share, row, strict=True)]
-    label = "Depth (share of the stack)"
-    return line_plot(points, title=title, x_label=label, y_label=y_label, scale=scale, x_format=numbers.percent)
-
-
-def axis_of_log(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic, with numbers at 1, 2 and 5; over more than four decades at powers of ten alone."""
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    (axes.set_yscale if which == "y" else axes.set_xscale)("log")
-    low, high = axis.get_data_interval()
-    logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
-    axis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
-    axis.set_major_formatter(_plain_numbers())
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _plain_numbers() -> FuncFormatter:
-    written = numbers.tick(numbers.count)
-    return FuncFormatter(lambda value, _: written(value))
-
-
-def _curves(field: str, curves: Mapping[str, Points], scale: str) -> dict[str, Curve]:
-    if not curves:
-        raise DataError(f"{field}: none to draw")
-    return {name: _curve(f"{field}[{name!r}]", points, scale) for name, points in curves.items()}
-
-
-def _curve(field: str, points: Points, scale: str) -> Curve:
-    pairs = np.asarray(points, dtype=float).reshape(-1, 2)
-    if not np.isfinite(pairs).all(axis=1).any():
-        raise DataError(f"{field}: no finite points to draw")
-    if not np.isfinite(pairs[:, 0]).all():
-        raise DataError(f"{field}: a horizontal position is not finite")
-    if scale == "log" and np.any(pairs[:, 1] <= 0):
-        raise DataError(f"{field}: a logarithmic axis cannot show values of zero or less")
-    x, place = np.unique(pairs[:, 0], return_inverse=True)
-    groups = [pairs[place == index, 1] for index in range(len(x))]
-    reduced = np.array([(np.mean(group), np.min(group), np.max(group)) for group in groups])
-    reduced[~np.isfinite(reduced).all(axis=1)] = np.nan
-    return Curve(x, *reduced.T)
-
-
-def _group(points: Points) -> int:
-    """Return the number of consecutive points to average, so that few enough are left to draw."""
-    return max(1, -(-len(points) // _MOST_POINTS))
-
-
-def _thin(points: Points) -> Points:
-    size = _group(points)
-    means = [np.mean(points[start : start + size], axis=0) for start in range(0, len(points), size)]
-    return [(float(x), float(y)) for x, y in means]
-
-
-def _second_half(
-    curves: Sequence[Curve], thin: Sequence[Curve]
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """Limits of x and y around the second half, None if it fills a third of the whole range anyway.
-
-    The thin curves are noisy: their highest and lowest twentieth do not count.
-    """
-    x = np.concatenate([curve.x for curve in curves])
-    y = np.concatenate([curve.mean for curve in curves])
-    middle, end = (x.min() + x.max()) / 2, x.max()
-    late = y[(x >= middle) & np.isfinite(y)]
-    if len(late) < 2 * len(curves):
-        return None
-    for curve in thin:
-        inside = curve.mean[(curve.x >= middle) & (curve.x <= end) & np.isfinite(curve.mean)]
-        late = np.concatenate([late, np.quantile(inside, (0.05, 0.95)) if len(inside) else inside])
-    low, high = float(late.min()), float(late.max())
-    if high - low > np.nanmax(y) / 3 - np.nanmin(y) / 3 or high == low:
-        return None
-    margin = 0.08 * (high - low)
-    return (float(middle), float(end + 0.02 * (end - middle))), (low - margin, high + margin)
-
-
-def _draw(axes: Axes, curve: Curve, appearance: Look) -> None:
-    axes.plot(curve.x, curve.mean, **appearance.drawn, markevery=max(1, len(curve.x) // 10))
-
-
-def _entries(looks: Mapping[str, Look]) -> tuple[list[Any], list[str]]:
-    """Legend handles and labels."""
-    handles: list[Any] = [Line2D([], [], **entry.drawn) for entry in looks.values()]
-    return handles, list(looks)
-
-
-def _scale(axes: Axes, scale: str) -> None:
-    if scale == "log":
-        axis_of_log(axes, "y")
-
-
-def _first(curve: Curve) -> float:
-    return float(curve.mean[np.isfinite(curve.mean)][0])
-
-
-def _last(curve: Curve) -> float:
-    return float(curve.mean[np.isfinite(curve.mean)][-1])

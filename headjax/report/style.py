@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 INK = "#1f2328"
@@ -183,14 +182,11 @@ def new_figure(width: float = WIDTH, height: float = 3.8) -> Figure:
     return figure
 
 
-def new_axes(title: str, x_label: str, y_label: str, height: float = 3.8) -> tuple[Figure, Axes]:
-    """A figure of one plot with its title and axis labels; call within `style()`."""
-    figure = new_figure(height=height)
+def fitted(label: str, height: float) -> str:
+    """Return the label of a vertical axis in lines that fit a panel of this many inches."""
     room = height - ABOVE_AND_BELOW
-    parts = [y_label] if len(y_label) <= room * PLAIN else y_label.rsplit(", ", 1)
-    fitting = ",\n".join(wrap(part, room, PLAIN) for part in parts)
-    axes = figure.add_subplot(title=wrap(title, WIDTH), xlabel=x_label, ylabel=fitting)
-    return figure, axes
+    parts = [label] if len(label) <= room * PLAIN else label.rsplit(", ", 1)
+    return ",\n".join(wrap(part, room, PLAIN) for part in parts)
 
 
 def finished(figure: Figure, alt: str) -> Plot:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.result import BenchResult
 from headjax.cli import main
-from headjax.report.cost_curves import CostPoints, cost_curves
+from headjax.report.presets import CostPoints, cost_curves
 from headjax.report.tables import Column, Table
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from headjax.core.errors import HeadjaxError
 from headjax.report import numbers
-from headjax.report.curves import learning_curves, pruning_curves
 from headjax.report.maps import head_map
 from headjax.report.page import Picture, Section, render_page, write_page
+from headjax.report.presets import learning_curves, pruning_curves
 from headjax.report.style import GRID, INK, PAPER
 from headjax.report.tables import Column, Table
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.report import style
-from headjax.report.curves import learning_curves
+from headjax.report.presets import learning_curves
 
 
 def luminance(color):

@@ -1,10 +1,22 @@
-"""Line plots show the values they are given."""
+"""Plots show the values they are given."""
 
 import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.report.curves import depth_curves, learning_curves, line_plot, pruning_curves, variance_curves
+from headjax.report import numbers
+from headjax.report.curves import line_plot
+from headjax.report.presets import (
+    CostPoints,
+    cost_curves,
+    depth_curves,
+    importance_transfer,
+    learning_curves,
+    pruning_curves,
+    trade_off,
+    variance_curves,
+)
+from headjax.report.style import look
 
 
 def drawn(axes):
@@ -70,6 +82,7 @@ def test_repeats_of_a_fraction_become_a_mean_and_a_band():
     assert axes.get_title(loc="left") == "Pruning"
     assert texts(plot.figure.legends[0]) == ["random", "all heads: 10.0"]
     assert axes.xaxis.get_major_formatter()(0.5) == "50"
+    assert axes.xaxis.get_major_formatter()(1.0) == "100"
 
 
 def test_a_single_run_has_no_band():
@@ -160,3 +173,81 @@ def test_a_line_plot_has_its_labels_units_and_repeats():
     assert len(axes.collections) == 1
     assert texts(plot.figure.legends[0]) == ["fit", "bound"]
     assert "fit goes from 0.600 to 0.00100" in plot.alt
+
+
+def test_trade_off_orders_points_by_cost():
+    plot = trade_off({"standard": [(2e6, 9.0), (1e6, 11.0)], "fixed": [(2e6, 8.0)]}, title="Cost")
+    axes = plot.figure.axes[0]
+    np.testing.assert_allclose(axes.get_lines()[0].get_xdata(), [1e6, 2e6])
+    assert axes.get_lines()[1].get_linestyle() == "None"
+    assert axes.get_title(loc="left") == "Cost"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Parameters", "Perplexity, lower is better")
+    assert axes.xaxis.get_major_formatter()(1.5e6) == "1.5 M"
+    assert "fixed (2.00 M, 8.00)" in plot.alt
+    assert trade_off({"a": [(1.0, 2.0)]}, cost_format=numbers.size, scale="log").svg()
+
+
+def test_importance_transfer_computes_pearson_over_all_heads():
+    rng = np.random.default_rng(0)
+    x, y = rng.random(20), rng.random(20)
+    plot = importance_transfer(
+        {"encoder": (x[:8], y[:8]), "cross": (x[8:], y[8:])}, x_label="A (nats)", y_label="B (nats)"
+    )
+    axes = plot.figure.axes[0]
+    assert axes.texts[0].get_text() == f"Pearson r = {np.corrcoef(x, y)[0, 1]:.2f}"
+    assert sum(len(line.get_xdata()) for line in axes.get_lines()) == 20
+    assert {line.get_linestyle() for line in axes.get_lines()} == {"None"}
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("A (nats)", "B (nats)")
+    assert axes.get_title(loc="left")
+
+
+def test_constant_importance_has_no_correlation():
+    plot = importance_transfer({"encoder": ([1.0, 1.0], [1.0, 2.0])}, x_label="A", y_label="B")
+    assert plot.figure.axes[0].texts[0].get_text() == f"Pearson r = {numbers.MISSING}"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "values: no heads"),
+        ({"encoder": ([], [])}, "values: no heads"),
+        ({"encoder": ([1.0], [1.0, 2.0])}, r"values\['encoder'\]: 1 heads on the first"),
+        ({"encoder": ([np.nan], [1.0])}, r"values\['encoder'\]: an importance is not finite"),
+    ],
+)
+def test_transfer_checks_its_values(values, message):
+    with pytest.raises(DataError, match=f"^{message}"):
+        importance_transfer(values, x_label="A", y_label="B")
+
+
+@pytest.mark.parametrize("series", [{}, {"a": []}, {"a": [(1.0, np.nan)]}])
+def test_trade_off_needs_points(series):
+    with pytest.raises(DataError, match=r"^series"):
+        trade_off(series)
+
+
+STRAIGHT = CostPoints((6, 12, 24), (1.0, 2.0, 4.0), (10, 20, 40), (100, 200, 400), False)
+FLAT = CostPoints((1, 2, 4, 8), (1.0, 1.1, 1.2, 1.3), (5, 10, 20, 40), (100, 100, 200, 300), True)
+
+
+def test_every_operation_has_a_panel_of_time_and_one_of_memory():
+    plot = cost_curves({"train": {"depth": STRAIGHT, "batch": FLAT}, "decode": {"depth": STRAIGHT}}, title="Costs")
+    titles = [axes.get_title(loc="left") for axes in plot.figure.axes]
+    assert titles == ["train", "train", "decode", "decode"]
+    time, memory, *_ = plot.figure.axes
+    assert (time.get_ylabel(), memory.get_ylabel()) == ("time, times first", "memory, times first")
+    # Of each factor the theory's line and the measured one, in the colour that the factor has everywhere.
+    assert [line.get_color() for line in time.lines] == [look(i).color for i in (0, 0, 1, 1)]
+    assert [line.get_color() for line in memory.lines] == [look(0).color, look(1).color]
+    assert list(time.lines[3].get_ydata()) == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert list(time.lines[2].get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 8.0])
+    assert [axes.get_title(loc="right") for axes in plot.figure.axes] == ["departs: batch", "", "", ""]
+    assert all(axes.get_yscale() == axes.get_xscale() == "log" for axes in plot.figure.axes)
+    assert "batch 1 to 8: time 1.3 times, work 8 times, departs" in plot.alt
+
+
+def test_what_cannot_be_drawn_is_named():
+    with pytest.raises(DataError, match=r"^operations: none to draw$"):
+        cost_curves({})
+    with pytest.raises(DataError, match=r"^operations\['train'\]\['depth'\]: a logarithmic axis cannot"):
+        cost_curves({"train": {"depth": STRAIGHT._replace(seconds=(0.0, 1.0, 2.0))}})
