@@ -26,8 +26,8 @@ ORDER = (
     "trials",
     "plan",
     "report",
-    "quickstart",
     "head_report",
+    "quickstart",
     "commands",
 )
 """The packages from the ground up: each may import those before it."""

@@ -1,7 +1,7 @@
 """A decoder language model on the source code of Python's standard library: the model that headjax carries.
 
     headjax train --config configs/small/code.py --workdir runs/code
-    python -m headjax.quickstart.ship runs/code
+    python -m results.experiments.ship runs/code
 
 Whole files are held out, chosen by a hash of their names, so that they are the same ones in every Python version. The
 model card beside the shipped weights has what this run reached, next to counts of one, two and three tokens.

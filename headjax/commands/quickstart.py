@@ -13,8 +13,7 @@ from headjax.core.progress import Progress
 from headjax.quickstart.settings import BATCH_SIZE, LENGTH, SEEDS, SHORT, STEPS
 
 if TYPE_CHECKING:
-    from headjax.quickstart.study import Study
-    from headjax.quickstart.subject import Variant
+    from headjax.quickstart.study import Study, Variant
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,9 +43,11 @@ def run(options: Options, progress: Progress) -> Result:
 
 def study_data(study: Study) -> dict[str, Any]:
     """Return the study as JSON data."""
+    from headjax.head_report.study import scored
+
     text, subject = study.text, study.subject
     runs = {name: some[0] for name, some in study.trained.items()}
-    scores = study.heads.scores
+    heads = study.heads
 
     def entry(variant: Variant) -> dict[str, Any]:
         common = {
@@ -60,7 +61,7 @@ def study_data(study: Study) -> dict[str, Any]:
     return {
         "subject": subject,
         "perplexity": {name: run.metrics["perplexity"] for name, run in runs.items()} | {subject: math.exp(study.loss)},
-        "bits_per_byte": {name: text.bits(loss) for name, loss in {subject: study.loss, **study.counts}.items()},
+        "bits_per_byte": {subject: text.bits(study.loss)},
         "trained": {
             name: [{"seed": seed, **run.metrics} for seed, run in zip(SEEDS, some, strict=False)]
             for name, some in study.trained.items()
@@ -72,17 +73,17 @@ def study_data(study: Study) -> dict[str, Any]:
         "samples": [{"prompt": prompt, "text": written} for prompt, written in study.samples],
         "roles": {
             name: {"head": str(role.head), "weight": role.weight, "uniform": role.uniform}
-            for name, role in study.heads.roles.items()
+            for name, role in study.roles.items()
         },
         "scores": {
-            subject: {name: {str(head): value for head, value in some.items()} for name, some in scores.values.items()}
+            subject: {name: {str(head): value for head, value in some.items()} for name, some in heads.scores.items()}
         },
-        "selection": {"task": text.name, "split": "train", "examples": scores.examples},
+        "selection": {"task": text.name, "split": "train", "examples": scored(heads.selection, heads.config)},
         "evaluation": {"task": text.name, "split": "validation", "examples": len(text.held_out)},
         "pruning": {
             subject: {
-                order: [(share, text.perplexity(bits)) for share, bits in points]
-                for order, points in study.heads.curves.items()
+                order: [(0.0, math.exp(study.loss)), *((p.fraction, text.perplexity(p.value)) for p in points)]
+                for order, points in heads.curves.items()
             }
         },
         "pruned": [entry(variant) for variant in study.pruned],

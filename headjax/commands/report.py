@@ -27,9 +27,7 @@ class Options(ExamplesOptions):
     run: str = option("", "workdir of a training run, to prune its checkpoints", "D", reads=True)
     orders: tuple[str, ...] = option((), "importance,fisher_blocks+rescale,random,...", "ORDERS")
     seeds: Listed = option(2, "repeats of every order")
-    percentages: tuple[Size, ...] = option(
-        (20, 40, 60, 80), "shares of the heads that are removed along the curves", "P"
-    )
+    percentages: tuple[Size, ...] = option((25, 50, 75), "shares of the heads that are removed along the curves", "P")
     judged: Count = option(512, "judge curves on N of the evaluation examples, drawn at random; 0 is all")
     ablated: Count = option(128, "ablate single heads on N of them; 0 is all")
 

@@ -68,7 +68,7 @@ class Measure(abc.ABC):
     @property
     def higher_is_better(self) -> bool:
         """Whether a higher headline is better."""
-        return self.headline not in ("loss", "perplexity")
+        return self.headline not in ("loss", "perplexity", "word_perplexity", "bits_per_byte")
 
     def fit(self, config: ModelConfig) -> ModelConfig:
         """Return the config with an output for the task; a model without an output gets one without parameters.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -102,11 +102,10 @@ def curve(
     batches: Sequence[Batch],
     percentages: Sequence[int],
     judge: Judge,
-    progress: Callable[[], None] = lambda: None,
     *,
     seed: int = 0,
-) -> list[CurvePoint]:
-    """The headline with more and more heads gated off.
+) -> Iterator[CurvePoint]:
+    """Yield the headline with more and more heads gated off.
 
     Args:
         model: the model.
@@ -114,22 +113,18 @@ def curve(
         batches: examples that heads are ordered by.
         percentages: shares of heads to remove.
         judge: gives the headline.
-        progress: called after every point.
         seed: of whatever the order itself draws.
     """
     total = len(all_heads(model.config))
     fitted = judge.task.fit(model)
     order = order_heads(fitted, batches, dataclasses.replace(config.order, seed=seed))
-    points = []
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
         removed = order(count)[:count]
         if config.reconstruct and count < total:
             value = judge(_reconstructed(fitted, batches, removed), head_gates.without(model.config, removed))
         else:
             value = judge(model, _gates(fitted, removed, batches[:RESCALED] if config.rescale else ()))
-        points.append(CurvePoint(percentage / 100.0, count, seed, value))
-        progress()
-    return points
+        yield CurvePoint(percentage / 100.0, count, seed, value)
 
 
 def _reconstructed(model: Model, batches: Sequence[Batch], removed: Order) -> Model:

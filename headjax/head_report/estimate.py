@@ -40,7 +40,7 @@ def _forwards(study: HeadStudy, *, second: bool) -> dict[str, float]:
     chosen, heads = scored(study.selection, config), len(all_heads(study.model.config))
     costs: dict[str, float] = {"baseline": judged, "scores": BACKWARD * chosen, "roles": few}
     costs |= dict.fromkeys(MODES, SUFFIX * heads * few)
-    costs["best"] = SUFFIX * heads * min(chosen, few)
+    costs["best"] = SUFFIX * heads * min(chosen, few / 2)
     costs |= {"second": BACKWARD * chosen} if second else {}
     for text in config.orders:
         order = CurveConfig.parse(text)

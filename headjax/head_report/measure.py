@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.core.progress import Progress, silent
+from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.paired import head_effects
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Task, evaluate_task
@@ -16,7 +16,6 @@ from headjax.head_report.curves import CurveConfig, Judge, curve
 from headjax.head_report.study import MODES, HeadStudy, Snapshot, StudyConfig, begin, curve_name, scored
 from headjax.heads.ablation import ablate, best_heads
 from headjax.heads.attended import head_roles
-from headjax.heads.gates import Values
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.scores import score_heads
 from headjax.models.config import Batch
@@ -65,34 +64,21 @@ def measure(
         study: a study that has begun.
         second, run, progress: as for `study_heads`.
     """
-    config, keep, task = study.config, study.kept, study.task
-    judge = Judge(task, 0, config.batch_size, config.buckets)
-    fitted = task.fit(study.model)
-    sample = functools.lru_cache(maxsize=1)(functools.partial(_sample, study.selection, config))
-    keep("baseline", lambda: evaluate_task(fitted, task, batch_size=config.batch_size, buckets=config.buckets))
-    keep("scores", lambda: _score(fitted, study.selection.name, sample(0), progress))
-    yield
-    total = len(config.orders) * config.seeds * len(config.percentages)
-    with progress("pruning curves", total, "point") as bar:
-        count = _Counter(bar)
-        for order in config.orders:
-            for seed in range(config.seeds):
-                keep(curve_name(order, seed), functools.partial(_curve, study, order, seed, sample, judge, count))
-                count.to(len(config.percentages))
-            yield
+    yield from measure_curves(study, progress)
+    config, keep, fitted = study.config, study.kept, study.task.fit(study.model)
     for mode in MODES:
         keep(mode, functools.partial(_ablate, fitted, study.few, mode, config, progress))
-    keep("best", lambda: _best(fitted, sample(0), config, progress))
+    keep("best", lambda: _best(fitted, sample(study.selection, config), config, progress))
     yield
     if second is not None:
         other = selection_of(second)
         keep(
             "second",
-            lambda: _score(second.fit(study.model), second.name, _sample(other, config, 0), progress)["importance"],
+            lambda: _score(second.fit(study.model), second.name, sample(other, config), progress)["importance"],
         )
         yield
     if run is not None:
-        _along(run, study, sample(0), judge, progress)
+        _along(run, study, progress)
         yield
     keep(
         "roles",
@@ -103,42 +89,41 @@ def measure(
     yield
 
 
-class _Counter:
-    """Points of the curves that are done, of one curve after another."""
+def measure_curves(study: HeadStudy, progress: Progress = silent) -> Iterator[None]:
+    """Measure the metrics with all heads, the scores and the pruning curves, as `measure` does before all else."""
+    config, keep, task = study.config, study.kept, study.task
+    fitted = task.fit(study.model)
+    keep("baseline", lambda: evaluate_task(fitted, task, batch_size=config.batch_size, buckets=config.buckets))
+    keep("scores", lambda: _score(fitted, study.selection.name, sample(study.selection, config), progress))
+    yield
+    points, done = len(config.percentages), 0
+    with progress("pruning curves", len(config.orders) * config.seeds * points, "point") as bar:
+        for order in config.orders:
+            for seed in range(config.seeds):
+                keep(curve_name(order, seed), functools.partial(_curve, study, order, seed, bar, done))
+                done += points
+                bar(done, {})
+            yield
 
-    def __init__(self, bar: Callable[[int, Mapping[str, float]], None]) -> None:
-        self._bar, self._before, self._done = bar, 0, 0
 
-    def __call__(self) -> None:
-        self._done += 1
-        self._bar(self._done, {})
-
-    def to(self, points: int) -> None:
-        """Go to the end of a curve of so many points, which may have been measured before."""
-        self._before += points
-        self._done = self._before
-        self._bar(self._done, {})
+def _curve(study: HeadStudy, order: str, seed: int, bar: Update, before: int) -> list[dict[str, Any]]:
+    batches, config = sample(study.selection, study.config, seed), CurveConfig.parse(order)
+    found = []
+    for point in curve(study.model, config, batches, study.config.percentages, _judge(study), seed=seed):
+        found.append(point._asdict())
+        bar(before + len(found), {study.task.headline: point.value})
+    return found
 
 
-def _curve(
-    study: HeadStudy,
-    order: str,
-    seed: int,
-    sample: Callable[[int], Sequence[Batch]],
-    judge: Judge,
-    count: Callable[[], None],
-) -> list[dict[str, Any]]:
-    found = curve(
-        study.model, CurveConfig.parse(order), sample(seed), study.config.percentages, judge, count, seed=seed
-    )
-    return [point._asdict() for point in found]
+def _judge(study: HeadStudy) -> Judge:
+    return Judge(study.task, 0, study.config.batch_size, study.config.buckets)
 
 
 def _batches(task: Task, config: StudyConfig) -> list[Batch]:
     return list(task.batches(config.batch_size, buckets=config.buckets))
 
 
-def _sample(selection: Task, config: StudyConfig, seed: int) -> list[Batch]:
+def sample(selection: Task, config: StudyConfig, seed: int = 0) -> list[Batch]:
     """Return the batches that heads are ordered by."""
     return list(selection.sample(scored(selection, config), config.batch_size, seed=seed, buckets=config.buckets))
 
@@ -162,31 +147,29 @@ def _ablate(fitted: Model, task: Task, mode: Any, config: StudyConfig, progress:
 
 
 def _best(fitted: Model, batches: Sequence[Batch], config: StudyConfig, progress: Progress) -> list[str]:
-    """Return the head of every layer with the least loss when it is the only one left, on some of the batches."""
-    few = batches[:: max(-(-len(batches) * config.batch_size // config.ablated), 1)] if config.ablated else batches
+    """Return the head of every layer with the least loss when it is the only one left, on half as many examples."""
+    step = -(-2 * len(batches) * config.batch_size // config.ablated) if config.ablated else 1
+    few = batches[:: max(step, 1)]
     with progress(f"best of {len(all_heads(fitted.config))} heads", len(few), "batch") as bar:
         return [str(best.head) for best in best_heads(ablate(fitted, few, "all-but-one", progress=bar))]
 
 
-def _along(run: str | Path, study: HeadStudy, batches: Sequence[Batch], judge: Judge, progress: Progress) -> None:
+def _along(run: str | Path, study: HeadStudy, progress: Progress) -> None:
     """Prune every checkpoint of a run by its own importance, and compare that with the model's."""
-    model, importance = study.model, study.scores["importance"]
+    batches = sample(study.selection, study.config)
     with progress("checkpoints", 0, "checkpoint") as bar:  # how many, only the run's folder knows, while it trains
         for number, (step, snapshot) in enumerate(snapshots(run), start=1):
-            if all_heads(snapshot.config) != all_heads(model.config):
+            if all_heads(snapshot.config) != all_heads(study.model.config):
                 raise DataError(f"{run}: its model has other heads than the one that is reported on")
-            study.kept(
-                f"snapshot/{step}", functools.partial(_snapshot, step, snapshot, study, batches, judge, importance)
-            )
+            study.kept(f"snapshot/{step}", functools.partial(_snapshot, step, snapshot, study, batches))
             bar(number, {})
 
 
-def _snapshot(
-    step: int, model: Model, study: HeadStudy, batches: Sequence[Batch], judge: Judge, importance: Values
-) -> dict[str, Any]:
-    points = curve(model, CurveConfig.parse("importance"), batches, study.config.profile_percentages, judge)
+def _snapshot(step: int, model: Model, study: HeadStudy, batches: Sequence[Batch]) -> dict[str, Any]:
+    judge, shares = _judge(study), study.config.profile_percentages
+    points = list(curve(model, CurveConfig.parse("importance"), batches, shares, judge))
     own = score_heads(judge.task.fit(model), batches, statistics=()).score("importance")
-    found = Snapshot(step, judge(model), agreement(own, importance), points)
+    found = Snapshot(step, judge(model), agreement(own, study.scores["importance"]), points)
     return found._asdict() | {"points": [point._asdict() for point in points]}
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from headjax.evaluation.task import Task
 from headjax.head_report.curves import CurvePoint, removable
-from headjax.head_report.study import HeadStudy, Snapshot, scored
+from headjax.head_report.study import HeadStudy, scored
 from headjax.heads.attended import ROLES
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import compared
 from headjax.plots import score_map
 from headjax.report import numbers
+from headjax.report.curves import Points
 from headjax.report.maps import attention_patterns
 from headjax.report.page import Picture, Section, write_page
 from headjax.report.presets import importance_transfer, pruning_curves
+from headjax.report.style import Plot
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
 
@@ -112,16 +115,15 @@ def _told(study: HeadStudy, drop: float) -> list[tuple[str, Sequence[CurvePoint]
 
 
 def _importance(study: HeadStudy) -> Section:
-    scores = study.scores
-    figures = []
-    for name, (title, unit, caption) in MAPS.items():
-        more = {other: values for other, values in scores.items() if other != name}
-        figures.append(Picture(score_map(study.model, scores[name], title=title, unit=unit, more=more), caption))
-    return Section(
-        "What the scores say",
-        f"One pass over {scored(study.selection, study.config):,} selection examples gives every score.",
-        tuple(figures),
-    )
+    text = f"One pass over {scored(study.selection, study.config):,} selection examples gives every score."
+    return Section("What the scores say", text, tuple(score_picture(study, name) for name in MAPS))
+
+
+def score_picture(study: HeadStudy, name: str) -> Picture:
+    """Return one score of every head as a map; pointed at, a head tells all its scores."""
+    title, unit, caption = MAPS[name]
+    more = {other: values for other, values in study.scores.items() if other != name}
+    return Picture(score_map(study.model, study.scores[name], title=title, unit=unit, more=more), caption)
 
 
 def _single(study: HeadStudy) -> Section:
@@ -157,25 +159,36 @@ def best_head_table(study: HeadStudy) -> Table:
 
 
 def _pruning(study: HeadStudy, drop: float) -> Section:
+    return Section("Removing heads", "", (pruning_picture(study),), curve_table(study, drop))
+
+
+def pruning_picture(study: HeadStudy) -> Picture:
+    """Return the headline against the share of heads removed, for every order."""
     baseline = study.baseline[study.task.headline]
-    curves = {
-        name: [(0.0, baseline), *((point.fraction, point.value) for point in points)]
-        for name, points in study.curves.items()
-    }
-    plot = pruning_curves(
-        curves,
-        metric=study.task.headline,
-        better="higher" if study.task.higher_is_better else "lower",
-        baseline=baseline,
-        scale="linear" if study.task.higher_is_better else "log",
-        title=f"{study.task.headline.capitalize()} against heads removed",
-    )
     caption = (
         f"Heads gated off in each order, without training afterwards. Lines are means of {study.config.seeds} seeds, "
-        "bands reach from the worst to the best: a seed draws the examples that heads are ordered by. `+reconstruct` "
-        "solves the output projections of the kept heads anew on the same examples, without labels."
+        "bands reach from the worst to the best: a seed draws the examples that heads are ordered by."
     )
-    return Section("Removing heads", "", (Picture(plot, caption),), curve_table(study, drop))
+    if any(name.endswith("+reconstruct") for name in study.curves):
+        caption += " `+reconstruct` solves the output projections of the kept heads anew on them, without labels."
+    curves = {name: [(0.0, baseline), *_pairs(points)] for name, points in study.curves.items()}
+    return Picture(_removal_plot(study.task, curves, baseline), caption)
+
+
+def _pairs(points: Sequence[CurvePoint]) -> list[tuple[float, float]]:
+    return [(point.fraction, point.value) for point in points]
+
+
+def _removal_plot(task: Task, curves: Mapping[str, Points], baseline: float | None = None) -> Plot:
+    name = task.headline.replace("_", " ").capitalize()
+    return pruning_curves(
+        curves,
+        metric=name,
+        better="higher" if task.higher_is_better else "lower",
+        baseline=baseline,
+        scale="log" if task.headline == "perplexity" else "linear",
+        title=f"{name} against heads removed",
+    )
 
 
 def curve_table(study: HeadStudy, drop: float) -> Table:
@@ -235,14 +248,10 @@ def _transfer(study: HeadStudy) -> Section:
 
 
 def _training(study: HeadStudy) -> Section:
-    curves = {_step(snapshot): _profile(snapshot) for snapshot in study.snapshots}
-    plot = pruning_curves(
-        curves,
-        metric=study.task.headline,
-        better="higher" if study.task.higher_is_better else "lower",
-        title=f"{study.task.headline.capitalize()} against heads removed",
-        scale="linear" if study.task.higher_is_better else "log",
-    )
+    curves = {
+        f"step {snapshot.step:,}": [(0.0, snapshot.baseline), *_pairs(snapshot.points)] for snapshot in study.snapshots
+    }
+    plot = _removal_plot(study.task, curves)
     shares = study.config.profile_percentages
     table = Table(
         (
@@ -264,14 +273,6 @@ def _training(study: HeadStudy) -> Section:
     )
     caption = "Each checkpoint's heads removed in the order of their importance at that checkpoint (figure 5)."
     return Section("During training", "", (Picture(plot, caption),), table)
-
-
-def _step(snapshot: Snapshot) -> str:
-    return f"step {snapshot.step:,}"
-
-
-def _profile(snapshot: Snapshot) -> list[tuple[float, float]]:
-    return [(0.0, snapshot.baseline), *((point.fraction, point.value) for point in snapshot.points)]
 
 
 def _roles(study: HeadStudy) -> Section:

@@ -53,7 +53,7 @@ class StudyConfig(Checked):
     orders: tuple[str, ...] = ORDERS
     seeds: Size = 2
     scored: Count = 256
-    percentages: tuple[int, ...] = (20, 40, 60, 80)
+    percentages: tuple[int, ...] = (25, 50, 75)
     profile_percentages: tuple[int, ...] = (20, 40, 60, 80)
     resamples: Size = 1000
     shown: Size = 4
@@ -180,6 +180,12 @@ class HeadStudy:
             for order in self.config.orders
         }
         return {order: [CurvePoint(**p) for part in each for p in part] for order, each in parts.items() if all(each)}
+
+    def at(self, order: str, fraction: float) -> float:
+        """Return the headline with this share of the heads removed, seeds averaged."""
+        if not fraction:
+            return self.baseline[self.task.headline]
+        return float(np.mean([point.value for point in self.curves[order] if point.fraction == fraction]))
 
     @property
     def second(self) -> SecondTask | None:

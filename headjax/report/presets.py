@@ -1,4 +1,7 @@
-"""Plots of what headjax measures: learning, pruning, depth, captured variance, trade-offs, transfer and costs."""
+"""Plots of what headjax measures: learning, pruning, depth, captured variance, trade-offs, transfer and costs.
+
+All raise `DataError` where there is nothing to draw, a series has no finite point, or an axis cannot show a value.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,6 @@ def learning_curves(
         title: heading of the plot.
         x_label, y_label: axis labels with units.
         scale: of the vertical axis; "log" suits perplexity.
-
-    Raises:
-        DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
     """
     averaged = max([_group(points) for points in (train or {}).values()], default=1)
     thin = {name: _averaged(points) for name, points in (train or {}).items()}
@@ -105,10 +105,6 @@ def pruning_curves(
         baseline: the metric of the unpruned model, drawn as a level line.
         title: heading of the plot.
         scale: of the vertical axis; "log" suits perplexity, which can grow a hundredfold.
-
-    Raises:
-        DataError: no curves, a curve without a finite point, a share outside 0..1, or a value that a logarithmic axis
-            cannot show.
     """
     for name, points in curves.items():
         if any(x < 0 or x > 1 for x, _ in points):
@@ -133,9 +129,6 @@ def variance_curves(
             thin line a layer and a bold one for their mean.
         title: heading of the plot.
         x_label: label of the horizontal axis.
-
-    Raises:
-        DataError: no curves, or values that are not `[layers, dimensions]` or not between 0 and 1.
     """
     means: dict[str, Points] = {}
     layers: dict[str, list[Points]] = {}
@@ -168,9 +161,6 @@ def depth_curves(
         title: heading of the plot.
         y_label: the measure, with its unit.
         scale: of the vertical axis.
-
-    Raises:
-        DataError: no curves, a curve without a finite point, or a value that a logarithmic axis cannot show.
     """
     points = {}
     for name, value in curves.items():
@@ -200,9 +190,6 @@ def trade_off(
         cost_format: how the cost is written, one of `headjax.report.numbers`.
         title: heading of the plot.
         scale: of the vertical axis.
-
-    Raises:
-        DataError: no series, one without a point, a point that is not finite, or not positive on a logarithmic axis.
     """
     said = "; ".join(
         f"{name} {', '.join(f'({cost_format(x)}, {numbers.significant(y)})' for x, y in sorted(points))}"
@@ -238,9 +225,6 @@ def sharing_curves(
         cost_format: how the cost is written, one of `headjax.report.numbers`.
         title: heading of the plot.
         same_scale: whether all panels have one vertical axis, so that they can be compared.
-
-    Raises:
-        DataError: nothing to draw.
     """
     drawn = [
         Panel(series=series, y=Axis(metric), mode="joined", title=name, level=baseline, field="panels")
@@ -270,9 +254,6 @@ def importance_transfer(
         values: by head stack, importances of the same heads on the first and on the second data set.
         x_label, y_label: names of the two data sets, with the unit of importance.
         title: heading of the plot.
-
-    Raises:
-        DataError: no heads, different numbers of heads, or an importance that is not finite.
     """
     arrays = {name: [np.ravel(np.asarray(side, dtype=float)) for side in both] for name, both in values.items()}
     for name, (x, y) in arrays.items():
@@ -322,9 +303,6 @@ def cost_curves(operations: Mapping[str, Mapping[str, CostPoints]], *, title: st
     Args:
         operations: costs by operation and factor.
         title: heading of the plot.
-
-    Raises:
-        DataError: nothing to draw, or a cost that is not positive.
     """
     if not operations or not all(operations.values()):
         raise DataError("operations: none to draw")

@@ -1,5 +1,6 @@
 """The whole quickstart on a tiny text: its parts agree, and its page holds what the data hold."""
 
+import dataclasses
 import json
 import math
 
@@ -7,7 +8,7 @@ import pytest
 
 from headjax.cli import main
 from headjax.models.model import load
-from headjax.quickstart import study, subject
+from headjax.quickstart import study
 from tests.closeness import close_to
 
 pytestmark = pytest.mark.whole
@@ -28,9 +29,8 @@ def result(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "SEEDS", (0,))
         patch.setattr(study, "FORMULATIONS", {name: study.FORMULATIONS[name] for name in ("standard", "fixed")})
-        patch.setattr(subject, "CONVERSIONS", CONVERSIONS)
-        patch.setattr(subject, "RANDOM_ORDERS", 2)
-        patch.setattr(subject, "ORDER_BLOCKS", 16)
+        patch.setattr(study, "CONVERSIONS", CONVERSIONS)
+        patch.setattr(study, "HEADS", dataclasses.replace(study.HEADS, scored=16, percentages=(50, 100)))
         assert main(["quickstart", *arguments, "--train-steps", "2", "--batch-size", "8"]) == 0
     return json.loads(out.read_text())
 
@@ -42,9 +42,9 @@ def test_the_contract_holds(result):
     assert result["evaluation"]["split"] == "validation"
     assert min(result["selection"]["examples"], result["evaluation"]["examples"]) > 0
     assert set(result["perplexity"]) == {"standard", "fixed"}
-    assert set(result["bits_per_byte"]) == {"standard", "unigram", "bigram", "trigram"}
+    assert set(result["bits_per_byte"]) == {"standard"}
     assert set(result["scores"]["standard"]["importance"]) == {f"decoder/{i}/{j}" for i in range(4) for j in range(8)}
-    assert [entry["fraction"] for entry in result["pruned"]] == list(subject.REMOVED_FOR_REAL)
+    assert [entry["fraction"] for entry in result["pruned"]] == list(study.REMOVED_FOR_REAL)
     named = [(entry["to"], entry["calibrated"]) for entry in result["converted"]]
     assert named == [(target, calibrated) for target in CONVERSIONS for calibrated in (False, True)]
 
@@ -56,18 +56,11 @@ def test_removing_for_real_is_gating(result):
 
 def test_curves_start_at_the_model_and_end_at_no_heads(result):
     curves = result["pruning"]["standard"]
-    assert len(curves["least important first"]) == len(subject.FRACTIONS)
-    assert len(curves["random order"]) == 2 * len(subject.RANDOM_FRACTIONS)
+    assert set(curves) == set(study.HEADS.orders)
     ends = {round(value, 3) for curve in curves.values() for fraction, value in curve if fraction == 1.0}
     assert len(ends) == 1
     for curve in curves.values():
         assert curve[0] == [0.0, close_to(result["perplexity"]["standard"], sums=4 * SUMS)]
-
-
-def test_counts_of_neighbours_know_more_than_counts_alone(result):
-    bits = result["bits_per_byte"]
-    assert bits["unigram"] > max(bits["bigram"], bits["trigram"]) > min(bits["bigram"], bits["trigram"]) > 0
-    assert bits["standard"] > bits["bigram"]  # two steps teach nothing
 
 
 def test_every_model_is_an_ordinary_model_directory(result):
@@ -84,6 +77,12 @@ def test_the_page_shows_it(result):
     with open(result["report"]) as file:
         page = file.read()
     assert page.count("<figure") == 4
-    for text in ("What the model writes", "Removing heads", "Letting heads share", "grouped:kv_heads=1", "trigram"):
+    for text in (
+        "What the model writes",
+        "Removing heads",
+        "Letting heads share",
+        "grouped:kv_heads=1",
+        "reconstruction",
+    ):
         assert text in page
-    assert page.count("<pre") == len(subject.PROMPTS)
+    assert page.count("<pre") == len(study.PROMPTS)

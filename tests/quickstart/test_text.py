@@ -1,10 +1,10 @@
-"""Blocks of a text, and its units; what is measured on a model is tested in `test_study`."""
+"""Blocks of a text, and its units."""
 
 import numpy as np
 import pytest
 
 from headjax.data.task import TaskData
-from headjax.quickstart.subject import HELD_OUT_BLOCKS, Text, batches
+from headjax.quickstart.text import HELD_OUT_BLOCKS, Text, batches
 
 
 @pytest.fixture
@@ -27,8 +27,7 @@ def test_held_out_blocks_are_spread_over_the_text_and_judge_everything(text):
     assert len(firsts) == HELD_OUT_BLOCKS
     assert (firsts[0], firsts[-1]) == (0, 199)
     assert np.diff(firsts).max() <= 200 // HELD_OUT_BLOCKS + 1
-    assert len(text.judged.validation) == HELD_OUT_BLOCKS
-    assert text.judged.train is text.data.train
+    assert len(text.data.validation) == HELD_OUT_BLOCKS
 
 
 def test_training_blocks_are_drawn_without_repetition_and_by_seed(text):

@@ -1,7 +1,7 @@
 """Write the decoder that headjax carries from a finished run: weights in bfloat16, tokenizer and model card.
 
 headjax train --config configs/small/code.py --workdir runs/code
-python -m headjax.quickstart.ship runs/code
+python -m results.experiments.ship runs/code
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.paths import path_of
-from headjax.data.ngrams import ngram_losses
 from headjax.data.text_data import LanguageConfig
 from headjax.evaluation.task import evaluate
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load
 from headjax.quickstart.decoder import FOLDER
-from headjax.quickstart.subject import COUNTS, batches
+from headjax.quickstart.text import batches
 from headjax.training.workdir import CONFIG
+from results.experiments.ngrams import ngram_losses
+
+COUNTS = ("unigram", "bigram", "trigram")
+"""Counts of one, two and three tokens, which a language model has to beat."""
 
 CARD = """# A small decoder of Python source code
 

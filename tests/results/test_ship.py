@@ -4,8 +4,8 @@ import hashlib
 import re
 
 from headjax.data.text_data import LanguageConfig
-from headjax.quickstart import ship
 from headjax.quickstart.decoder import FOLDER, demo_model
+from results.experiments import ship
 
 
 def test_the_card_names_the_run_the_weights_and_losses(tmp_path, monkeypatch):

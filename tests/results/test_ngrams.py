@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError
-from headjax.data.ngrams import ngram_losses
+from results.experiments.ngrams import ngram_losses
 
 A, B, C = 0, 1, 2
 TEXT = np.array([A, B, A, B, A, C])

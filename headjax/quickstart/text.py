@@ -1,0 +1,92 @@
+"""A language model's text: blocks to choose on, blocks to judge on, and the bytes that a token stands for."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from headjax.data.task import TaskData
+from headjax.evaluation.measures import LanguageModelling
+from headjax.evaluation.task import Task, evaluate
+from headjax.heads.gates import without
+from headjax.heads.head_id import HeadId
+from headjax.models.config import Batch
+from headjax.models.model import Model
+
+HELD_OUT_BLOCKS = 32
+"""Held-out blocks, evenly spread over the text, that everything is judged on."""
+
+BATCH = 8
+
+
+class Text:
+    """A text in blocks.
+
+    Attributes:
+        data: the text, with the blocks that everything is judged on as its validation examples.
+        held_out: `[blocks, length]`, these blocks.
+        bytes_per_token: of the held-out text.
+    """
+
+    def __init__(self, data: TaskData) -> None:
+        source, last = data.validation, len(data.validation) - 1
+        places = np.unique(np.linspace(0, last, min(HELD_OUT_BLOCKS, len(source))).round().astype(int))
+        self.held_out = np.stack([np.asarray(source[int(place)]["input_ids"]) for place in places])
+        self.data = data._replace(validation=[{"input_ids": block} for block in self.held_out])
+        self.bytes_per_token = float(data.info["validation"]["bytes_per_token"])
+
+    @property
+    def name(self) -> str:
+        """Name of the text."""
+        return str(self.data.info["text"])
+
+    @property
+    def length(self) -> int:
+        """Tokens of a block."""
+        return int(self.held_out.shape[1])
+
+    def task(self) -> Task:
+        """Return the task of predicting the held-out blocks, in bits per byte."""
+        return Task(self.name, self.data, LanguageModelling("bits_per_byte", bytes_per_token=self.bytes_per_token))
+
+    def training_blocks(self, count: int, seed: int = 0) -> np.ndarray:
+        """Return blocks of training text drawn at random, `[blocks, length]`."""
+        total = len(self.data.train)
+        chosen = np.random.default_rng(seed).permutation(total)[:count]
+        return np.stack([np.asarray(self.data.train[int(place)]["input_ids"]) for place in sorted(chosen)])
+
+    def measure(self, model: Model, removed: Sequence[HeadId] = ()) -> tuple[float, float]:
+        """Return the loss in nats per held-out token, and the median seconds of a batch of `BATCH` blocks.
+
+        The first batch, which compiles, is not timed.
+
+        Args:
+            model: the model.
+            removed: heads that are gated off.
+        """
+        gates = without(model.config, removed)
+        losses, seconds = [], []
+        for batch in batches(self.held_out):
+            started = time.perf_counter()
+            losses.append(evaluate(model, [batch], gates=gates)["loss"])
+            seconds.append(time.perf_counter() - started)
+        return statistics.fmean(losses), statistics.median(seconds[1:] or seconds)
+
+    def bits(self, loss: float) -> float:
+        """Return bits per byte of a loss in nats per token."""
+        return loss / math.log(2.0) / self.bytes_per_token
+
+    def perplexity(self, bits: float) -> float:
+        """Return the perplexity per token of a number of bits per byte."""
+        return math.exp(bits * math.log(2.0) * self.bytes_per_token)
+
+
+def batches(blocks: np.ndarray, size: int = BATCH) -> Iterator[Batch]:
+    """Return blocks in batches of one size; a rest is left out unless it is all there is."""
+    size = min(size, len(blocks))
+    for start in range(0, len(blocks) - size + 1, size):
+        yield {"input_ids": blocks[start : start + size]}
