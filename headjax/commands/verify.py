@@ -105,7 +105,7 @@ def _is_of_earlier_version(folder: Path) -> bool:
         return not all(
             load_manifest(folder / host.manifest()).has_checksums for host, done in hosts_of(folder).items() if done
         )
-    except DataError:
+    except (DataError, FileNotFoundError):
         return False
 
 

@@ -31,9 +31,9 @@ from headjax.data.prepared import (
     Host,
     Manifest,
     has_tokenizer,
+    host_manifest,
     hosts_of,
     joined,
-    load_manifest,
     names_in,
 )
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, chunks, fingerprint
@@ -178,7 +178,7 @@ def complete_shards(folder: Path, wanted: Manifest, host: Host) -> dict[str, Sha
         raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
     shards: tuple[Shard, ...] = ()
     for other in hosts:
-        manifest = load_manifest(folder / other.manifest(partial=not hosts[other]))
+        manifest = host_manifest(folder, other)
         difference = manifest.difference(wanted)
         if other.count != host.count:
             difference = f"number of hosts was {other.count} and is {host.count} now"

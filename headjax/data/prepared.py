@@ -6,6 +6,7 @@ readers join all N. Until its host has finished, a manifest has `.partial` in it
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -179,6 +180,7 @@ def load_manifest(file: Path) -> Manifest:
 
     Raises:
         DataError: a damaged file, or one of a later format; the message starts with it.
+        FileNotFoundError: there is none.
     """
     try:
         data = json.loads(read_document(file))
@@ -187,6 +189,8 @@ def load_manifest(file: Path) -> Manifest:
         if said != (_checksum(data) if data.get("format", 0) >= FORMAT else None):
             raise DataError(f"{file}: damaged: differs from its checksum")
         return from_data(Manifest, data, "manifest")
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         if isinstance(error, HeadjaxError) and str(error).startswith(f"{file}: "):
             raise
@@ -247,21 +251,33 @@ def joined(folder: Path, hosts: Mapping[Host, bool], rows: str = "") -> tuple[Ma
     Raises:
         DataError: manifests are damaged, or of hosts with different settings or numbers of hosts.
     """
-    first = next(iter(hosts))
-    parts: dict[int, Manifest] = {}
+    parts: dict[Host, Manifest] = {}
     for host in (host for host, finished in hosts.items() if finished):
-        part = load_manifest(folder / host.manifest())
-        rows = rows or part.rows
-        if part.rows == rows:
-            parts[host.index] = part
-        difference = "" if host.count == first.count else f"number of hosts was {first.count} and is {host.count} now"
-        difference = difference or next(iter(parts.values()), part).difference(part, (*SETTINGS, "versions"))
-        if difference:
+        with contextlib.suppress(FileNotFoundError):  # it goes on with other rows
+            parts[host] = load_manifest(folder / host.manifest())
+    counts = {host.count for host in hosts}
+    whole = next(iter(parts.values()), None) or host_manifest(folder, min(hosts))
+    for host, part in parts.items():
+        difference = whole.difference(part, (*SETTINGS, "versions"))
+        if difference or len(counts) > 1:
+            difference = difference or f"hosts are {' and '.join(map(str, sorted(counts)))} in number"
             raise DataError(f"{folder / host.manifest()}: another preparation, {difference}; choose another folder")
-    shards = sorted((shard for part in parts.values() for shard in part.shards), key=_place)
-    whole = next(iter(parts.values()), None) or load_manifest(folder / first.manifest(partial=True))
-    waiting = tuple(index for index in range(first.count) if index not in parts)
+    agreed = {host.index: part for host, part in parts.items() if part.rows == (rows or whole.rows)}
+    shards = sorted((shard for part in agreed.values() for shard in part.shards), key=_place)
+    waiting = tuple(index for index in range(min(counts)) if index not in agreed)
     return dataclasses.replace(whole, shards=tuple(shards)), waiting
+
+
+def host_manifest(folder: Path, host: Host) -> Manifest:
+    """Return the manifest of a host, whether it is at work, has finished, or does so meanwhile.
+
+    Raises:
+        DataError: a damaged file, or none.
+    """
+    for partial in (True, False, True):
+        with contextlib.suppress(FileNotFoundError):
+            return load_manifest(folder / host.manifest(partial))
+    raise DataError(f"{folder / host.manifest()}: no such file")
 
 
 def _place(shard: Shard) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from safetensors.numpy import load as load_safetensors
 from headjax import with_task
 from headjax.cli import main
 from headjax.core.directories import UNFINISHED as UNFINISHED_DIRECTORY
-from headjax.core.errors import CheckpointError, DataError
+from headjax.core.errors import CheckpointError
 from headjax.core.paths import file_sizes, is_bucket, path_of
 from headjax.data import PreparedData
 from headjax.data.prepared import Host, hosts_of, load_manifest
@@ -94,7 +94,7 @@ def of_shards(path: Path) -> str | None:
         return str(data.info["data"])
     try:
         manifest = load_manifest(path / Host().manifest(partial=True))
-    except DataError:
+    except FileNotFoundError:
         if hosts_of(path) != {Host(): True}:
             raise
         return of_shards(path)  # finished meanwhile
