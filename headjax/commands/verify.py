@@ -34,10 +34,11 @@ def run(options: Options, progress: Progress) -> Result:
     path, start = path_of(options.path), time.perf_counter()
     if not path.is_dir():
         raise HeadjaxError(f"{path}: no such folder")
-    from headjax.data.prepared import MANIFESTS
+    from headjax.data.prepared import MANIFESTS, names_in
+    from headjax.data.shards import is_shard
 
     records = _folders_of(path, (integrity.RECORD, integrity.SIZES))
-    prepared = _folders_of(path, MANIFESTS)
+    prepared = [folder for folder in _folders_of(path, MANIFESTS) if any(map(is_shard, names_in(folder)))]
     if not records and not prepared:
         raise HeadjaxError(f"{path}: nothing to compare with: no {integrity.RECORD} in it or below it")
     work = [(_compare, folder) for folder in records] + [(_compare_prepared, folder) for folder in prepared]

@@ -241,7 +241,7 @@ def _parquet_file(file: Path) -> Iterator[Any]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise DataError(f"{file}: Parquet files are read by pyarrow: pip install '.[data]'") from None
+        raise DataError(f"{file}: Parquet files are read by pyarrow: pip install '.[data]' from a checkout") from None
     with reading(file), file.open("rb") as stream:
         try:
             yield ParquetFile(stream)

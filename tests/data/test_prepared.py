@@ -52,12 +52,19 @@ def test_damaged_shards_are_found(film_rows, wordpiece, tmp_path, capsys):
         PreparedData(path=str(out)).load()
     assert main(["verify", str(tmp_path)]) == 2
     assert f"1 of {2 * len(read_manifest(out).shards)} files damaged: {shard}" in capsys.readouterr().out
+    (tmp_path / "manifest.json").write_text("{}")  # of another program
     shard.unlink()
     with pytest.raises(DataError, match=r"train-00001.array_record: missing; remove it and prepare again"):
         PreparedData(path=str(out)).load()
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
     assert main(["verify", str(tmp_path)]) == 0
+    rewrite(out, of_earlier_version)
+    assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 0
+    assert PreparedData(path=str(out)).load().info["train"]["examples"] == 70
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["without_checksums"] == [str(out)]
 
 
 def test_manifests_that_cannot_be_read(prepared_films, tmp_path):
