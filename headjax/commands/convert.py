@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,9 @@ class Options(ConversionOptions):
     task: str = option("", TASK, "TASK", reads=True)
     stacks: tuple[str, ...] = option((), "convert these only: encoder,decoder,cross", "STACKS")
     layers: tuple[int, ...] = option((), "convert these layers only, such as 0,3,4", "LAYERS")
+    reconstruct: bool = option(
+        False, "solve the output projections anew afterwards so that layers compute as before; needs --calibrate"
+    )
     parameters: Count = option(
         0,
         "with --to collaborative: most parameters of the whole model, where every layer gets the shared_dim that suits "
@@ -51,6 +54,8 @@ def run(options: Options, progress: Progress) -> Result:
 
     if options.selected is not None and not options.task:
         raise HeadjaxError("--task: needed to calibrate on")
+    if options.reconstruct and options.selected is None and not options.select:
+        raise HeadjaxError("--reconstruct: needs --calibrate")
     lessons = fine_tuning_of(options)
     model, examples = open_model_and_examples_if_any(options, lazy=_is_by_layer(options.to))
     task, batches, described = None, None, NOTHING_READ
@@ -75,6 +80,8 @@ def run(options: Options, progress: Progress) -> Result:
     costs = _costs(model, converted)
     data = {
         "error_per_layer": errors,
+        "divergence": _entry(conversion.model, "convert").get("divergence", {}),
+        "repaired": _entry(conversion.model, "reconstruct").get("repaired", []) if options.reconstruct else [],
         "parameters": converted.num_parameters,
         "parameters_before": model.num_parameters,
         "metrics": metrics.after,
@@ -87,7 +94,7 @@ def run(options: Options, progress: Progress) -> Result:
         "model": str(options.out),
     }
     tables = [
-        _error_table(errors, difference),
+        _error_table(errors, difference, data["divergence"], data["repaired"]),
         comparison_table(model, converted, metrics, described.notes),
         _cost_table(costs),
     ]
@@ -143,7 +150,7 @@ def _convert(model: Model, options: Options, batches: Sequence[Batch] | None) ->
             raise HeadjaxError(f"--parameters: --to must be {ToCollaborative.name} alone, got {options.to!r}")
         ranks = ranks_for_size(model, options.parameters, **chosen)
         to = {place: ToCollaborative(shared_dim=rank) for place, rank in ranks.items()}
-    return convert(model, to, **chosen, seed=options.seed)
+    return convert(model, to, **chosen, reconstruct=options.reconstruct, seed=options.seed)
 
 
 def _costs(before: Model, after: Model) -> dict[str, Any]:
@@ -185,12 +192,24 @@ def _difference(before: Model, after: Model, task: Task, options: Options) -> fl
     return output_difference(before, after, batches)
 
 
-def _error_table(errors: Sequence[dict[str, Any]], difference: float | None) -> Table:
+def _entry(model: Model, action: str) -> Mapping[str, Any]:
+    """Return the latest entry of the history with this action."""
+    return next((entry for entry in reversed(model.history) if entry["action"] == action), {})
+
+
+def _error_table(
+    errors: Sequence[dict[str, Any]], difference: float | None, divergence: Mapping[str, float], repaired: Sequence[str]
+) -> Table:
     names = [name for name in ("relative_error", "logit_error") if any(error.get(name) is not None for error in errors)]
     columns = (Column("Layer"), *(Column(name.replace("_", " "), numbers.significant) for name in names))
     rows = [(f"{error['stack']}/{error['layer']}", *(error.get(name) for name in names)) for error in errors]
-    notes = () if difference is None else (f"Outputs on the task differ by {difference:.2g} of their size.",)
-    return Table(columns, rows, notes=notes)
+    notes = [] if difference is None else [f"Outputs on the task differ by {difference:.2g} of their size."]
+    if tried := sorted(divergence.items(), key=lambda pair: pair[1]):
+        said = ", ".join(f"{name} {apart:.3g}" for name, apart in tried)
+        notes.append(f"Divergence from the original on held-out calibration examples; the first was taken: {said}.")
+    if repaired:
+        notes.append(f"Output projections solved anew: {', '.join(repaired)}.")
+    return Table(columns, rows, notes=tuple(notes))
 
 
 def _cost_table(costs: dict[str, Any]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,6 +14,9 @@ from headjax.core.progress import Update
 from headjax.models.config import Batch
 from headjax.models.layer import Probe
 from headjax.models.model import Model
+
+FOLDS = 4
+"""Calibration batches of which one is judged on."""
 
 
 class Moments(NamedTuple):
@@ -33,6 +36,22 @@ class Moments(NamedTuple):
     key_mean: np.ndarray
     key_covariance: np.ndarray
     key_within: np.ndarray
+
+
+class Calibration(NamedTuple):
+    """Calibration batches and their moments.
+
+    Attributes:
+        batches: all of them.
+        judged: those that choices are made on: the last of every four.
+        moments: moments over all batches, by (head stack, layer).
+        fitted: moments over the batches that are not judged.
+    """
+
+    batches: Sequence[Batch]
+    judged: Sequence[Batch]
+    moments: Mapping[tuple[str, int], Moments]
+    fitted: Mapping[tuple[str, int], Moments]
 
 
 class Root(NamedTuple):
@@ -56,12 +75,10 @@ def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
     return Root(jnp.asarray(root, jnp.float32), jnp.asarray(inverse, jnp.float32))
 
 
-def collect(
-    model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None
-) -> dict[tuple[str, int], Moments]:
-    """Return the moments of every attention layer's inputs, by (head stack, layer).
+def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:
+    """Run a model over calibration batches once, and keep what conversions need of them.
 
-    Layers that share their parameters share their moments, which are taken over the inputs of all of them.
+    Fewer than four batches are cut into four by their examples.
 
     Args:
         model: Model to run.
@@ -71,13 +88,54 @@ def collect(
     Raises:
         DataError: There is no batch.
     """
+    given = list(batches)
+    parts = given if len(given) >= FOLDS else [part for batch in given for part in _parts(batch)]
+    judged = parts[FOLDS - 1 :: FOLDS]
+
+    def of_given(done: int, values: Mapping[str, float]) -> None:
+        progress(done * len(given) // len(parts), values)
+
+    others = [part for number, part in enumerate(parts) if number % FOLDS != FOLDS - 1]
+    fitted = _sums(model, others, of_given)
+    if not judged:
+        return Calibration(given, [], _by_layer(model, fitted), {})
+    total = jax.tree.map(jnp.add, fitted, _sums(model, judged, of_given, len(others)))
+    return Calibration(given, judged, _by_layer(model, total), _by_layer(model, fitted))
+
+
+def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Moments]:
+    """Return the moments of every attention layer's inputs, by (head stack, layer).
+
+    Layers that share their parameters share their moments, which are taken over the inputs of all of them.
+
+    Raises:
+        DataError: There is no batch.
+    """
+    return _by_layer(model, _sums(model, batches))
+
+
+def _parts(batch: Batch) -> list[Batch]:
+    """Return a batch as four of every fourth example each; as it is where it has fewer than four."""
+    count = len(next(iter(batch.values())))
+    if count < FOLDS:
+        return [batch]
+    return [{name: array[part::FOLDS] for name, array in batch.items()} for part in range(FOLDS)]
+
+
+def _sums(
+    model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None, done: int = 0
+) -> dict[str, list[dict[str, jax.Array]]]:
     totals: dict[str, list[dict[str, jax.Array]]] | None = None
-    for done, batch in enumerate(batches, start=1):
+    for number, batch in enumerate(batches, start=done + 1):
         probes = model(batch, probe=input_sums).require_probes()
         totals = probes if totals is None else jax.tree.map(jnp.add, totals, probes)
-        progress(done, {})
+        progress(number, {})
     if totals is None:
         raise DataError("batches: calibration needs at least one batch")
+    return totals
+
+
+def _by_layer(model: Model, totals: dict[str, list[dict[str, jax.Array]]]) -> dict[tuple[str, int], Moments]:
     return {
         (head_stack, layer): _moments([layers[tied] for tied in _tied(model, head_stack, layer)])
         for head_stack, layers in totals.items()

@@ -16,6 +16,7 @@ from headjax.conversion.decomposition import CP, Search, decompose
 from headjax.conversion.products import Products, gram
 from headjax.conversion.shared_rotary import check_shared, share_keys
 from headjax.conversion.target import (
+    Choice,
     Converted,
     Site,
     Target,
@@ -62,6 +63,13 @@ class ToCollaborative(Target):
             return
         source = multi_head_of(attention)
         require_rank("shared_dim", self.shared_dim, source.num_heads * source.head_dim, "num_heads * head_dim")
+
+    def choices(self, attention: Attention) -> tuple[Choice, ...]:
+        if not turns(attention):
+            return (Choice(self),)
+        least = dataclasses.replace(self, shared_dim=min(self.shared_dim, attention.head_dim))
+        few = () if least == self else (Choice(least),)
+        return Choice(self), Choice(self, plain=True), *few
 
     def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
         return (attention, params) if turns(attention) else super().prepare(attention, params)

@@ -29,6 +29,7 @@ from headjax.conversion.sharing import (
     sharing_losses,
 )
 from headjax.conversion.target import (
+    Choice,
     Converted,
     Site,
     Target,
@@ -55,6 +56,8 @@ class ToGrouped(Target):
 
     Pooling methods:
 
+    * `auto`: `fitted` or `aligned`, whichever agrees better with the model's own output on calibration batches; without
+      such `fitted`.
     * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
       and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; keys of which some
       dimensions do not turn are `aligned`.
@@ -78,7 +81,7 @@ class ToGrouped(Target):
     name: ClassVar[str] = "grouped"
 
     kv_heads: Size
-    pooling: Literal["fitted", "aligned", "mean", "first", "random"] = "fitted"
+    pooling: Literal["auto", "fitted", "aligned", "mean", "first", "random"] = "auto"
     grouping: Literal["best", "consecutive"] = "best"
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
@@ -88,6 +91,15 @@ class ToGrouped(Target):
         turns_keys = self.pooling == "aligned" and _normalises(attention)
         advice = "aligned turns keys, which normalised ones do not allow; take fitted or mean"
         require(not turns_keys, "pooling", advice)
+
+    def choices(self, attention: Attention) -> tuple[Choice, ...]:
+        if self.pooling != "auto":
+            return (Choice(self),)
+        fitted, aligned = (dataclasses.replace(self, pooling=pooling) for pooling in ("fitted", "aligned"))
+        plain = Choice(fitted, plain=True)
+        if _normalises(attention):
+            return Choice(fitted), plain
+        return Choice(fitted), Choice(aligned), plain, Choice(aligned, plain=True)
 
     def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
         if not (isinstance(attention, Grouped) and _normalises(attention)):
@@ -103,7 +115,7 @@ class ToGrouped(Target):
         groups = self._groups(site, seed)
         order = [head for group in groups for head in group]
         # With a key and a value for every head there is nothing to pool.
-        pooling = "first" if self.kv_heads == source.num_heads else self.pooling
+        pooling = "first" if self.kv_heads == source.num_heads else self._pooling
         norms = {name: getattr(source, name, None) for name in NORMS}
         params = POOLINGS[pooling](site, groups, seed) | {n: site.params[n] for n in NORMS if n in site.params}
         biased = source.projection_bias or (pooling == "fitted" and site.moments is not None)
@@ -126,7 +138,11 @@ class ToGrouped(Target):
         heads = site.attention.num_heads
         if self.grouping == "consecutive" or self.kv_heads in (1, heads):
             return consecutive(heads, self.kv_heads)
-        return best_partition(head_distances(site, self.pooling), self.kv_heads, seed=seed)
+        return best_partition(head_distances(site, self._pooling), self.kv_heads, seed=seed)
+
+    @property
+    def _pooling(self) -> str:
+        return "fitted" if self.pooling == "auto" else self.pooling
 
 
 def head_distances(site: Site, pooling: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from headjax.attention import Attention, Compressed, Grouped, Latent, MultiHead
 from headjax.conversion.calibration import Moments, Root, covariance_root
 from headjax.conversion.products import gram
 from headjax.conversion.target import (
+    Choice,
     Converted,
     Site,
     Target,
@@ -44,7 +45,8 @@ class ToLatent(Target):
     then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its logits over
     the distances 0, 1, ..., 255 between query and key.
 
-    Three other errors are there as baselines:
+    That is the error `logits`. `auto` takes it or `keys`, whichever agrees better with the model's own output on
+    calibration batches. The other errors:
 
     * `keys`: the squared error of keys and values themselves, weighted by the inputs' covariance (SVD-LLM's whitening).
     * `magnitudes`: that of the weights, each input counted by the root mean square that it has (ASVD with its default
@@ -59,7 +61,7 @@ class ToLatent(Target):
     name: ClassVar[str] = "latent"
 
     rank: Size
-    error: Literal["logits", "keys", "magnitudes", "weights"] = "logits"
+    error: Literal["auto", "logits", "keys", "magnitudes", "weights"] = "auto"
 
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         source = attention if isinstance(attention, Grouped) and must_rebuild(attention) else multi_head_of(attention)
@@ -67,6 +69,12 @@ class ToLatent(Target):
         size = heads * (source.head_dim + source.values)
         which = "kv_heads" if isinstance(source, Grouped) else "num_heads"
         require_rank("rank", self.rank, min(memory_width, size), f"min(width, {which} * (head_dim + value_dim))")
+
+    def choices(self, attention: Attention) -> tuple[Choice, ...]:
+        if self.error != "auto":
+            return (Choice(self),)
+        logits, keys = (dataclasses.replace(self, error=error) for error in ("logits", "keys"))
+        return Choice(logits), Choice(keys), Choice(logits, plain=True)
 
     def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
         return (attention, params) if must_rebuild(attention) else super().prepare(attention, params)
@@ -77,7 +85,7 @@ class ToLatent(Target):
 
     def _moments(self, site: Site) -> Moments | None:
         """Return the moments of the inputs as far as the error depends on them."""
-        if site.moments is None or self.error in ("logits", "keys"):
+        if site.moments is None or self.error in ("auto", "logits", "keys"):
             return site.moments
         if self.error == "weights":
             return None
@@ -87,7 +95,7 @@ class ToLatent(Target):
     def _layer(self, site: Site) -> Converted:
         source = site.multi_head
         weights = None
-        if self.error == "logits":
+        if self.error in ("auto", "logits"):
             weights = gram(jnp.swapaxes(_read(site), 0, 1)), _written(site)
         down, up_key, up_value = _factors(site, self.rank, weights)
         biased = source.projection_bias or site.moments is not None
@@ -119,7 +127,7 @@ class ToLatent(Target):
             for key in range(params["key"].shape[1])
         ]
         weights: tuple[jax.Array, ...] | None = None
-        if self.error == "logits":
+        if self.error in ("auto", "logits"):
             grams = _turned_grams(source, site), _written(site)
             weights = tuple(jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in grams)
         down, up_key, up_value = _factors(site, self.rank, weights)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.attention import Attention, Gated
-from headjax.conversion.calibration import Moments, collect, covariance_root
+from headjax.conversion.calibration import Calibration, Moments, calibrate, covariance_root
 from headjax.conversion.collaborative import ToCollaborative, ToTucker
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
@@ -21,6 +21,7 @@ from headjax.conversion.latent import ToLatent
 from headjax.conversion.per_head import ToFixed, ToGated
 from headjax.conversion.products import Products, query_key, relative_distance, value_output
 from headjax.conversion.target import (
+    Choice,
     Converted,
     HeadLayer,
     LayerError,
@@ -36,13 +37,19 @@ from headjax.core.blas import one_blas_thread
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import unknown_name
 from headjax.core.tensors import Params
+from headjax.heads import reconstruction
+from headjax.heads.agreement import agreements
 from headjax.heads.surgery import map_attention
 from headjax.models.config import Batch
 from headjax.models.model import Model
 
 
 class Conversion(NamedTuple):
-    """A converted model and the error of each of its converted layers."""
+    """A converted model and the error of each of its converted layers.
+
+    Where the conversion chose among several, the history's `divergence` has how far each one's output was from the
+    original's on calibration batches that it was not fitted on (`headjax.heads.agreement`), by its text.
+    """
 
     model: Model
     errors: tuple[LayerError, ...]
@@ -52,8 +59,9 @@ def convert(
     model: Model,
     to: Target | Restructuring | str | Mapping[HeadLayer, Target | str],
     *,
-    batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | None = None,
+    batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | Calibration | None = None,
     plain: bool = False,
+    reconstruct: bool = False,
     stacks: Collection[str] | None = None,
     layers: Collection[int] | None = None,
     seed: int = 0,
@@ -69,9 +77,14 @@ def convert(
         model: Model to convert.
         to: Target as a value (`ToCollaborative(shared_dim=384)`), as text (`collaborative:shared_dim=384`), or one for
             each of some layers, by (head stack, layer).
-        batches: Calibration batches, or their moments from `headjax.conversion.calibration.collect`. With them the
-            error over the inputs that layers see is made small, without them the error of the weights.
+        batches: Calibration batches, or what `headjax.conversion.calibration.calibrate` keeps of them, or their moments
+            alone. With them the error over the inputs that layers see is made small, without them the error of the
+            weights. A target that leaves an option open (`error=auto`, `pooling=auto`) tries each, and the plain
+            conversion, on three of four batches, and takes the one whose model agrees best on the others. Without
+            batches the first is taken.
         plain: Make the error of the weights small all the same; use the batches for the reported error alone.
+        reconstruct: Solve the output projections anew afterwards so that layers compute as before, see
+            `headjax.heads.reconstruction.reconstruct`; needs batches.
         stacks: Head stacks to convert; None converts all.
         layers: Layers to convert, counted from 0; None converts all.
         seed: Seed of random starts and choices.
@@ -84,11 +97,43 @@ def convert(
     if isinstance(to, Restructuring):
         return Conversion(*to.restructure(model, stacks, layers, seed))
     targets = _targets(model, to, stacks, layers)
-    sites = _prepare(model, targets, _moments(model, batches))
+    calibration = _calibration(model, batches)
+    if reconstruct and not calibration.batches:
+        raise ConfigError("reconstruct: needs calibration batches")
+    choices = _choices(model, targets, plain)
+    divergences: dict[str, float] = {}
+    if len(choices) > 1 and calibration.judged:
+        tried = [_build(model, choice, calibration.fitted, seed)[0] for choice in choices]
+        found = agreements(model, [(other, None) for other in tried], calibration.judged)
+        divergences = {_described(choice): each.apart for choice, each in zip(choices, found, strict=True)}
+        choices = [min(zip(choices, found, strict=True), key=lambda pair: pair[1].apart)[0]]
+    chosen = choices[0]
+    changed, errors = _build(model, chosen, calibration.moments, seed)
+    entry = history.entry(
+        "convert",
+        to={f"{stack}/{layer}": describe(choice.target) for (stack, layer), choice in chosen.items()},
+        calibrated=bool(calibration.moments) and not any(choice.plain for choice in chosen.values()),
+        seed=seed,
+        relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
+        **({"divergence": divergences} if divergences else {}),
+    )
+    changed = changed.replace(history=(*model.history, entry))
+    if reconstruct:
+        changed = reconstruction.reconstruct(model, calibration.batches, (), converted=changed).model
+    return Conversion(changed, errors)
+
+
+def _build(
+    model: Model, choices: Mapping[HeadLayer, Choice], moments: Mapping[HeadLayer, Moments], seed: int
+) -> tuple[Model, tuple[LayerError, ...]]:
+    """Return the model with these layers converted, and their errors."""
+    sites = _prepare(model, choices, moments)
     with one_blas_thread():
-        converted = _converted(sites, targets, plain, seed)
+        converted = _converted(sites, choices, seed)
         errors = tuple(
-            _error(place, site, converted[place]) if targets[place].of_multi_head else LayerError(*place, 0.0, 0.0)
+            _error(place, site, converted[place])
+            if choices[place].target.of_multi_head
+            else LayerError(*place, 0.0, 0.0)
             for place, site in sites.items()
         )
         jax.block_until_ready([layer.params for layer in converted.values()])
@@ -98,15 +143,26 @@ def convert(
             return attention, params
         return _put_back(attention, params, converted[stack, layer])
 
-    changed = map_attention(model, put)
-    entry = history.entry(
-        "convert",
-        to={f"{stack}/{layer}": describe(targets[stack, layer]) for stack, layer in sites},
-        calibrated=batches is not None and not plain,
-        seed=seed,
-        relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
-    )
-    return Conversion(changed.replace(history=(*model.history, entry)), errors)
+    return map_attention(model, put), errors
+
+
+def _choices(model: Model, targets: Mapping[HeadLayer, Target], plain: bool) -> list[dict[HeadLayer, Choice]]:
+    """Return the ways to convert the model; where layers have unequal numbers of choices, some stay with their last."""
+    attentions = model.config.attentions()
+    by_layer: dict[HeadLayer, tuple[Choice, ...]] = {}
+    for (stack, layer), target in targets.items():
+        attention = attentions[stack][layer]
+        inner = attention.inner if isinstance(attention, Gated) and target.of_multi_head else attention
+        found = target.choices(inner)
+        by_layer[stack, layer] = (found[0]._replace(plain=True),) if plain else found
+    most = max(map(len, by_layer.values()), default=0)
+    return [{place: found[min(n, len(found) - 1)] for place, found in by_layer.items()} for n in range(most)] or [{}]
+
+
+def _described(choices: Mapping[HeadLayer, Choice]) -> str:
+    """Return the choices of all layers in one text."""
+    texts = [f"{describe(choice.target)}{' (plain)' if choice.plain else ''}" for choice in choices.values()]
+    return "; ".join(dict.fromkeys(texts))
 
 
 def convert_layer(
@@ -173,33 +229,35 @@ def _targets(
     return targets
 
 
-def _moments(
-    model: Model, batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | None
-) -> Mapping[HeadLayer, Moments]:
-    if batches is None:
-        return {}
-    return batches if isinstance(batches, Mapping) else collect(model, batches)
+def _calibration(
+    model: Model, batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | Calibration | None
+) -> Calibration:
+    if isinstance(batches, Calibration):
+        return batches
+    if batches is None or isinstance(batches, Mapping):
+        return Calibration((), (), batches or {}, {})
+    return calibrate(model, batches)
 
 
 def _converted(
-    sites: Mapping[HeadLayer, Site], targets: Mapping[HeadLayer, Target], plain: bool, seed: int
+    sites: Mapping[HeadLayer, Site], choices: Mapping[HeadLayer, Choice], seed: int
 ) -> dict[HeadLayer, Converted]:
     """Return every converted layer; layers of one target go together, so that one call decomposes them all."""
     converted: dict[HeadLayer, Converted] = {}
-    for target in dict.fromkeys(targets.values()):
-        places = [place for place in sites if targets[place] == target]
-        given = [sites[place]._replace(moments=None) if plain else sites[place] for place in places]
-        converted |= dict(zip(places, target.convert(given, seed), strict=True))
+    for choice in dict.fromkeys(choices.values()):
+        places = [place for place in sites if choices[place] == choice]
+        given = [sites[place]._replace(moments=None) if choice.plain else sites[place] for place in places]
+        converted |= dict(zip(places, choice.target.convert(given, seed), strict=True))
     return converted
 
 
 def _prepare(
-    model: Model, targets: Mapping[HeadLayer, Target], moments: Mapping[HeadLayer, Moments]
+    model: Model, choices: Mapping[HeadLayer, Choice], moments: Mapping[HeadLayer, Moments]
 ) -> dict[HeadLayer, Site]:
     """Return the layers in the form that their targets start from."""
     sites: dict[HeadLayer, Site] = {}
-    for place, found in layer_params(model, targets).items():
-        target = targets[place]
+    for place, found in layer_params(model, choices).items():
+        target = choices[place].target
         prepared = target.prepare(*inside_gates(*found)) if target.of_multi_head else found
         sites[place] = Site(*prepared, moments.get(place))
     return sites

@@ -70,6 +70,18 @@ class Converted(NamedTuple):
     params: Params
 
 
+class Choice(NamedTuple):
+    """A way to convert a layer.
+
+    Attributes:
+        target: The conversion, with every option said.
+        plain: Whether it is from the weights alone although there are moments.
+    """
+
+    target: Target
+    plain: bool = False
+
+
 class Target(Checked, abc.ABC):
     """Base of the conversions: frozen dataclasses whose fields `--to name:field=value,...` sets.
 
@@ -85,6 +97,13 @@ class Target(Checked, abc.ABC):
     @abc.abstractmethod
     def check(self, attention: Attention, width: int, memory_width: int) -> None:
         """Raise a `ConfigError` that names the field when a layer cannot be converted."""
+
+    def choices(self, attention: Attention) -> tuple[Choice, ...]:
+        """Return the ways to convert a layer of which a calibrated conversion takes the one that agrees best.
+
+        Without calibration batches the first is taken.
+        """
+        return (Choice(self),)
 
     def prepare(self, attention: Attention, params: Params) -> tuple[Attention, Params]:
         """Return the layer in the form that the conversion starts from, where that is multi-head attention."""

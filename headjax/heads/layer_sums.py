@@ -100,21 +100,35 @@ class SubLayer(NamedTuple):
 
 
 class TwoModels:
-    """A whole model and its copy in repair, computed side by side from hidden states that are at hand.
+    """A whole model and one in repair, computed side by side from hidden states that are at hand.
+
+    Args:
+        config: Architecture of the whole model.
+        placed: Its parameters, and batches.
+        gates: Gates of the model in repair.
+        compute: How to compute.
+        converted: The model in repair, whose layers may have other formulations; None is a copy of the whole one.
 
     Attributes:
+        config, own_config: Architectures of the whole model and of the one in repair.
         teacher, student: Parameters of every layer of the whole and of the repaired model, by stack.
         gates: Gates of the repaired model, `[layers, max_heads]` by head stack.
         apart: Whether the student differs from the teacher in a layer that has been passed, or is about to be.
     """
 
-    def __init__(self, config: ModelConfig, placed: Placed, gates: Gates, compute: Compute) -> None:
-        self.config, self.apart = config, False
+    def __init__(
+        self, config: ModelConfig, placed: Placed, gates: Gates, compute: Compute, converted: Model | None = None
+    ) -> None:
+        self.config, self.apart = config, converted is not None
+        self.own_config = config if converted is None else converted.config
         self._params, self._batches = placed
         self.gates, self._whole = dict(gates), head_gates.ones(config)
         self._compute = compute
         self.teacher = {name: stack.unstack(self._params[name]) for name, stack in config.stacks().items()}
-        self.student = {name: list(layers) for name, layers in self.teacher.items()}
+        own = self.teacher
+        if converted is not None:
+            own = {name: stack.unstack(converted.params[name]) for name, stack in self.own_config.stacks().items()}
+        self.student = {name: list(layers) for name, layers in own.items()}
         self._name = ""
         self._streams: list[_Streams] = []
         self._next: list[Stream] = []
@@ -172,11 +186,12 @@ class TwoModels:
         self._next = []
         partial: Any = None
         tokens = 0
-        at = place_of(self.config, self._name, layer)
+        configs = (self.config, self.own_config)
+        places = (place_of(self.config, self._name, layer), place_of(self.own_config, self._name, layer))
         weights = (self.teacher[self._name][layer], self.student[self._name][layer])
         for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
             sums, teacher = layer_sums(
-                self.config, self._params, batch, at, slot, self._compute, layer, weights, pair,
+                configs, self._params, batch, places, slot, self._compute, layer, weights, pair,
                 (self._whole, self.gates), number % 2, float(mended),
             )  # fmt: skip
             self._next.append(teacher)
@@ -205,11 +220,14 @@ class TwoModels:
         known, self._next = self._next, []
         found = []
         for number, (batch, pair) in enumerate(zip(self._batches, streams, strict=True)):
-            at = place_of(self.config, self._name, layer)
-            run = functools.partial(_advance, self.config, self._params, batch, at, self._compute, layer)
+            run, own_run = (
+                functools.partial(_advance, config, self._params, batch, place, self._compute, layer)
+                for config in (self.config, self.own_config)
+                for place in (place_of(config, self._name, layer),)
+            )
             teacher = known[number] if known else run(self.teacher[self._name][layer], pair.teacher, self._whole)
             own = self.student[self._name][layer]
-            found.append(_Streams(teacher, run(own, pair.student, self.gates) if self.apart else teacher))
+            found.append(_Streams(teacher, own_run(own, pair.student, self.gates) if self.apart else teacher))
         return found
 
 
@@ -245,12 +263,12 @@ def _advance(
     return by_example(layer_output(config, params, batch, place, layer, weights, stream, options)[0])
 
 
-@functools.partial(jax.jit, static_argnames=("config", "place", "slot", "compute"))
+@functools.partial(jax.jit, static_argnames=("configs", "places", "slot", "compute"))
 def layer_sums(
-    config: ModelConfig,
+    configs: tuple[ModelConfig, ModelConfig],
     params: Params,
     batch: Any,
-    place: Place,
+    places: tuple[Place, Place],
     slot: str,
     compute: Compute,
     layer: Any,
@@ -265,10 +283,9 @@ def layer_sums(
     Examples of even number are the first half; `shift` exchanges the halves. `mended` is 1 if the errors of earlier
     layers belong to the target, else 0. On a mesh the examples stay spread, and every device has the sums.
     """
-    run = functools.partial(layer_output, config, params, batch, place)
     (after, teacher), (_, student) = (
-        run(layer, own, stream, Options(gates=at, compute=compute), slot)
-        for own, stream, at in zip(weights, streams, gates, strict=True)
+        layer_output(config, params, batch, place, layer, own, stream, Options(gates=at, compute=compute), slot)
+        for config, place, own, stream, at in zip(configs, places, weights, streams, gates, strict=True)
     )
     teacher, student = cast(SubLayerSeen, teacher), cast(SubLayerSeen, student)
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)

@@ -17,7 +17,7 @@ from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
 from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
-from headjax.heads.layer_sums import Placed, SubLayer, TwoModels, spread
+from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_params
@@ -82,6 +82,7 @@ def reconstruct(
     *,
     feed_forward: bool = False,
     units: float = 0.0,
+    converted: Model | None = None,
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
     progress: Update | None = None,
@@ -110,6 +111,7 @@ def reconstruct(
         units: Share of the units to remove from every feed-forward, at least 0 and below 1: those whose removal costs
             least once the others have been solved anew, in the pruned model (`headjax.heads.refit.least_needed`).
             Every layer loses the same number, so that families with one inner size can hold the result.
+        converted: The model to repair, a conversion of `model` with as many layers and heads; None is `model` itself.
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
         compute: How to compute.
         progress: Called after every solved map with the number of maps done.
@@ -124,8 +126,8 @@ def reconstruct(
     gone = _removed(model.config, removed)
     if not batches:
         raise DataError("batches: there is no example to calibrate on")
-    placed = spread(model, batches)
-    models = TwoModels(model.config, placed, head_gates.without(model.config, gone), compute)
+    placed, own = spread(model, batches), model if converted is None else converted
+    models = TwoModels(model.config, placed, head_gates.without(own.config, gone), compute, converted)
     walk = _Walk(models, gone, ridges, feed_forward or units > 0.0, units)
     repairs: list[LayerRepair] = []
     for repair in walk.through():
@@ -138,7 +140,8 @@ def reconstruct(
     entry = history.entry(
         "reconstruct", examples=examples, tokens=tokens, repaired=[repair.name for repair in repairs if repair.kept]
     )
-    repaired = model.replace(params=_returned(model, placed, models), history=(*model.history, entry))
+    params = _returned(own, placed.params if converted is None else own.params, models)
+    repaired = own.replace(params=params, history=(*own.history, entry))
     return Reconstruction(repaired, tuple(sorted(gone)), walk.units, tuple(repairs), examples, tokens)
 
 
@@ -155,11 +158,11 @@ def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId
     return gone
 
 
-def _returned(model: Model, placed: Placed, models: TwoModels) -> Params:
+def _returned(model: Model, placed: Params, models: TwoModels) -> Params:
     """Return the student's parameters, each where the model's own lie."""
     params = dict(model.params)
     for name, stack in model.config.stacks().items():
-        solved = stack.restack(models.student[name], placed.params[name])
+        solved = stack.restack(models.student[name], placed[name])
         with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
             params[name] = jax.tree.map(_beside, solved, model.params[name])
     return params
@@ -193,7 +196,7 @@ class _Walk:
     def __init__(
         self, models: TwoModels, gone: set[HeadId], ridges: Sequence[float], feed_forward: bool, share: float
     ) -> None:
-        self.models, self.config = models, models.config
+        self.models, self.config = models, models.own_config
         self.units: dict[tuple[str, int], tuple[int, ...]] = {}
         self._gone, self._ridges, self._feed_forward, self._share = gone, ridges, feed_forward, share
 
@@ -217,7 +220,7 @@ class _Walk:
         layer = at.block[0]
         attention = getattr(self.config.stacks()[at.stack].layers[layer], at.slot)
         heads = np.array([HeadId(at.head_stack, layer, head) not in self._gone for head in attention.ids], bool)
-        return np.repeat(heads, attention.output_matrices(self.models.teacher[at.stack][layer][at.slot]).shape[1])
+        return np.repeat(heads, attention.output_matrices(self.models.student[at.stack][layer][at.slot]).shape[1])
 
     def _repair(self, at: SubLayer, kept: np.ndarray) -> LayerRepair:
         """Solve one map, put it into the student, and say how well it did."""

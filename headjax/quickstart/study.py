@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.conversion import convert
-from headjax.conversion.calibration import collect
+from headjax.conversion.calibration import calibrate
 from headjax.core.errors import DivergedError, StoppedError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
@@ -265,12 +265,12 @@ def remove(heads: HeadStudy, text: Text, workdir: Path, progress: Progress) -> l
 
 def share(model: Model, text: Text, workdir: Path, progress: Progress) -> list[Variant]:
     """Convert the model to every formulation of `CONVERSIONS`, from its weights alone and calibrated."""
-    moments = collect(model, batches(text.training_blocks(CALIBRATION_BLOCKS, seed=2)))
+    calibration = calibrate(model, batches(text.training_blocks(CALIBRATION_BLOCKS, seed=2)))
     variants = []
     with progress("converting", 2 * len(CONVERSIONS), "model") as bar:
         for target in CONVERSIONS:
             for calibrated in (False, True):
-                conversion = convert(model, target, batches=moments if calibrated else None)
+                conversion = convert(model, target, batches=calibration if calibrated else None)
                 ending = "-calibrated" if calibrated else ""
                 path = workdir / f"converted-{target.replace(':', '-').replace('=', '-')}{ending}"
                 errors = [

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.analysis import model_costs
-from headjax.conversion.calibration import Moments, collect
+from headjax.conversion.calibration import Calibration, calibrate
 from headjax.conversion.model import convert
-from headjax.conversion.target import HeadLayer
 from headjax.core.progress import Progress, silent
 from headjax.data.examples import Padded, Source
 from headjax.data.stream import LengthBuckets
@@ -70,7 +69,7 @@ class Trials:
     Attributes:
         model: the original, with an output for the task.
         task: the task; short texts are read in short batches.
-        moments: of the original's inputs, for calibration.
+        calibration: batches and the moments of the original's inputs.
         own: the original's evaluation, the embeddings among its outcomes.
         fine_tuning: how converted models are trained; None trains none.
         limit: number of the task's examples to evaluate on, the first ones; 0 is all.
@@ -80,7 +79,7 @@ class Trials:
 
     model: Model
     task: Task
-    moments: Mapping[HeadLayer, Moments]
+    calibration: Calibration
     own: Evaluation
     fine_tuning: Distillation | None
     limit: int
@@ -112,7 +111,8 @@ class Trials:
         Raises:
             HeadjaxError: a target that does not exist or that a layer cannot become.
         """
-        model, errors = convert(self.model, to, batches=self.moments, plain=variant == "plain", seed=seed)
+        converted = convert(self.model, to, batches=self.calibration, plain=variant == "plain", seed=seed)
+        model, errors = converted.model, converted.errors
         if variant == "fine-tuned" and self.fine_tuning is not None:
             batches = self.task.train_batches(self.batch_size, seed=seed)
             model = distill(model, self.model, batches, self.fine_tuning).model
@@ -170,7 +170,7 @@ def prepare_trials(
     task = dataclasses.replace(task, data=task.data._replace(train=train), measure=measure)
     model = task.fit(model)
     with progress("calibrating", len(calibrated), "batch") as bar:
-        moments = collect(model, calibrated, bar)
+        moments = calibrate(model, calibrated, bar)
     count = task.count_batches(batch_size, limit=limit, buckets=buckets)
     with progress("evaluating the original", count, "batch") as bar:
         own = measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets, progress=bar)

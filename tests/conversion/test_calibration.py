@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 
 from headjax.conversion import Target, ToCollaborative, ToTucker, convert
-from headjax.conversion.calibration import collect, covariance_root
+from headjax.conversion.calibration import calibrate, collect, covariance_root
 from headjax.conversion.products import Products, query_key, relative_distance
+from headjax.core.errors import ConfigError
+from headjax.heads.agreement import agreement
+from tests import tiny
+from tests.closeness import assert_close
 from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, attentions, hidden, translation
+from tests.hub.directories import LLAMA, model_of
 
 
 def test_calibration_lowers_the_error_of_logits(model) -> None:
@@ -51,3 +56,65 @@ def test_calibration_sees_cross_attention(tmp_path) -> None:
     _, errors = convert(source, LOSSY["latent"], batches=[batch], stacks=["cross"])
     assert [(error.stack, error.layer) for error in errors] == [("cross", 0), ("cross", 1)]
     assert all(error.logit_error is not None for error in errors)
+
+
+BATCHES = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} for seed in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("target", "chosen"),
+    [
+        ("latent:rank=5", {"latent:rank=5,error=logits", "latent:rank=5,error=keys"}),
+        (
+            "grouped:kv_heads=1,grouping=consecutive",
+            {f"grouped:kv_heads=1,pooling={pooling},grouping=consecutive" for pooling in ("fitted", "aligned")},
+        ),
+    ],
+)
+def test_an_open_option_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_on(target, chosen) -> None:
+    model = model_of(LLAMA)
+    entry = convert(model, target, batches=BATCHES).model.history[-1]
+    tried = entry["divergence"]
+    best = min(tried, key=tried.get)
+    assert {name.removesuffix(" (plain)") for name in tried} == chosen
+    assert {name for name in tried if name.endswith("(plain)")}
+    assert set(entry["to"].values()) == {best.removesuffix(" (plain)")}
+    assert entry["calibrated"] == (not best.endswith("(plain)"))
+    others = [batch for number, batch in enumerate(BATCHES) if number % 4 != 3]
+    alone = convert(model, best.removesuffix(" (plain)"), batches=others, plain=best.endswith("(plain)")).model
+    assert agreement(model, alone, BATCHES[3::4]).apart == pytest.approx(tried[best], rel=1e-5)
+
+
+def test_calibrated_shared_keys_agree_no_worse_than_plain_ones_or_the_fewest() -> None:
+    model = model_of(LLAMA | {"num_key_value_heads": 4})
+    tried = convert(model, "collaborative:shared_dim=8", batches=BATCHES).model.history[-1]["divergence"]
+    assert set(tried) == {f"collaborative:shared_dim={size}" for size in ("8", "8 (plain)", "4")}
+
+
+def test_moments_alone_and_options_that_are_said_leave_nothing_to_choose() -> None:
+    model = model_of(LLAMA)
+    for target, given in (("latent:rank=5", collect(model, BATCHES)), ("latent:rank=5,error=keys", BATCHES)):
+        assert "divergence" not in convert(model, target, batches=given).model.history[-1]
+
+
+def test_one_batch_is_cut_by_its_examples() -> None:
+    model = model_of(LLAMA)
+    found = calibrate(model, BATCHES[:1])
+    assert [len(batch["input_ids"]) for batch in found.judged] == [1]
+    whole = collect(model, BATCHES[:1])["decoder", 0]
+    assert_close(found.moments["decoder", 0].key_covariance, whole.key_covariance, sums=tiny.SUMS)
+
+
+@pytest.mark.parametrize("target", ["grouped:kv_heads=1", "latent:rank=4"])
+def test_output_projections_solved_anew_bring_the_outputs_nearer(target) -> None:
+    model = model_of(LLAMA)
+    batches = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (8, 8))} for seed in range(40)]
+    unseen = {"input_ids": np.random.default_rng(99).integers(1, 20, (16, 8))}
+    before, after = (
+        convert(model, target, batches=batches, reconstruct=reconstruct).model for reconstruct in (False, True)
+    )
+    assert after.history[-1]["repaired"]
+    near, far = (float(jnp.square(each(unseen).hidden - model(unseen).hidden).mean()) for each in (after, before))
+    assert near < 0.9 * far
+    with pytest.raises(ConfigError, match=r"^reconstruct:"):
+        convert(model, target, reconstruct=True)

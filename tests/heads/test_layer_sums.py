@@ -62,7 +62,7 @@ def test_examples_stay_spread_and_every_device_has_the_sums(model, mesh):
         assert {shard.data.shape for shard in pair.teacher.hidden.addressable_shards} == {(2, 8, tiny.WIDTH)}
         place = place_of(model.config, "decoder", 0)
         (sums, scale), after = layer_sums(
-            model.config, placed.params, placed.batches[0], place, "attention", Compute(), 0,
+            (model.config,) * 2, placed.params, placed.batches[0], (place,) * 2, "attention", Compute(), 0,
             (models.teacher["decoder"][0], models.student["decoder"][0]), pair,
             (gates.ones(model.config), gates.without(model.config, REMOVED)), 0, 1.0,
         )  # fmt: skip
