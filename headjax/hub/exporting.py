@@ -152,7 +152,9 @@ def _notes(model: Model, family: Family, imported: Mapping[str, Any] | None) -> 
     origin = imported["family"] if imported else None
     if origin == family.model_type:
         return ()
-    notes = [f"a {origin} config.json cannot say this model, so it is written as {family.model_type}"] if origin else []
+    notes = (
+        [f"a {origin} config.json cannot express this model; it is written as {family.model_type}"] if origin else []
+    )
     if model.tokenizer is not None and family.tokenizer_class is not None:
         notes.append(f"transformers reads its tokenizer as {family.tokenizer_class}, perhaps into other tokens")
     return tuple(notes)
@@ -197,11 +199,11 @@ def _families(model: Model, asked: str | Family | None, imported: Mapping[str, A
         if not found:
             raise HeadjaxError(f"family: {unknown_name('family', str(asked), [f.model_type for f in FAMILIES])}")
         if not isinstance(model.config, found[0].config_type):
-            raise InexpressibleError(f"family: {found[0].model_type} is no {kind_of(model.config)}")
+            raise InexpressibleError(f"family: {found[0].model_type} is not a family of {kind_of(model.config)} models")
         return found
     fitting = [family for family in FAMILIES if isinstance(model.config, family.config_type)]
     if not fitting:
-        raise InexpressibleError(f"no family is a {kind_of(model.config)}")
+        raise InexpressibleError(f"no family has {kind_of(model.config)} models")
     origin = imported["family"] if imported else None
     foreign = model.tokenizer is not None
     return sorted(fitting, key=lambda f: (f.model_type != origin, foreign and f.tokenizer_class is not None))
@@ -342,7 +344,9 @@ def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -
         for ours, theirs in zip(expected.values(), found, strict=True):
             difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))
         if not difference <= TOLERANCE:
-            raise HeadjaxError(f"layout onnx: onnxruntime computes something else (relative difference {difference})")
+            raise HeadjaxError(
+                f"layout onnx: outputs of onnxruntime differ from the model's by {difference:.2g} of their size"
+            )
         described = {
             name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
         }

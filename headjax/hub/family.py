@@ -116,7 +116,7 @@ class Family:
 
     @property
     def config_type(self) -> type[ModelConfig]:
-        """The architecture's class."""
+        """Class of the architecture."""
         return self.config.kind
 
     def read(self, fields: Fields) -> ModelConfig:
@@ -131,7 +131,7 @@ class Family:
         return config
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the fields of a `config.json` that say as much of an architecture as the family can say.
+        """Return the fields of a `config.json` that express as much of an architecture as the family can.
 
         The family can express the architecture if, and only if, `read` of the fields returns it.
 
@@ -140,7 +140,7 @@ class Family:
         """
         chosen = self._classes_of(config)
         if not chosen:
-            raise InexpressibleError(f"no class of {self.model_type} has the output {config.output!r}")  # type: ignore[attr-defined]
+            raise InexpressibleError(f"{self.model_type} has no class with the output {config.output!r}")  # type: ignore[attr-defined]
         fields = {"model_type": self.model_type, "architectures": [self.class_prefix + chosen[0].suffix]}
         return fields | dict(self.constants) | self.config.having(**chosen[0].parts).write(config, "")
 
@@ -163,11 +163,11 @@ class Family:
         return self.copies + tuple(pair for entry in self._classes_of(config)[:1] for pair in entry.copies)
 
     def _classes_of(self, config: Any) -> list[ModelClass]:
-        """The classes that have a config's output."""
+        """Return the classes that have a config's output."""
         return [entry for entry in self.classes if entry.parts["output"].accepts(config.output)]
 
     def _named(self, fields: Fields) -> ModelClass:
-        """The class that `architectures` names."""
+        """Return the class that `architectures` names."""
         known = {self.class_prefix + entry.suffix: entry for entry in self.classes}
         named = fields.data.get("architectures") or list(known)[:1]
         if not isinstance(named, list) or not all(isinstance(name, str) for name in named):

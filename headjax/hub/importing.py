@@ -320,7 +320,7 @@ def _read(
 
 
 def _finite(value: np.ndarray, piece: _Piece, files: SafetensorsFiles) -> np.ndarray:
-    """The part of a tensor that is read.
+    """Return the part of a tensor that is read.
 
     Raises:
         ParameterError: it is not finite; the message names the file and the tensor.

@@ -82,9 +82,9 @@ def pruned_heads(model: Model, family: Family) -> Written:
     for number, layer in enumerate(stack.layers):
         attention = getattr(layer, slot)
         if isinstance(attention, NoHeads):
-            raise InexpressibleError(f"{name} layer {number} has no heads left, and pruned_heads needs one")
+            raise InexpressibleError(f"{name} layer {number} has no heads left; pruned_heads needs one")
         if not isinstance(attention, MultiHead):
-            raise InexpressibleError(f"{name} layer {number} is {kind_of(attention)}, pruned_heads needs multi_head")
+            raise InexpressibleError(f"{name} layer {number} is {kind_of(attention)}; pruned_heads needs multi_head")
         heads = model.config.width // attention.head_dim
         if heads <= max(attention.ids):
             raise InexpressibleError(
@@ -132,7 +132,7 @@ def choose(model: Model, families: Collection[Family], layout: str) -> tuple[Fam
         if name != layout and any(isinstance(_attempt(LAYOUTS[name], model, each), Written) for each in families):
             raise InexpressibleError(f"{refused[0]}; layout {name} can")
     said = "; ".join(refused)
-    raise InexpressibleError(f"{said}; of all layouts only onnx can{_other_target(next(iter(families)))}")
+    raise InexpressibleError(f"{said}; only layout onnx can{_other_target(next(iter(families)))}")
 
 
 def _attempt(function: Callable[..., T], *arguments: Any) -> T | HeadjaxError:
@@ -146,7 +146,9 @@ def _attempt(function: Callable[..., T], *arguments: Any) -> T | HeadjaxError:
 def _other_target(family: Family) -> str:
     """Return a hint at a conversion whose result a family can express; empty where it has none."""
     heads = family.standard(HeadShape(2, 2, 1), MultiHead(num_heads=2, head_dim=2))
-    return f"; {family.model_type} can say grouped heads (headjax convert --to grouped)" * isinstance(heads, Grouped)
+    return f"; {family.model_type} can express grouped heads (headjax convert --to grouped)" * isinstance(
+        heads, Grouped
+    )
 
 
 def _biased(config: ModelConfig) -> ModelConfig:
@@ -192,7 +194,7 @@ def _checked(fields: dict[str, Any], config: ModelConfig, family: Family) -> dic
         raise InexpressibleError(str(error)) from None
     found = first_difference(config, read, TRAINING_ONLY)
     if found is not None:
-        raise InexpressibleError(f"a {family.model_type} config.json cannot say that {found}")
+        raise InexpressibleError(f"a {family.model_type} config.json cannot express that {found}")
     return fields
 
 
@@ -244,7 +246,7 @@ def _renumber(model: Model) -> Model:
         if stack.position_bias is not None:
             kept = {attention.ids for attention in stack.attentions("attention")}
             if len(kept) > 1:
-                raise InexpressibleError(f"{name}: its layers kept different heads and share one position bias")
+                raise InexpressibleError(f"{name}: its layers share one position bias, but kept different heads")
             columns = jnp.asarray(next(iter(kept)), jnp.int32)
             table = jnp.take(held(params[name]["position_bias"]["table"]), columns, axis=1)
             params[name] = params[name] | {"position_bias": {"table": table}}

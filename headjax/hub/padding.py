@@ -54,7 +54,7 @@ def as_grouped(attention: Attention, params: Params) -> PlainHeads:
     Raises:
         InexpressibleError: the formulation is not multi-head attention with other weights; the message says why.
     """
-    raise InexpressibleError(f"{kind_of(attention)} attention is no multi-head attention with other weights")
+    raise InexpressibleError(f"{kind_of(attention)} attention cannot be written as multi-head attention")
 
 
 @as_grouped.register
@@ -65,7 +65,9 @@ def _(attention: NoHeads, params: Params) -> PlainHeads:
 @as_grouped.register
 def _(attention: MultiHead, params: Params) -> PlainHeads:
     if attention.frequencies is not None:
-        raise InexpressibleError("multi_head attention whose heads turn at frequencies of their own has no other name")
+        raise InexpressibleError(
+            "heads that turn at frequencies of their own cannot be written as multi-head attention"
+        )
     weights = _arrays(params)
     return PlainHeads(_one_key_each(attention, weights, attention.logit_scale), weights)
 
@@ -117,7 +119,7 @@ def _(attention: Latent, params: Params) -> PlainHeads:
     """k_h = y (W_C W_UK^h), v_h = y (W_C W_UV^h) + b_V^h, q_h = x (W_Z W_Q^h) + b_Q^h."""
     for field in ("latent_norm", "query_norm", "rotary"):
         if getattr(attention, field) is not None:
-            raise InexpressibleError(f"latent attention with a {field} is no multi-head attention with other weights")
+            raise InexpressibleError(f"latent attention with a {field} cannot be written as multi-head attention")
     weights = _arrays(params)
     latent = weights.pop("latent")
     weights |= {name: _product(latent, weights[name]) for name in ("key", "value")}
@@ -138,7 +140,7 @@ def _(attention: Compressed, params: Params) -> PlainHeads:
 def _(attention: SharedRotary, params: Params) -> PlainHeads:
     """Return the heads inside with the components multiplied out for their keys."""
     if attention.inner.key_norm is not None:
-        raise InexpressibleError("shared components of normalised keys are no grouped attention with other weights")
+        raise InexpressibleError("shared components of normalised keys cannot be written as grouped attention")
     return as_grouped(attention.inner, attention.as_grouped(params))
 
 
@@ -261,11 +263,11 @@ def _turned(target: Attention, like: Grouped | None) -> Attention:
 def _fill(plain: PlainHeads, target: Attention, width: int, dtype: np.dtype) -> Params:
     """Return the target's parameters with these heads in their places and zeros elsewhere."""
     if not isinstance(target, MultiHead | Grouped):
-        raise InexpressibleError(f"cannot fill {type(target).__name__}")
+        raise InexpressibleError(f"cannot pad {type(target).__name__}")
     filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in flatten(target.tensors(width, width)).items()}
     lost = [name for name, array in plain.weights.items() if name not in filled and np.any(array)]
     if lost:
-        raise InexpressibleError(f"there is no place for its {', '.join(lost).replace('_', ' ')}")
+        raise InexpressibleError(f"the family has no place for the {', '.join(lost).replace('_', ' ')}")
     for name in ("output_bias", "query_norm/scale", "key_norm/scale"):
         if name in filled:
             filled[name][...] = plain.weights.get(name, name != "output_bias")

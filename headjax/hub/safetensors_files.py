@@ -91,7 +91,7 @@ class SafetensorsFiles:
             claimed = {name for name, home in names.items() if home == shard}
             wrong = sorted(claimed.symmetric_difference(header))
             if wrong:
-                raise CheckpointError(f"{self.source}: it and {shard} disagree about {shorten(wrong)}")
+                raise CheckpointError(f"{self.source}: it disagrees with {shard} about {shorten(wrong)}")
             self.entries |= header
 
     def dtype(self, name: str) -> np.dtype:

@@ -120,12 +120,12 @@ class Custom(Entry):
 
 
 def computed(reader: Callable[[Fields], Any], name: str | None = None) -> Custom:
-    """A value that follows from fields that other entries write."""
+    """Return the entry of a value that follows from fields that other entries write."""
     return Custom(reader, lambda value: {}, name)
 
 
 def share(whole: Field, count: Field) -> Custom:
-    """The quotient of two fields, which must divide: the size of heads that together are as wide as the model."""
+    """Return the entry of a quotient of two fields: the size of heads that together are as wide as the model."""
 
     def read(fields: Fields) -> int:
         width, heads = whole.read(fields), count.read(fields)
@@ -179,7 +179,9 @@ class Record(Entry):
 
     def write(self, value: Any, path: str) -> dict[str, Any]:
         if type(value) is not self.kind:
-            raise InexpressibleError(f"{path} is {type(value).__name__}, config.json says {self.kind.__name__}")
+            raise InexpressibleError(
+                f"{path} is {type(value).__name__}, config.json can express {self.kind.__name__} alone"
+            )
         written = dict(self.more(value))
         for name, part in self.parts.items():
             inner = f"{path}.{name}" if path else name
@@ -205,7 +207,7 @@ def _entries(parts: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def record(kind: type, /, **parts: Any) -> Record:
-    """A dataclass, its fields given by entries or constants.
+    """Return the entry of a dataclass, its fields given by entries or constants.
 
     A value that the class refuses (`ConfigError("epsilon: must be ...")`) becomes an error of the field in the file.
     Where two parts write the same field, the first one's value is written.
@@ -272,7 +274,7 @@ class Choice(Entry):
             if option.accepts(value):
                 return self.selector.write(key, path) | option.write(value, path)
         known = ", ".join(map(repr, self.options))
-        raise InexpressibleError(f"{path} is {value!r}, {self.selector.name} can say {known}")
+        raise InexpressibleError(f"{path} is {value!r}, {self.selector.name} can express {known}")
 
     def accepts(self, value: Any) -> bool:
         return any(option.accepts(value) for option in self.options.values())

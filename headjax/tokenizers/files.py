@@ -39,7 +39,7 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 def read_tokenizer(directory: str | Path) -> Tokenizer | None:
-    """The tokenizer of a directory: `tokenizer.json` where there is one, else built from the files of its family.
+    """Read the tokenizer of a directory: `tokenizer.json`, or else the files of its family.
 
     Those files are `vocab.txt` (BERT's WordPiece), `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa,
     BART), and SentencePiece's, which need the library of that name: `spiece.model` (T5, ALBERT),
@@ -52,7 +52,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         directory: the directory.
 
     Returns:
-        The tokenizer, or None where the directory has none of these files.
+        The tokenizer; None if the directory has none of these files.
 
     Raises:
         DataError: a file is broken; the message starts with it.
@@ -89,7 +89,7 @@ def _own_files(family: str) -> tuple[str, ...]:
 
 
 def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer built from files whose meaning depends on the model's family; None without such files."""
+    """Return the tokenizer of the family's own files; None if one is missing."""
     files = _own_files(family)
     present = [_is_there(folder / name) for name in files]
     if not files or not all(present):
@@ -147,7 +147,7 @@ def _is_there(file: Path) -> bool:
 
 
 def _object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty without the file."""
+    """Return the JSON object in a file; an empty one without the file."""
     if not _is_there(file):
         return {}
     data = parse_json(read_file(file), str(file))

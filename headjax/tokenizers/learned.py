@@ -18,7 +18,7 @@ _TOKEN = 37
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2) learned from texts.
+    """Learn a byte-level byte-pair encoding from texts (Sennrich et al. 2016; over bytes as in GPT-2).
 
     All 256 bytes are tokens, so any text is encoded and decoded without loss. The same texts give the same tokenizer.
 
@@ -62,7 +62,7 @@ def _too_few(number: str, vocab_size: int) -> DataError:
 
 
 def byte_tokenizer() -> Tokenizer:
-    """UTF-8 bytes as tokens: id = byte, and 256 ends a text. Nothing is learned."""
+    """Return the tokenizer whose tokens are UTF-8 bytes: id = byte, and 256 ends a text."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers
 
@@ -83,7 +83,7 @@ TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
 
 @functools.cache
 def _byte_characters() -> dict[int, str]:
-    """The printable character that stands for each byte in byte-level vocabularies.
+    """Return the printable character that stands for each byte in byte-level vocabularies.
 
     Bytes that print in Latin-1 stand for themselves, the others in order for the characters from U+0100.
     """
@@ -96,13 +96,13 @@ def _byte_characters() -> dict[int, str]:
 
 
 def check_tokenizer(name: str) -> None:
-    """Raises `ConfigError` unless this is a name of `TRAINERS` or a folder."""
+    """Raise `ConfigError` unless this is a name of `TRAINERS` or a folder."""
     known = name in TRAINERS or path_of(name).expanduser().is_dir()
     require(known, "tokenizer", f"{unknown_name('tokenizer', name, TRAINERS)}, and there is no such folder")
 
 
 def make_tokenizer(name: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A tokenizer learned from texts, or read from a folder.
+    """Learn a tokenizer from texts, or read one from a folder.
 
     Args:
         name: a name of `TRAINERS`, or a folder.

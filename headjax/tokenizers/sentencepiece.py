@@ -1,7 +1,7 @@
 """Tokenizers of SentencePiece's families: unigram models (T5, ALBERT, XLM-RoBERTa), Llama's byte pairs, Marian.
 
-The optional `sentencepiece` library reads and trains the files. Text is cut exactly as the library cuts it, which the
-converters of `transformers` do not do everywhere: see docs/huggingface.md.
+The optional `sentencepiece` library reads and trains the files. Text is split exactly as the library splits it, which
+the converters of `transformers` do not do everywhere: see docs/huggingface.md.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Dialect(NamedTuple):
         left_out: number of the file's first pieces that `before` replaces.
         after: tokens that follow the pieces.
         normalizers: normalizers that come before the file's own rules.
-        drops: whether text is never cut into this piece of the file.
+        drops: whether this piece of the file is never used.
         file: name of the family's file.
     """
 
@@ -125,10 +125,10 @@ so their pieces stand one and four places after those of the file."""
 
 
 def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
-    """The tokenizer of a SentencePiece unigram model (Kudo 2018), as a family of models uses it.
+    """Read the tokenizer of a SentencePiece unigram model (Kudo 2018), as a family of models uses it.
 
-    It cuts text as the library does. Two exceptions: of two ways to cut with the same score either may be taken, and
-    text that spells a special token is that token where the vocabulary lacks one of its characters.
+    It splits text as the library does, with two exceptions. Of two splits with the same score it may take either. Text
+    that spells a special token is that token where the vocabulary lacks one of its characters.
 
     Args:
         path: the model file.
@@ -142,7 +142,7 @@ def sentencepiece_tokenizer(path: str | Path, family: str = "") -> Tokenizer:
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A SentencePiece unigram vocabulary (Kudo 2018) learned from texts, by the library's defaults.
+    """Learn a SentencePiece unigram vocabulary (Kudo 2018) from texts, by the library's defaults.
 
     Text is normalised (NFKC, white space to single spaces), so unlike byte pairs it does not come back to the letter;
     every character of the texts has a piece. Special tokens are T5's: `<pad>` 0, `</s>` 1, `<unk>` 2.
@@ -200,7 +200,7 @@ def _unknown(name: str, proto: Any) -> str:
 
 
 def _roles(name: str, proto: Any) -> dict[str, str]:
-    """The special tokens that the file names, by role."""
+    """Return the special tokens that the file names, by role."""
     numbers = {role: getattr(proto.trainer_spec, field) for role, field in ROLES.items()}
     for role, number in numbers.items():
         if number >= len(proto.pieces):
@@ -209,7 +209,7 @@ def _roles(name: str, proto: Any) -> dict[str, str]:
 
 
 def _vocabulary(name: str, proto: Any, dialect: Dialect) -> list[tuple[str, float]]:
-    """The tokens in the order of their ids, with their scores."""
+    """Return the tokens in the order of their ids, with their scores."""
     pieces = piece_scores(name, proto, dialect.drops)[dialect.left_out :]
     known = {piece.lstrip(SPACE) for piece, _ in pieces}
     before, after = ([(token, UNREACHABLE) for token in tokens] for tokens in (dialect.before, dialect.after))
@@ -217,10 +217,10 @@ def _vocabulary(name: str, proto: Any, dialect: Dialect) -> list[tuple[str, floa
 
 
 def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool = False) -> Tokenizer:
-    """The tokenizer of a SentencePiece model of byte pairs whose unknown characters are UTF-8 bytes (`<0x0A>`).
+    """Read the tokenizer of a SentencePiece model of byte pairs whose unknown characters are UTF-8 bytes (`<0x0A>`).
 
-    It cuts text as the library does: a space is put before it, others stay as they are. One exception: where two
-    neighbouring pairs make the same piece, the library takes the left one.
+    It splits text as the library does, behind an added space. One exception: where two neighbouring pairs make the
+    same piece, the library takes the left one.
 
     Args:
         path: the model file.
@@ -253,7 +253,7 @@ def byte_fallback_tokenizer(path: str | Path, *, start: bool = True, end: bool =
 
 
 def _merges(proto: Any, numbers: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every pair of pieces that together are a piece; pairs with higher scores come first, as the library merges."""
+    """Return every pair of pieces that together are a piece, those with higher scores first, as the library merges."""
     found: list[tuple[float, str, str]] = []
     reachable = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
     for piece in (piece for piece in proto.pieces if piece.piece in reachable):
@@ -266,9 +266,9 @@ def _merges(proto: Any, numbers: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def marian_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of the OPUS-MT models: `source.spm` cuts the source language, `target.spm` the target language.
+    """Read the tokenizer of an OPUS-MT model: `source.spm` splits the source language, `target.spm` the target.
 
-    Ids are those of `vocab.json`. A piece that it lacks is never cut out; Hugging Face's tokenizer makes it unknown. A
+    Ids are those of `vocab.json`. A piece that it lacks is never used; Hugging Face's tokenizer makes it unknown. A
     language's code (`>>fra<<`) at the start of a text is one token.
 
     Args:
@@ -283,13 +283,13 @@ def marian_tokenizer(folder: str | Path) -> Tokenizer:
         raise DataError(f"{file}: no {token}, so it is not the vocabulary of a marian")
     ordered = sorted(numbers, key=numbers.__getitem__)
     if [numbers[token] for token in ordered] != list(range(len(ordered))):
-        raise DataError(f"{file}: its numbers are not those from 0 to {len(ordered) - 1}")
+        raise DataError(f"{file}: its ids are not 0 to {len(ordered) - 1}")
     source, target = (_side(path, ordered) for path in (source_file, target_file))
     return Tokenizer(source, tuple(sorted(MARIAN_SPECIAL.items())), target if target != source else "")
 
 
 def _side(file: Path, ordered: list[str]) -> str:
-    """The `tokenizer.json` of one language."""
+    """Return the `tokenizer.json` of one language."""
     from tokenizers import AddedToken
 
     proto = parse_model(str(file), read_bytes(file))

@@ -21,7 +21,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 """Types of pieces in a model file."""
 
 UNREACHABLE = -100.0
-"""Added to the score of pieces that text is never cut into; other scores lie between -20 and 0."""
+"""Added to the score of pieces that are never used; other scores lie between -20 and 0."""
 
 
 def unigram(
@@ -31,7 +31,7 @@ def unigram(
     unknown: str,
     rules: Sequence[normalizers.Normalizer] = (),
 ) -> Backend:
-    """The `tokenizers` library's tokenizer of a unigram model.
+    """Build the `tokenizers` library's tokenizer of a unigram model.
 
     Args:
         name: name of the file, for errors.
@@ -69,7 +69,7 @@ def add_template(name: str, backend: Backend, single: Sequence[str], pair: Seque
     added = sorted({part.partition(":")[0] for part in (*single, *pair) if not part.startswith("$")})
     for token in added:
         if backend.token_to_id(token) is None:
-            raise DataError(f"{name}: no piece {token}, which the model's texts are joined with")
+            raise DataError(f"{name}: no piece {token}, with which the family joins texts")
     if single:
         backend.post_processor = processors.TemplateProcessing(
             single=list(single),
@@ -112,7 +112,7 @@ def parse_model(name: str, data: bytes, model_type: str = "unigram") -> Any:
 
 
 def piece_scores(name: str, proto: Any, drops: Callable[[str], bool] = lambda piece: False) -> list[tuple[str, float]]:
-    """The pieces with the scores by which the library cuts text.
+    """Return the pieces with the scores by which the library splits text.
 
     Raises:
         DataError: a score is not finite; the message starts with `name`.
@@ -123,7 +123,7 @@ def piece_scores(name: str, proto: Any, drops: Callable[[str], bool] = lambda pi
     highest = max((piece.score for piece in proto.pieces if piece.type == NORMAL), default=0.0)
 
     def score(piece: Any) -> float:
-        if piece.type == USER_DEFINED:  # before any other way to cut, as the library has it
+        if piece.type == USER_DEFINED:  # before any other split, as in the library
             return float(len(piece.piece.encode()) * highest - 0.1)
         unreachable = piece.type in (UNKNOWN, CONTROL) or drops(piece.piece)
         return float(piece.score + UNREACHABLE * unreachable)
@@ -132,7 +132,7 @@ def piece_scores(name: str, proto: Any, drops: Callable[[str], bool] = lambda pi
 
 
 def sentencepiece_library() -> Any:
-    """The `sentencepiece` module.
+    """Return the `sentencepiece` module.
 
     Raises:
         DataError: it is not installed.

@@ -59,8 +59,8 @@ class Tokenizer:
     Attributes:
         vocabulary: text of a `tokenizer.json`.
         special: special tokens by role, in pairs of Hugging Face's role (`eos_token`, `pad_token`, ...) and token.
-        target: text of a second `tokenizer.json` for translations, where a model cuts its target language by other
-            rules than its source language (Marian). Tokens have the same ids in both.
+        target: text of a second `tokenizer.json` for translations, where a model splits its target language by
+            other rules than its source language (Marian). Tokens have the same ids in both.
     """
 
     vocabulary: str = dataclasses.field(repr=False)
@@ -127,7 +127,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]: ...
 
     def encode(self, texts: str | Sequence[str]) -> np.ndarray | list[np.ndarray]:
-        """Token ids of each text, int32 `[tokens]`, without special tokens; one array for one string.
+        """Return the token ids of each text, int32 `[tokens]`, without special tokens; one array for one string.
 
         Raises:
             DataError: a text holds half of a surrogate pair, or the vocabulary has no tokens for it.
@@ -145,7 +145,7 @@ class Tokenizer:
         return encoded
 
     def prompt_ids(self, text: str, *, spelled: bool = True, template: bool = True) -> list[int]:
-        """Token ids of one text as a model reads it.
+        """Return the token ids of one text as a model reads it.
 
         Args:
             text: the text.
@@ -160,12 +160,12 @@ class Tokenizer:
             return list(backend.encode(text, add_special_tokens=template).ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of token ids `[tokens]`. Bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
+        """Return the text of token ids `[tokens]`. Bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
         with library_errors("tokenizer: cannot decode tokens"):
             return str(self.backend.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False))
 
     def special_id(self, role: str) -> int:
-        """Id of the special token of a role (`eos_token`, `pad_token`, `cls_token`, `mask_token`, ...).
+        """Return the id of the special token of a role (`eos_token`, `pad_token`, `cls_token`, `mask_token`, ...).
 
         Raises:
             DataError: the tokenizer has no such token.
@@ -178,7 +178,7 @@ class Tokenizer:
         return int(found)
 
     def save(self, directory: str | Path) -> None:
-        """Writes `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read.
+        """Write `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read.
 
         A tokenizer with a `target` also writes `target_tokenizer.json`.
 

@@ -21,7 +21,7 @@ WORDPIECE_SPECIAL = {
 
 
 def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenizer:
-    """WordPiece as BERT reads text (Devlin et al. 2019): longest pieces first, `##` before those inside a word.
+    """Read a WordPiece vocabulary as BERT does (Devlin et al. 2019): longest pieces first, `##` inside words.
 
     Control characters are dropped, white space is made spaces, every CJK character is a word, and for lower-cased
     vocabularies letters lose their case and accents.
@@ -38,7 +38,7 @@ def wordpiece_tokenizer(path: str | Path, *, lowercase: bool = True) -> Tokenize
 
 
 def wordpiece_of(pieces: Sequence[str], source: str, *, lowercase: bool = True) -> Tokenizer:
-    """The tokenizer of a list of WordPiece pieces, in the order of their ids.
+    """Return the tokenizer of a list of WordPiece pieces, in the order of their ids.
 
     Args:
         pieces: the vocabulary.
@@ -89,7 +89,7 @@ BYTE_LEVEL: Mapping[str, Mapping[str, str]] = {
 
 
 def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
-    """Byte-pair encoding over bytes (Radford et al. 2019) from `vocab.json` and `merges.txt`.
+    """Read a byte-pair encoding over bytes (Radford et al. 2019) from `vocab.json` and `merges.txt`.
 
     RoBERTa's texts become `<s> text </s>`, pairs `<s> first </s></s> second </s>`; GPT-2 adds nothing.
 
@@ -123,18 +123,18 @@ def byte_level_tokenizer(folder: str | Path, family: str) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Tokens and their numbers from a `vocab.json`.
+    """Read tokens and their ids from a `vocab.json`.
 
     Raises:
         DataError: the file holds no such object; the message starts with the file.
     """
     vocabulary = parse_json(read_text(file), str(file))
     if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
-        raise DataError(f"{file}: not a JSON object of tokens and their numbers")
+        raise DataError(f"{file}: not a JSON object of tokens and their ids")
     for token, number in vocabulary.items():
         check_characters(token, f"{file}: token {number}")
         if not 0 <= number < 2**31:
-            raise DataError(f"{file}: {token!r} has the number {number}, which no token can have")
+            raise DataError(f"{file}: {token!r} has the id {number}, which no token can have")
     return vocabulary
 
 

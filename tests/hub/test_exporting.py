@@ -122,7 +122,7 @@ def test_bad_requests(bert, ragged, tmp_path):
         to_huggingface(bert, tmp_path / "out", "nativ")
     with pytest.raises(HeadjaxError, match="unknown family 'bret'; did you mean 'bert'"):
         to_huggingface(bert, tmp_path / "out", family="bret")
-    assert "family: gpt2 is no encoder" in refused_export(bert, tmp_path, family="gpt2")
+    assert "family: gpt2 is not" in refused_export(bert, tmp_path, family="gpt2")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
     with pytest.raises(CheckpointError, match="mine: exists and holds something else"):

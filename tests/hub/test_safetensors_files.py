@@ -110,7 +110,10 @@ BROKEN = [
     (shards({"a": "/etc/one.safetensors"}), OUTSIDE),
     (shards({"a": "sub/../../x.safetensors"}), OUTSIDE),
     (shards({"a": "one.bin"}), OUTSIDE),
-    (shards(dict.fromkeys("ab", "one.safetensors"), one={"a": ARRAYS["a"], "c": ARRAYS["b"]}), "disagree about b, c"),
+    (
+        shards(dict.fromkeys("ab", "one.safetensors"), one={"a": ARRAYS["a"], "c": ARRAYS["b"]}),
+        "disagrees with one.safetensors about b, c",
+    ),
     (shards({"a": "one.safetensors"}), "one.safetensors: missing"),
     *(
         (index(text), "weight_map")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import pytest
 
@@ -173,5 +172,5 @@ def test_fields_of_several_parts():
 
 
 def test_another_class_has_no_fields():
-    with pytest.raises(InexpressibleError, match=re.escape("inner is int, config.json says Inner")):
+    with pytest.raises(InexpressibleError, match="inner is int"):
         OUTER.write(Outer(8, 3), "")  # type: ignore[arg-type]

@@ -218,7 +218,7 @@ def test_marian_cuts_each_language_by_its_own_file(marian, tmp_path):
     tokenizer.save(tmp_path)
     assert Tokenizer.load(tmp_path) == tokenizer
     (marian / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "<pad>": 5}')
-    with pytest.raises(DataError, match=r"vocab.json: its numbers are not those from 0 to 2$"):
+    with pytest.raises(DataError, match=r"vocab\.json: its ids"):
         read_tokenizer(marian)
     (marian / "vocab.json").write_text(json.dumps(numbers))
 

@@ -18,7 +18,7 @@ from headjax.data.examples import Padded, Record, Records, Source
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, sequences_hash, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
 
 QUESTION_LENGTH = 64
 """Number of tokens after which a question is cut, as in the code of Devlin et al. 2019."""
@@ -139,11 +139,13 @@ class QuestionForm(SequenceForm):
             left = f"{self.length} tokens leave {max(room, 0)} for the paragraph"
             raise DataError(f"max_length: {left}, stride is {self.stride}")
         texts = [question.text for question in questions]
-        encoded = backend.encode_batch(texts, add_special_tokens=False)
+        with library_errors(CANNOT_READ):
+            encoded = backend.encode_batch(texts, add_special_tokens=False)
         asked = [_cut(text, one) for text, one in zip(texts, encoded, strict=True)]
         backend.enable_truncation(self.length, stride=self.stride, strategy="only_second")
         pairs = zip(asked, (question.context for question in questions), strict=True)
-        return [[first, *first.overflowing] for first in backend.encode_batch(list(pairs))]
+        with library_errors(CANNOT_READ):
+            return [[first, *first.overflowing] for first in backend.encode_batch(list(pairs))]
 
     def fingerprint(self, records: Sequence[Record]) -> str:
         columns = {name: [record[name] for record in records] for name in self.columns}

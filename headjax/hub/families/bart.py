@@ -79,7 +79,7 @@ def _config(embeddings: Record, decoder_embeddings: Entry | None, share_tokens: 
 
 
 def _classes(generator: str) -> tuple[ModelClass, ModelClass]:
-    """The class with logits, whose name ends with `generator`, and the base model."""
+    """Return the class with logits, whose name ends with `generator`, and the base model."""
     logits = one("final_logits_bias", "output/bias", Leading())
     return (
         ModelClass(suffix=generator, parts={"output": record(Tied, bias=True)}, rules=logits),

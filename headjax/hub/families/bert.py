@@ -125,7 +125,7 @@ _BERT_RULES: Rules = (
 def _pretraining(
     hidden_act: Field, dropout: Entry, tokens: str, head: str, transform: str, order: str
 ) -> tuple[ModelClass, ...]:
-    """BERT's and ALBERT's classes with a task; `order` names the output about the order of two sentences."""
+    """Return BERT's and ALBERT's classes with a task; `order` names the output about the order of two sentences."""
     masked = record(MaskedLanguageModel, activation=hidden_act, norm=_NORM)
     rules: Rules = (
         *projection(f"{head}.{transform}dense", "transform"),

@@ -130,7 +130,7 @@ def _sharper(rotary: Rotary | None) -> float:
 
 
 def _standard(shape: HeadShape, like: Attention) -> Attention:
-    """Return Gemma's heads of this shape; another scale than `query_pre_attn_scalar` can say goes into the weights."""
+    """Return Gemma's heads of this shape; a scale that `query_pre_attn_scalar` cannot express goes into the weights."""
     plain: Any = grouped(shape, like)
     source = like if isinstance(like, Grouped) else plain
     return dataclasses.replace(plain, scale=_scalar(source) ** -0.5 * _sharper(plain.rotary))

@@ -12,7 +12,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def window(default: int | None = None) -> Custom:
-    """The window of a layer; null is attention to everything before. `default` counts where there is no field."""
+    """Return the entry of a layer's window; null is no window. `default` counts where there is no field."""
     return Custom(
         lambda fields: _read_window(fields, default), lambda window: {"sliding_window": window}, name="sliding_window"
     )

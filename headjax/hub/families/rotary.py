@@ -105,7 +105,7 @@ def check_base(fields: Fields, name: str, base: float, rotary: RotaryHalves) -> 
 
 
 def rotary(base: float = 10000.0) -> Custom:
-    """Rotary positions that layers share, in the fields of both generations.
+    """Return the entry of rotary positions that layers share, in the fields of both generations.
 
     Args:
         base: the family's `rope_theta` where a config has none.

@@ -36,7 +36,7 @@ def _read_feed_forward(fields: Fields) -> FeedForward:
 
 def _write_feed_forward(feed_forward: FeedForward) -> Mapping[str, Any]:
     if not isinstance(feed_forward, Dense | GatedDense):
-        raise InexpressibleError(f"feed_forward is {type(feed_forward).__name__}, t5 has Dense and GatedDense")
+        raise InexpressibleError(f"feed_forward is {type(feed_forward).__name__}; t5 has Dense and GatedDense")
     name = ACTIVATION_NAMES[feed_forward.activation]
     if isinstance(feed_forward, GatedDense):
         name = "gated-gelu" if feed_forward.activation == "gelu_tanh" else f"gated-{name}"
