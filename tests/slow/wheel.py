@@ -70,6 +70,8 @@ def use(wheel: Path, folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     python, command = environment / "bin" / "python", environment / "bin" / "headjax"
     pip(str(python), "install", "--constraint", str(ROOT / "constraints.txt"), str(wheel))
+    # Neither the checkout nor PYTHONPATH of the caller may lend a module.
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
     for words in (
         [python, "-c", PROGRAM, ROOT, saved],
         [command, "--version"],
@@ -77,9 +79,11 @@ def use(wheel: Path, folder: Path) -> None:
         [command, "inspect", saved],
         [command, "tasks"],
     ):
-        # Neither the checkout nor PYTHONPATH of the caller may lend a module.
-        environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
         subprocess.run(list(map(str, words)), cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
+    words = [str(command), "bench", "heads"]
+    bench = subprocess.run(words, cwd=folder, env=environ, check=False, capture_output=True, text=True)
+    if bench.returncode != 2 or bench.stderr.count("\n") != 1 or "checkout" not in bench.stderr:
+        sys.exit(f"headjax bench does not say in one line that it needs a checkout: {bench.stderr}")
 
 
 def pip(python: str, *arguments: str) -> None:
