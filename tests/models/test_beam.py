@@ -75,9 +75,9 @@ def test_scores_are_in_order_and_of_their_tokens(model):
 
 
 def test_bad_requests_are_errors(model):
-    with pytest.raises(DataError, match="beams: must be"):
+    with pytest.raises(DataError, match=r"beams: "):
         beam_search(model, SOURCES, beams=0, max_new_tokens=2, end_token=END)
-    with pytest.raises(DataError, match="length_penalty: must not be negative"):
+    with pytest.raises(DataError, match=r"length_penalty: "):
         beam_search(model, SOURCES, beams=1, max_new_tokens=2, end_token=END, length_penalty=-1.0)
     encoder = tiny.model(dataclasses.replace(tiny.decoder_config()))
     with pytest.raises(DataError, match="max_new_tokens"):

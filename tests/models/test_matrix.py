@@ -1,0 +1,142 @@
+"""Every formulation x {forward, gates, prune, save, shard, decode}: each model has a layer of each formulation.
+
+The examples of one batch do not see each other, so that one forward holds the original and all its variations. Which
+formulation it is that fails, `tests/attention/test_formulation.py` says.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headjax.core.tensors import flatten
+from headjax.heads import gates
+from headjax.heads.head_id import all_heads
+from headjax.heads.pruning import prune
+from headjax.mesh.mesh import MeshConfig, batch_sharding
+from headjax.models import Compute, Options
+from headjax.models.model import load
+from tests import tiny
+from tests.attention.formulations import FORMULATIONS
+from tests.closeness import assert_close
+from tests.models.mixed import MODELS
+from tests.models.test_cache import piecewise
+
+LENGTH, SEEN, ROWS = 6, 4, 8
+ORIGINAL, PADDING, LAST, FIRST, GATED = range(5)
+"""Rows of the batch: as it is; padding changed; last token seen changed; first token changed; head 0 without effect."""
+
+SUMS = 3 * len(FORMULATIONS) * tiny.LAYER_SUMS
+
+
+def rows() -> np.ndarray:
+    tokens = np.tile(np.random.default_rng(0).integers(0, tiny.VOCABULARY, (1, LENGTH)), (ROWS, 1))
+    for row, place in ((PADDING, slice(SEEN, None)), (LAST, SEEN - 1), (FIRST, 0)):
+        tokens[row, place] = (tokens[row, place] + 1) % tiny.VOCABULARY
+    return tokens
+
+
+MASK = np.tile(np.arange(LENGTH) < SEEN, (ROWS, 1)).astype(np.int32)
+TEXT = {"input_ids": rows(), "attention_mask": MASK}
+
+
+def batch_of(name: str) -> dict[str, np.ndarray]:
+    """Variations of a text; of encoder-decoders the target varies in the row LAST only, where the source does not."""
+    if name == "vision":
+        images = np.tile(np.random.default_rng(0).standard_normal((1, 3, 6, 6)), (ROWS, 1, 1, 1)).astype(np.float32)
+        images[LAST, :, -1, -1] += 1.0
+        return {"pixel_values": images}
+    if name != "encoder_decoder":
+        return TEXT
+    source, target = rows(), np.tile(rows()[-1:], (ROWS, 1))
+    source[LAST], target[LAST] = source[ORIGINAL], rows()[LAST]
+    return {"input_ids": source, "attention_mask": MASK, "decoder_input_ids": target}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["decoder", *(pytest.param(name, marks=pytest.mark.whole) for name in MODELS if name != "decoder")],
+)
+def case(request):
+    """The name of an architecture, its model, a batch, and the hidden states of it."""
+    name = request.param
+    few = ("multi_head", "collaborative", "grouped", "latent")
+    names = few if name == "vision" else FORMULATIONS
+    model = tiny.model(MODELS[name](FORMULATIONS[each] for each in names))
+    batch = batch_of(name)
+    return name, model, batch, np.asarray(forward(model.config, model.params, batch, gated(model.config), Compute()))
+
+
+def gated(config):
+    """Gates per example, all ones but those of head 0 in the row `GATED`."""
+    return {
+        stack: jnp.broadcast_to(array[:, None], (array.shape[0], ROWS, array.shape[1])).at[:, GATED, 0].set(0.0)
+        for stack, array in gates.ones(config).items()
+    }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def forward(config, params, batch, at, compute):
+    return config.apply(params, batch, Options(gates=at, compute=compute)).hidden
+
+
+def differs(states, row):
+    """Which of the positions seen differ from the original's."""
+    return np.abs(states[row] - states[ORIGINAL])[:SEEN].max(axis=-1) > 3e-5
+
+
+def test_what_is_seen_has_an_effect_and_nothing_else(case):
+    name, _, _, states = case
+    assert np.isfinite(states).all()
+    np.testing.assert_array_equal(differs(states, GATED), True)
+    last = [False, False, False, True] if "decoder" in name else True
+    np.testing.assert_array_equal(differs(states, LAST), last)
+    if name != "vision":
+        np.testing.assert_array_equal(differs(states, PADDING), False)
+        np.testing.assert_array_equal(differs(states, FIRST), True)
+
+
+def test_bfloat16_is_close(case):
+    _, model, batch, states = case
+    rough = np.asarray(forward(model.config, model.params, batch, None, Compute(dtype="bfloat16")), np.float32)
+    difference = np.abs(rough - states)[ORIGINAL, :SEEN].max()
+    assert 0 < difference < 0.1 * np.abs(states[ORIGINAL]).max()
+
+
+def test_what_is_pruned_computes_what_is_masked(case):
+    """Head 0 of every layer, as the row `GATED` masks it, and every head of one layer."""
+    _, model, batch, states = case
+    one = {name: array[GATED : GATED + 1] for name, array in batch.items()}
+    smaller = prune(model, [head for head in all_heads(model.config) if head.head == 0])
+    assert_close(smaller(one).hidden[0, :SEEN], states[GATED, :SEEN], sums=SUMS)
+    removed = [head for head in all_heads(model.config) if head.layer == 1]
+    off = gates.without(model.config, removed)
+    expected = forward(model.config, model.params, one, off, Compute())
+    assert_close(prune(model, removed)(one).hidden[:, :SEEN], expected[:, :SEEN], sums=SUMS)
+
+
+def test_what_is_saved_loads_onto_eight_devices_and_computes_the_same(case, tmp_path):
+    _, model, batch, states = case
+    model.save(tmp_path / "model")
+    mesh = MeshConfig(data=4, fsdp=2).build()
+    loaded = load(tmp_path / "model", mesh=mesh)
+    assert loaded.config == model.config
+    for path, array in flatten(model.params).items():
+        np.testing.assert_array_equal(flatten(loaded.params)[path], array, err_msg=path)
+    assert any(not array.sharding.is_fully_replicated for array in flatten(loaded.params).values())
+    spread = jax.device_put(batch, batch_sharding(mesh))
+    unrolled = np.asarray(forward(model.config, loaded.params, spread, None, Compute(scan=False)))
+    others = [row for row in range(ROWS) if row != GATED]
+    assert_close(unrolled[others], states[others], sums=SUMS)
+
+
+def test_decoding_is_the_forward_of_all_tokens_at_once(case):
+    name, model, batch, _ = case
+    if "decoder" not in name:
+        pytest.skip("it does not decode")
+    decoded, whole = piecewise(model, batch, (3, 3)), model(batch).logits
+    assert_close(decoded[:, :SEEN], whole[:, :SEEN], sums=SUMS)  # padding has positions of its own
