@@ -182,22 +182,14 @@ def test_a_second_task_is_matched_with_the_first(trained, tmp_path):
     folder, _, _ = trained
     write_lines(folder / "wet.tsv", "sentence\tlabel", "good\tsunny", "bad\trainy")
     recipe = Directory(path=str(folder / "run" / "model"))
-    with pytest.raises(DataError, match=r"wet\.tsv: line 3: unknown label 'rainy'; "):
+    with pytest.raises(DataError, match=r"wet\.tsv: line 3: .*'rainy'"):
         train(run_config(folder, recipe, "wet.tsv", "wet.tsv"), tmp_path / "wet")
     fresh = Directory(path=str(folder / "run" / "model"), task=Classification(classes=2))
     assert not (tmp_path / "wet").exists()
     config = run_config(folder, fresh, "wet.tsv", "wet.tsv", steps=1)
     assert train(config, tmp_path / "fresh").model.config.output.names == ("rainy", "sunny")
-
-
-def test_a_label_that_training_never_saw_is_refused(trained, tmp_path):
-    folder, _, _ = trained
-    write_lines(folder / "odd.tsv", "sentence\tlabel", "good\tsunny", "bad\tsnowy")
-    data = TextClassification(
-        path=str(folder / "train.tsv"), validation=str(folder / "odd.tsv"), vocabulary=str(write_vocabulary(folder))
-    )
-    with pytest.raises(DataError, match=r"odd\.tsv: line 3: unknown label 'snowy'; "):
-        data.load()
+    with pytest.raises(DataError, match=r"wet\.tsv: line 3: .*'rainy'"):  # which training never saw
+        run_config(folder, fresh, "train.tsv", "wet.tsv").data.load()
 
 
 def test_names_of_another_output_do_not_come_back(tmp_path):
@@ -217,13 +209,6 @@ def test_directories_written_before_names_were_kept(tmp_path):
     file.write_text(json.dumps(data))
     (tmp_path / "model" / "checksums.json").unlink()
     assert directory.load(tmp_path / "model").config == model.config
-
-
-def test_an_id2label_with_gaps_is_refused(tmp_path):
-    imported(tmp_path)
-    rewrite(tmp_path / "hf", id2label={"0": "a", "2": "b"})
-    with pytest.raises(HeadjaxError, match=r"config\.json: id2label: .* 0, 2$"):
-        from_huggingface(tmp_path / "hf")
 
 
 def text_encoder(task, folder):
