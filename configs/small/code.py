@@ -5,6 +5,7 @@
 
 Whole files are held out, chosen by a hash of their names, so that they are the same ones in every Python version. The
 model card beside the shipped weights has what this run reached, next to counts of one, two and three tokens.
+`results/experiments/development.py` trains it further in another shape.
 """
 
 from ml_collections import ConfigDict
@@ -13,25 +14,26 @@ from headjax.core.configuration import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """Arguments: steps, batch_size (blocks of `length` tokens), length, peak, width, num_layers, num_heads, seed."""
+    """Arguments: start (a model directory), steps, batch_size, length, peak, width, num_layers, num_heads, seed."""
     knobs = parse_arguments(
-        arg, steps=8000, batch_size=8, length=256, peak=3e-3, width=128, num_layers=4, num_heads=8, seed=0
+        arg, start="", steps=8000, batch_size=8, length=256, peak=3e-3, width=128, num_layers=4, num_heads=8, seed=0
     )
+    fresh = {
+        "kind": "language_model",
+        "vocab_size": 2048,
+        "max_length": knobs.length,
+        "width": knobs.width,
+        "num_layers": knobs.num_layers,
+        "attention": {
+            "kind": "multi_head",
+            "num_heads": knobs.num_heads,
+            "head_dim": knobs.width // knobs.num_heads,
+        },
+        "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width},
+    }
     return ConfigDict(
         {
-            "model": {
-                "kind": "language_model",
-                "vocab_size": 2048,
-                "max_length": knobs.length,
-                "width": knobs.width,
-                "num_layers": knobs.num_layers,
-                "attention": {
-                    "kind": "multi_head",
-                    "num_heads": knobs.num_heads,
-                    "head_dim": knobs.width // knobs.num_heads,
-                },
-                "feed_forward": {"kind": "dense", "hidden": 4 * knobs.width},
-            },
+            "model": {"kind": "directory", "path": knobs.start} if knobs.start else fresh,
             "data": {"kind": "language", "embedded": "code", "length": knobs.length, "vocab_size": 2048},
             "batch_size": knobs.batch_size,
             "steps": knobs.steps,

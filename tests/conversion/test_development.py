@@ -1,0 +1,83 @@
+"""Conversions of a trained decoder that needs its heads, judged by its loss on text that they were not fitted on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from headjax.conversion import convert
+from headjax.conversion.calibration import calibrate
+from headjax.data.corpus import embedded_split
+from headjax.evaluation.task import evaluate
+from headjax.heads.gates import without
+from headjax.heads.head_id import all_heads
+from results.experiments.development import LENGTH, decoder
+
+BLOCKS = 64
+
+
+@pytest.fixture(scope="module")
+def model():
+    return decoder()
+
+
+@pytest.fixture(scope="module")
+def texts(model):
+    """Calibration and held-out batches of the standard library's source code, by whole files."""
+    batches = {}
+    for split, documents in embedded_split("code", 0.05).items():
+        text = "".join(document.text[:4000] for document in documents[:60])
+        tokens = np.asarray(model.tokenizer.backend.encode(text).ids)[: BLOCKS * LENGTH]
+        blocks = tokens[: len(tokens) // LENGTH * LENGTH].reshape(-1, LENGTH)
+        batches[split] = [{"input_ids": blocks[start::4]} for start in range(4)]
+    return batches
+
+
+@pytest.fixture(scope="module")
+def calibration(model, texts):
+    return calibrate(model, texts["train"])
+
+
+@pytest.fixture(scope="module")
+def ratio(model, texts):
+    """Perplexity over that of the original."""
+    own = evaluate(model, texts["validation"])["loss"]
+
+    def of(converted) -> float:
+        return math.exp(evaluate(converted, texts["validation"])["loss"] - own)
+
+    return of
+
+
+def test_it_needs_its_heads(model, texts) -> None:
+    own = evaluate(model, texts["validation"])["loss"]
+    gated = evaluate(model, texts["validation"], gates=without(model.config, all_heads(model.config)))["loss"]
+    assert own < 3.1
+    assert gated > 1.7 * own
+
+
+def test_more_shared_components_never_cost_more_and_calibration_never_either(model, calibration, ratio) -> None:
+    found = {}
+    for given in (None, calibration):
+        found[given is None] = [
+            ratio(convert(model, f"collaborative:shared_dim={size}", batches=given).model) for size in (16, 32, 48)
+        ]
+        assert found[given is None] == sorted(found[given is None], reverse=True)
+    assert all(calibrated <= plain for plain, calibrated in zip(found[True], found[False], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("target", "reconstruct", "most"),
+    [("latent:rank=64", False, 1.03), ("latent:rank=32", False, 1.35), ("grouped:kv_heads=2", True, 1.5)],
+)
+def test_half_and_a_quarter_of_the_cache(model, calibration, ratio, target, reconstruct, most) -> None:
+    converted = convert(model, target, batches=calibration, reconstruct=reconstruct).model
+    width = model.config.width
+    before, after = (
+        sum(layer.cache_size(width, width) for layer in each.config.attentions()["decoder"])
+        for each in (model, converted)
+    )
+    assert after <= before * (0.26 if "32" in target else 0.51)
+    assert ratio(converted) < most
