@@ -63,6 +63,7 @@ class ClaimRow:
             `correlation` over heads.
         chosen: Experiment on training examples that chooses each layer's best head; without it they are chosen on the
             judged examples, which decides nothing.
+        rounded: Whether the values were typed in, rounded, so that they have no interval.
         exact: Whether the items of a share have no error of measurement.
         what: What the items are.
         least, most: Bound of the claim.
@@ -80,6 +81,7 @@ class ClaimRow:
     within: float = np.inf
     at_least: float = -np.inf
     chosen: str = ""
+    rounded: bool = False
     exact: bool = False
     what: str = ""
     least: float = -np.inf
@@ -203,6 +205,7 @@ def _compared(row: ClaimRow) -> tuple[Estimate, str]:
 
 def _estimate(row: ClaimRow, found: tuple[float, float, float], paired: Sequence[Sample]) -> Estimate:
     value, *ends = (FORMS[row.form].transform(each) for each in found)
+    ends = [np.nan, np.nan] if row.rounded else ends
     over = [f"{len(paired)} seeds"] if len(paired) > 1 else []
     if np.isfinite([sample.variance for sample in paired]).all():
         over.append(experiment(row.data)["examples"])

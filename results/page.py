@@ -6,11 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from results.measures import Claim, ClaimRow, Found, claims, document, experiment, measure
 from results.plots import PLOTS
-from results.table import read
 from results.verdicts import Verdict
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +57,7 @@ def _counts(found: Iterable[Found]) -> str:
 
 
 def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
-    """Return a claim's heading, its measurements, and the time of experiments that no section has shown yet."""
+    """Return a claim's heading, its measurements, and notes on experiments that no section has shown yet."""
     rows = [
         (row.setting, each.text, f"**{each.verdict}**" + (f": {row.obstacle}" if row.obstacle else ""))
         for row, each in zip(claim.rows, found, strict=True)
@@ -69,27 +66,11 @@ def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
     parts.append(table(("setting", "measured", "verdict"), rows))
     names = [name for name in _experiments(claim.rows) if name not in shown]
     shown.update(names)
-    notes = [note for name in names if (note := experiment(name).get("note", ""))]
-    notes_and_time = " ".join(filter(None, (*notes, time(names))))
-    return [*parts, notes_and_time] if notes_and_time else parts
+    return [*parts, *(note for name in names if (note := experiment(name).get("note", "")))]
 
 
 def _experiments(rows: Iterable[ClaimRow]) -> list[str]:
     return list(dict.fromkeys(row.data for row in rows))
-
-
-def time(names: Iterable[str]) -> str:
-    """Return how long experiments took, if it was recorded."""
-    seconds = sum(float(np.nansum([row.seconds for row in read(name)])) for name in names)
-    return f"Recorded time: {duration(seconds)}." if seconds else ""
-
-
-def duration(seconds: float) -> str:
-    """Return a time in seconds, minutes or hours."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

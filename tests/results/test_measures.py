@@ -65,6 +65,17 @@ def test_runs_are_paired_by_seed_not_by_position(results):
     assert found.verdict == "held"
 
 
+def test_typed_in_values_have_no_interval_and_decide_nothing(results):
+    results(
+        *(Row(kind, seed, metric="bleu", value=value) for kind, value in (("a", 9.1), ("b", 1.2)) for seed in "012")
+    )
+    found = claimed(
+        metric="bleu", where={"setting": "a"}, against={"setting": "b"}, form="BLEU", least=0.0, rounded=True
+    )
+    assert found.text == "9.10 against 1.20: +7.90 BLEU, 3 seeds"
+    assert found.verdict == "not decided"
+
+
 def test_perplexities_are_compared_by_their_ratio_and_with_the_best_of_others(results):
     values = {"ours": 2.0, "good": 4.0, "bad": 8.0}
     results(*(Row(order=order, seed=seed, metric="m", value=value) for order, value in values.items() for seed in "01"))

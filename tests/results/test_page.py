@@ -57,14 +57,3 @@ COMMANDS = sorted(
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_of_experiments_parse(line):
     parse(line.removeprefix("headjax "))
-
-
-def test_durations_are_in_the_unit_that_suits_them():
-    assert [page.duration(each) for each in (59, 89, 90, 1200, 6000, 40000)] == [
-        "59 s",
-        "89 s",
-        "1.5 min",
-        "20 min",
-        "1.7 h",
-        "11 h",
-    ]
