@@ -192,7 +192,7 @@ def read_document(file: Path) -> str:
             starts with it.
         OSError, UnicodeDecodeError: it cannot be read.
     """
-    if file.exists() and not file.is_file():
+    if not file.is_file() and file.exists():  # in this order, since others may delete it meanwhile
         raise DataError(f"{file}: not a file but a folder, a pipe or a device")
     DOCUMENT.check(file.stat().st_size, str(file))
     return file.read_text(encoding="utf-8")
