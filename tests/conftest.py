@@ -25,6 +25,7 @@ import hypothesis
 import jax
 import pytest
 
+from headjax.core.programs import make_room
 from tests import buckets
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -61,6 +62,18 @@ def data_dir() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no data at {DATA}; set HEADJAX_DATA to the directory that holds it")
     return DATA
+
+
+FULL = 2**31 + 2**30
+"""Bytes of a process from which on it forgets what it compiled."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs() -> Iterator[None]:
+    """Forgets compiled programs where memory, or the number of its maps, comes to an end."""
+    yield
+    if not make_room() and int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > FULL:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

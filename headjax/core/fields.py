@@ -258,7 +258,7 @@ FLOAT32_MAX = 3.4e38
 def _check_number(field: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, field, f"expected float, got {shown(value)}")
-    require(isinstance(value, int) or math.isfinite(value), field, f"must be finite, got {value!r}")
+    require(isinstance(value, int) or math.isfinite(value), field, f"must be finite, got {shown(value)}")
     small = abs(value) <= FLOAT32_MAX
     require(small, field, f"must be at most {FLOAT32_MAX:.1e} in size (float32), got {shown(value)}")
 

