@@ -130,7 +130,6 @@ def draw(
         raise DataError(f"{panels[0].field if panels else 'panels'}: none to draw")
     names = dict.fromkeys(name for panel in panels for name in (*panel.series, *panel.thin))
     looks = {name: look(place) for place, name in enumerate(names)}
-    single = len({(name, len(points)) for panel in panels for name, points in panel.series.items() if len(points) > 1})
     with style():
         figure = new_figure(width, height)
         zoomed = any(panel.window for panel in panels)
@@ -143,11 +142,11 @@ def draw(
             grid[0, 0].set_title(wrap(title, width))
         elif title:
             figure.suptitle(wrap(title, width), x=0.02, ha="left", fontweight="bold", fontsize=13, color=INK)
-        alone = {name for panel in panels for name, points in panel.series.items() if _is_alone(panel, points)}
-        handles = [Line2D([], [], **_drawn(entry, name in alone)) for name, entry in looks.items()]
+        joined = {name for p in panels for name, points in p.series.items() if not _is_alone(p, points)}
+        handles = [Line2D([], [], **_drawn(entry, name not in joined)) for name, entry in looks.items()]
         more = dict(told)
         handles += [Line2D([], [], **arguments) for arguments in more.values()]
-        if len(handles) > 1 or single:
+        if len(handles) > 1 or joined:
             legend_below(figure, handles, [*looks, *more])
     return finished(figure, alt)
 
@@ -216,7 +215,7 @@ def _horizontal(axes: Axes, x: Axis, *, labelled: bool) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
     if x.format is not None:
         axes.xaxis.set_major_formatter(_written(x.format))
     if x.limits is not None:

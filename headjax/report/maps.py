@@ -128,14 +128,15 @@ def attention_patterns(
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         grid[0, 0].invert_yaxis()
         if labelled:
-            grid[0, 0].set_xticks(range(len(keys)), [_visible(token) for token in keys], fontsize=9)
-            grid[0, 0].set_yticks(range(len(tokens)), [_visible(token) for token in tokens], fontsize=9)
+            grid[0, 0].set_xticks(range(len(keys)), [_visible(token) for token in keys])
+            grid[0, 0].set_yticks(range(len(tokens)), [_visible(token) for token in tokens])
         edges = (np.arange(len(keys) + 1) - 0.5, np.arange(len(tokens) + 1) - 0.5)
         for axes, pattern, name in zip(grid.flat, array, labels, strict=False):
             axes.pcolormesh(*edges, pattern, cmap=colors, norm=limits, rasterized=True)
             axes.set_title(name, fontsize=12)
             axes.set(xlabel="Key", ylabel="Query", aspect="equal")
             axes.grid(visible=False)
+            axes.tick_params(labelsize=9)
             axes.tick_params(axis="x", rotation=90 if labelled else 0)
             axes.label_outer()
         for axes in grid.flat[len(array) :]:
