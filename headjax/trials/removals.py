@@ -47,7 +47,7 @@ Repair = Literal["none", "rescale", "reconstruct", "feed_forward"]
 """Repairs of the kept heads: none, a gate each, W_O solved anew, and W_O with the second map of the feed-forwards."""
 
 RESCALED = 4
-"""Batches that gates are rescaled on: a layer has few unknowns, and takes a pass over them each."""
+"""Batches that gates are rescaled on: a layer has few unknowns."""
 
 KEPT_BYTES = 2**28
 """Most memory for the whole model's predictions; the agreement is taken on the first batches that fit."""

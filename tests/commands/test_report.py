@@ -36,6 +36,7 @@ def test_the_report_holds_what_the_commands_say(run, folder, capsys):
     measured = ("--orders", "importance,random", "--seeds", "1", "--scored", "8", "--percentages", "50,100")
     more = ("--second", f"all:{folder / 'text.txt'}", "--run", str(folder / "trained"))
     data = run("report", *measured, *more, "--out", str(folder / "heads.html"))
+    assert not (folder / "heads.html.part").exists()
     assert data["examples"] == 16
     assert len(data["best_heads"]) == 2
     ablated = run("ablate", "--mode", "each,all-but-one")
