@@ -21,7 +21,7 @@ def pruning() -> Plot:
     whole = [(0.0, row.value) for row in select(rows, {"share": "0%"})]
     ways = {
         "random": {"order": "random", "repair": "none"},
-        "importance": {"order": "importance", "repair": "none"},
+        "raw importance": {"order": "importance_raw", "repair": "none"},
         "reconstruction, no repair": {"order": "reconstruction", "repair": "none"},
         REPAIRED: {"order": "reconstruction", "repair": "feed_forward"},
     }
@@ -45,7 +45,7 @@ def stacks() -> Plot:
     }
     return line_plot(
         curves,
-        title="Translation: heads of one kind of attention removed by importance",
+        title="Translation: heads of one kind of attention removed by raw importance",
         x_label="Heads of this kind removed",
         y_label="Perplexity, relative",
         x_format=percent,
