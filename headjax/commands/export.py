@@ -37,7 +37,7 @@ def run(options: Options, progress: Progress) -> Result:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
     from headjax.hub.checking import PROMPT, max_difference, read_by_transformers
-    from headjax.hub.exporting import to_onnx
+    from headjax.hub.onnx import to_onnx
     from headjax.models.model import load
 
     peer: Peer | None = None

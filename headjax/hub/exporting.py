@@ -1,4 +1,4 @@
-"""Write Hugging Face directories and ONNX files, and check that they compute what the model computes."""
+"""Write Hugging Face directories from which `transformers` loads what the model computes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,81 +16,30 @@ from headjax.core import tensors as declared
 from headjax.core.class_names import tell_nothing
 from headjax.core.directories import Layout, write_directory
 from headjax.core.errors import HeadjaxError
-from headjax.core.failures import in_one_line
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
-from headjax.hub.checking import example_batch, longest
+from headjax.hub.checking import longest
+from headjax.hub.exported import EXPORTED, Exported, Padding, write_own_tokenizer
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.labels import label_names
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.layouts import LAYOUTS, choose
+from headjax.hub.onnx import to_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.table import InexpressibleError
-from headjax.models.compute import Compute
-from headjax.models.config import Options
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
-from headjax.tokenizers.files import CONFIG_FILE, write_tokenizer
-from headjax.tokenizers.tokenizer import SPECIAL_FILE, TARGET_FILE, VOCABULARY_FILE
 
 COUNTED = 128
 """Largest number of tokens of the example whose operations the cost of padding counts."""
 
-ONNX = "model.onnx"
-EXPORTED = frozenset(
-    {"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json"}
-    | {VOCABULARY_FILE, TARGET_FILE, SPECIAL_FILE, CONFIG_FILE}
-)
-"""Names of the files that an export may have."""
-
-TOLERANCE = 1e-3
-"""Largest relative difference between the outputs of a model and of onnxruntime."""
-
 _FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
 """Fields of an imported config that an export does not carry on."""
-
-
-class Padding(NamedTuple):
-    """Difference between the shapes that the layout `padded` writes and those of the model.
-
-    Attributes:
-        bytes: bytes of weights.
-        flops: floating-point operations of one forward of one example, as a share of the model's own.
-        cache_bytes_per_token: bytes that a float32 decoding cache holds for each token.
-        length: tokens of the example.
-    """
-
-    bytes: int
-    flops: float
-    cache_bytes_per_token: int
-    length: int
-
-
-class Exported(NamedTuple):
-    """Result of an export.
-
-    Attributes:
-        family: `model_type` of the config; the kind of model for ONNX.
-        layout: the layout taken.
-        tensors: number of tensors in the file.
-        bytes: size of the weights in bytes.
-        max_difference: largest difference of outputs, where they were compared.
-        padding: cost of the family's larger shapes, where the layout is `padded`.
-        notes: sentences about what a reader of the directory may not expect, such as another family than before.
-    """
-
-    family: str
-    layout: str
-    tensors: int
-    bytes: int
-    max_difference: float | None = None
-    padding: Padding | None = None
-    notes: tuple[str, ...] = ()
 
 
 def to_huggingface(
@@ -140,7 +89,7 @@ def to_huggingface(
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
         (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        _write_tokenizer(model, folder)
+        write_own_tokenizer(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
     size = (path_of(directory) / SINGLE).stat().st_size
@@ -280,96 +229,3 @@ def _dtype(entries: Mapping[str, jax.ShapeDtypeStruct]) -> str:
     for entry in entries.values():
         sizes[entry.dtype.name] = sizes.get(entry.dtype.name, 0) + entry.size * entry.dtype.itemsize
     return max(sizes, key=lambda name: sizes[name])
-
-
-def _write_tokenizer(model: Model, folder: Path) -> None:
-    if model.tokenizer is not None:
-        embeddings = getattr(model.config, "embeddings", None)
-        write_tokenizer(model.tokenizer, folder, longest(model), segments=getattr(embeddings, "segments", 0) > 1)
-
-
-def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:
-    """Write `model.onnx`, which computes what the model computes, tokenizer files, and `inputs.json`.
-
-    Inputs have Hugging Face's names; tokens are int32. The number of examples is free, their length is fixed: shorter
-    ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is
-    written, onnxruntime computes an example and the outputs are compared.
-
-    Args:
-        model: the model.
-        directory: the directory to write; an earlier export there is replaced.
-        length: number of tokens of an example; None is 128, or the model's longest if that is less. Images have their
-            own size.
-
-    Raises:
-        HeadjaxError: the `onnx` extra is not installed, the converter fails, or the outputs differ.
-    """
-    try:
-        import jax2onnx
-        import onnxruntime
-    except ImportError:
-        raise HeadjaxError(
-            "layout onnx: needs jax2onnx and onnxruntime; pip install '.[onnx]' from a checkout"
-        ) from None
-    batch = example_batch(model, length=_onnx_length(model, length))
-    names = list(batch)
-    expected = _named_outputs(model, batch)
-
-    def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        # Layers are unrolled: the loops of ONNX have shapes that do not depend on the batch.
-        compute = Compute(attention="einsum", scan=False)
-        output = model.config.apply(model.params, dict(zip(names, arrays, strict=True)), Options(compute=compute))
-        return tuple(array for array in (output.hidden, output.logits) if array is not None)
-
-    inputs = [jax.ShapeDtypeStruct(("batch", *array.shape[1:]), array.dtype) for array in batch.values()]
-    difference = 0.0
-
-    def write(folder: Path) -> None:
-        nonlocal difference
-        try:
-            jax2onnx.to_onnx(
-                function,
-                inputs,
-                return_mode="file",
-                output_path=folder / ONNX,
-                input_names=names,
-                output_names=list(expected),
-            )
-            session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
-            found = session.run(list(expected), batch)
-        except Exception as error:  # both libraries raise errors of any type
-            if in_one_line(error) is not None:  # a full disk and the like, which `write_directory` tells with the path
-                raise
-            raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
-        for ours, theirs in zip(expected.values(), found, strict=True):
-            difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))
-        if not difference <= TOLERANCE:
-            raise HeadjaxError(
-                f"layout onnx: outputs of onnxruntime differ from the model's by {difference:.2g} of their size"
-            )
-        described = {
-            name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
-        }
-        (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
-        _write_tokenizer(model, folder)
-
-    write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
-    size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))
-    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
-
-
-def _named_outputs(model: Model, batch: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return the model's outputs by name."""
-    output = model(batch)
-    named = {"hidden": output.hidden, "logits": output.logits}
-    return {name: np.asarray(array) for name, array in named.items() if array is not None}
-
-
-def _onnx_length(model: Model, length: int | None) -> int:
-    """Return the number of tokens of an example."""
-    most = longest(model)
-    if length is None:
-        return min(128, most or 128)
-    if length < 1 or (most is not None and length > most):
-        raise HeadjaxError(f"length: must be at least 1{'' if most is None else f' and at most {most}'}, got {length}")
-    return length

@@ -20,7 +20,8 @@ from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import LENGTH, example_batch, longest, max_difference
-from headjax.hub.exporting import padding_cost, to_onnx
+from headjax.hub.exporting import padding_cost
+from headjax.hub.onnx import to_onnx
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny

@@ -18,7 +18,6 @@ from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
-from tests.tokenizers.test_sentencepiece import write_model
 
 pytestmark = [
     pytest.mark.parity,
@@ -128,6 +127,9 @@ def bytes_of_roberta(folder):
 
 
 def pieces(folder, name, **options):
+    pytest.importorskip("sentencepiece")
+    from tests.tokenizers.test_sentencepiece import write_model
+
     write_model(folder / name, [text.replace("\n", " ") for text in TEXTS] * 4, size=80, **options)
 
 
@@ -153,7 +155,6 @@ def test_other_families_keep_their_tokens(family, tmp_path):
     if READERS[family] is None:
         write_tokenizer(wordpieces(), tmp_path / "first")
     else:
-        pytest.importorskip("sentencepiece")
         READERS[family](tmp_path / "first")
     model = from_huggingface(tmp_path / "first")
     to_huggingface(model, tmp_path / "out")

@@ -1,0 +1,111 @@
+"""Write ONNX files, and check that onnxruntime computes what the model computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from headjax.core.directories import Layout, write_directory
+from headjax.core.errors import HeadjaxError
+from headjax.core.failures import in_one_line
+from headjax.core.paths import path_of
+from headjax.core.serialize import kind_of
+from headjax.hub.checking import example_batch, longest
+from headjax.hub.exported import EXPORTED, ONNX, Exported, write_own_tokenizer
+from headjax.models.compute import Compute
+from headjax.models.config import Options
+from headjax.models.model import Model
+
+TOLERANCE = 1e-3
+"""Largest relative difference between the outputs of a model and of onnxruntime."""
+
+
+def to_onnx(model: Model, directory: str | Path, *, length: int | None = None) -> Exported:
+    """Write `model.onnx`, which computes what the model computes, tokenizer files, and `inputs.json`.
+
+    Inputs have Hugging Face's names; tokens are int32. The number of examples is free, their length is fixed: shorter
+    ones are padded and masked. Outputs are `hidden` and, where the model has a task, `logits`. Before anything is
+    written, onnxruntime computes an example and the outputs are compared.
+
+    Args:
+        model: the model.
+        directory: the directory to write; an earlier export there is replaced.
+        length: number of tokens of an example; None is 128, or the model's longest if that is less. Images have their
+            own size.
+
+    Raises:
+        HeadjaxError: the `onnx` extra is not installed, the converter fails, or the outputs differ.
+    """
+    try:
+        import jax2onnx
+        import onnxruntime
+    except ImportError:
+        raise HeadjaxError(
+            "layout onnx: needs jax2onnx and onnxruntime; pip install '.[onnx]' from a checkout"
+        ) from None
+    batch = example_batch(model, length=_onnx_length(model, length))
+    names = list(batch)
+    expected = _named_outputs(model, batch)
+
+    def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        # Layers are unrolled: the loops of ONNX have shapes that do not depend on the batch.
+        compute = Compute(attention="einsum", scan=False)
+        output = model.config.apply(model.params, dict(zip(names, arrays, strict=True)), Options(compute=compute))
+        return tuple(array for array in (output.hidden, output.logits) if array is not None)
+
+    inputs = [jax.ShapeDtypeStruct(("batch", *array.shape[1:]), array.dtype) for array in batch.values()]
+    difference = 0.0
+
+    def write(folder: Path) -> None:
+        nonlocal difference
+        try:
+            jax2onnx.to_onnx(
+                function,
+                inputs,
+                return_mode="file",
+                output_path=folder / ONNX,
+                input_names=names,
+                output_names=list(expected),
+            )
+            session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
+            found = session.run(list(expected), batch)
+        except Exception as error:  # both libraries raise errors of any type
+            if in_one_line(error) is not None:  # a full disk and the like, which `write_directory` tells with the path
+                raise
+            raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
+        for ours, theirs in zip(expected.values(), found, strict=True):
+            difference = max(difference, float(np.max(np.abs(ours - theirs)) / max(1.0, np.max(np.abs(ours)))))
+        if not difference <= TOLERANCE:
+            raise HeadjaxError(
+                f"layout onnx: outputs of onnxruntime differ from the model's by {difference:.2g} of their size"
+            )
+        described = {
+            name: {"shape": ["batch", *array.shape[1:]], "dtype": str(array.dtype)} for name, array in batch.items()
+        }
+        (folder / "inputs.json").write_text(json.dumps(described, indent=2) + "\n")
+        write_own_tokenizer(model, folder)
+
+    write_directory(path_of(directory), write, Layout(ONNX, EXPORTED))
+    size = sum(file.stat().st_size for file in path_of(directory).glob(f"{ONNX}*"))
+    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
+
+
+def _named_outputs(model: Model, batch: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the model's outputs by name."""
+    output = model(batch)
+    named = {"hidden": output.hidden, "logits": output.logits}
+    return {name: np.asarray(array) for name, array in named.items() if array is not None}
+
+
+def _onnx_length(model: Model, length: int | None) -> int:
+    """Return the number of tokens of an example."""
+    most = longest(model)
+    if length is None:
+        return min(128, most or 128)
+    if length < 1 or (most is not None and length > most):
+        raise HeadjaxError(f"length: must be at least 1{'' if most is None else f' and at most {most}'}, got {length}")
+    return length
