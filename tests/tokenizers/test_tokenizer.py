@@ -111,6 +111,7 @@ def made(tokenizer, **parts):
     [
         ("tokenizer.json", {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AQID"}}),
         ("tokenizer.json: normalizer", {"normalizer": {"type": "Prepend", "prepend": "x" * 2_000_000}}),
+        ("tokenizer: ", {"normalizer": {"type": "Replace", "pattern": {"Regex": ""}, "content": "x"}}),
         ("tokenizer: ", {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}),
         (
             "tokenizer: ",
