@@ -8,16 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.attention import MultiHead
+from headjax.attention import Call, Grouped, Mask, MultiHead
+from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGated, ToGrouped, ToLatent, ToTucker
 from headjax.conversion.decomposition import Search, Solver
 from headjax.conversion.products import Products
+from headjax.core.norms import OffsetRMSNorm, RMSNorm
 from headjax.core.tensors import Normal
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.residuals import PreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
+from tests.attention.formulations import random_inputs
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}
@@ -83,6 +86,34 @@ def hidden(model, batch):
 
 def attentions(model):
     return [attention for layers in model.config.attentions().values() for attention in layers]
+
+
+NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
+TURNING = {
+    "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
+    "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
+    "qwen3": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
+    "gemma3": Grouped(
+        num_heads=4,
+        kv_heads=2,
+        head_dim=4,
+        rotary=RotaryHalves(scaling=YarnScaling(2.0, 16)),
+        query_norm=OffsetRMSNorm(),
+        key_norm=OffsetRMSNorm(),
+    ),
+    "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
+    "multi_head": MultiHead(num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
+}
+"""Layers whose keys turn."""
+
+
+def output(attention, params, inputs=None):
+    """Return what a layer computes of causal self-attention."""
+    inputs = jnp.asarray(random_inputs()) if inputs is None else inputs
+    attended = attention.attend(
+        params, inputs, attention.key_values(params, inputs, None), Call(mask=Mask(causal=True))
+    )
+    return attention.combine(params, attended.context)
 
 
 LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3

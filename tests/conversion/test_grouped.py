@@ -7,15 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Grouped, Mask, RotaryHalves
+from headjax.attention import Grouped, RotaryHalves
 from headjax.conversion import ToGrouped, convert
 from headjax.conversion.model import convert_layer
 from headjax.core.errors import ConfigError
-from headjax.core.norms import RMSNorm
 from tests import tiny
-from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.attention.formulations import WIDTH, random_params
 from tests.closeness import assert_close
-from tests.conversion.cases import PADDED, attentions, hidden
+from tests.conversion.cases import PADDED, TURNING, attentions, hidden, output
 
 
 def test_fitting_beats_aligning_beats_averaging(model) -> None:
@@ -58,14 +57,7 @@ def test_heads_that_differ_by_a_rotation_share_without_loss() -> None:
             np.testing.assert_allclose(hidden(converted, PADDED), expected, atol=1e-3)
 
 
-QWEN3 = Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), query_norm=RMSNorm(), key_norm=RMSNorm())
-
-
-def output(attention, params) -> np.ndarray:
-    inputs = jnp.asarray(random_inputs())
-    call = Call(mask=Mask(causal=True))
-    attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), call)
-    return attention.combine(params, attended.context)
+QWEN3 = TURNING["qwen3"]
 
 
 @pytest.mark.parametrize("pooling", ["fitted", "mean"])

@@ -6,48 +6,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Compressed, Grouped, Mask, MultiHead
-from headjax.attention.rotary import RotaryHalves, RotaryInterleaved
+from headjax.attention import Compressed, MultiHead
+from headjax.attention.rotary import RotaryInterleaved
 from headjax.conversion import convert
 from headjax.conversion.calibration import Moments
 from headjax.conversion.latent import DISTANCES, ToLatent, _turned_grams, low_rank
 from headjax.conversion.model import convert_layer
 from headjax.conversion.target import Site
 from headjax.core.errors import ConfigError
-from headjax.core.norms import RMSNorm
-from headjax.heads.pruning import prune
-from headjax.models.generation import Greedy, generate
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
-from tests.hub.directories import CONFIGS, LLAMA, model_of
+from tests.conversion.cases import TURNING
+from tests.hub.directories import LLAMA, model_of
 
-TURNING = {
-    "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
-    "qwen3": Grouped(
-        num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), query_norm=RMSNorm(), key_norm=RMSNorm()
-    ),
-    "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryHalves()),
-    "part": MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4)),
-}
-
-
-def output(attention, params, inputs):
-    attended = attention.attend(
-        params, inputs, attention.key_values(params, inputs, None), Call(mask=Mask(causal=True))
-    )
-    return attention.combine(params, attended.context)
-
-
-@pytest.mark.parametrize("name", list(TURNING))
-def test_at_full_rank_turned_and_normalised_keys_come_back(name) -> None:
-    source, inputs = TURNING[name], jnp.asarray(random_inputs())
-    params = random_params(source)
-    found, weights = convert_layer(source, params, ToLatent(rank=WIDTH), width=WIDTH)
-    assert isinstance(found, Compressed)
-    assert found.inner == source
-    assert_close(output(found, weights, inputs), output(source, params, inputs), sums=4 * tiny.SUMS)
+PART = MultiHead(num_heads=2, head_dim=6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
 def test_a_key_s_error_costs_its_logits_over_all_distances() -> None:
@@ -94,22 +67,6 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
     key, value = (half.reshape(8, 2, 4) for half in jnp.split(right, 2, axis=1))
     plain = {"latent": left, "inner": params | {"key": key, "value": value}}
     assert errors[1] < 0.9 * error(Compressed(inner=source, rank=8), plain)
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_a_decoder_generates_the_same_from_its_latents(name) -> None:
-    """At full rank, by a cache that holds latents alone, with padding on the left, pruned before or after."""
-    model = model_of(LLAMA if name == "llama" else CONFIGS["qwen3"])
-    full = model.config.width
-    converted = convert(model, f"latent:rank={full}").model
-    layer = converted.config.attentions()["decoder"][0]
-    assert layer.cache_size(full, full) == full + 1
-    prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
-    expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
-    np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)
-    heads = ["decoder/0/1", "decoder/1/0"]
-    batch = {"input_ids": np.array([[1, 2, 3, 4, 5]])}
-    assert_close(prune(converted, heads)(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
 
 
 def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> None:

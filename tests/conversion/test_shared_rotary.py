@@ -10,56 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headjax.attention import Call, Grouped, Mask, MultiHead, SharedRotary
-from headjax.attention.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
+from headjax.attention import Grouped, MultiHead
+from headjax.attention.rotary import RotaryHalves
 from headjax.conversion import ToCollaborative, ToGrouped, convert
 from headjax.conversion.model import convert_layer
 from headjax.conversion.shared_rotary import turning_losses
 from headjax.conversion.target import Site
 from headjax.conversion.turning import LEAST_SEEN, turning_keys
 from headjax.core.errors import ConfigError
-from headjax.core.norms import LayerNorm, OffsetRMSNorm, RMSNorm
-from headjax.heads.pruning import prune
+from headjax.core.norms import LayerNorm
 from headjax.models.generation import Greedy, generate
 from headjax.models.model import load, save
 from tests import tiny
 from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
+from tests.conversion.cases import TURNING, output
 from tests.hub.directories import CONFIGS, LLAMA, model_of
-
-NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
-TURNING = {
-    "llama": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(base=100.0)),
-    "qwen2": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), projection_bias=True),
-    "qwen3": Grouped(num_heads=4, kv_heads=2, head_dim=4, rotary=RotaryHalves(), **NORMS),
-    "gemma3": Grouped(
-        num_heads=4,
-        kv_heads=2,
-        head_dim=4,
-        rotary=RotaryHalves(scaling=YarnScaling(2.0, 16)),
-        query_norm=OffsetRMSNorm(),
-        key_norm=OffsetRMSNorm(),
-    ),
-    "ragged": Grouped(num_heads=3, kv_heads=2, head_dim=4, kv_index=(1, 0, 0), rotary=RotaryInterleaved(), **NORMS),
-    "multi_head": MultiHead(num_heads=3, head_dim=4, value_dim=3, scale=0.3, rotary=RotaryInterleaved()),
-}
-
-
-def output(attention, params, inputs):
-    call = Call(mask=Mask(causal=True))
-    attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), call)
-    return attention.combine(params, attended.context)
-
-
-@pytest.mark.parametrize("name", list(TURNING))
-def test_at_full_size_turned_and_normalised_keys_come_back(name) -> None:
-    source, inputs = TURNING[name], jnp.asarray(random_inputs())
-    params = random_params(source)
-    kv_heads = getattr(source, "kv_heads", source.num_heads)
-    found, weights = convert_layer(source, params, ToCollaborative(shared_dim=4 * kv_heads), width=WIDTH)
-    assert isinstance(found, SharedRotary)
-    assert found.components == (kv_heads, kv_heads)
-    assert_close(output(found, weights, inputs), output(source, params, inputs), sums=4 * tiny.SUMS)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
@@ -133,23 +99,6 @@ def test_a_key_that_all_tokens_have_counts_at_fast_frequencies_alone() -> None:
     params["key"] = jnp.zeros_like(params["key"])
     size = np.real(np.trace(turning_keys(Site(source, params, None)).by_frequency(), axis1=1, axis2=2))
     assert size[1] < 2 * LEAST_SEEN * size[0]
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_a_decoder_generates_the_same_from_shared_components(name) -> None:
-    """At full size, by the cache, with padding on the left, pruned before or after."""
-    model = model_of(LLAMA if name == "llama" else CONFIGS["qwen3"])
-    converted = convert(model, "collaborative:shared_dim=8").model
-    layer = converted.config.attentions()["decoder"][0]
-    assert layer.cache_size(8, 8) == 8 + 8 + (2 if name == "qwen3" else 0)
-    prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
-    expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
-    np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)
-    heads = ["decoder/0/1", "decoder/1/0", "decoder/1/1"]
-    batch = {"input_ids": np.array([[1, 2, 3, 4, 5]])}
-    pruned = prune(converted, heads)
-    assert pruned.config.attentions()["decoder"][1].components == (1, 1), "the key head of heads 0 and 1 went with them"
-    assert_close(pruned(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
 
 
 @pytest.mark.parametrize(
