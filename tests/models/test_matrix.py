@@ -66,7 +66,9 @@ def case(request):
     name = request.param
     few = ("multi_head", "collaborative", "grouped", "latent")
     names = few if name == "vision" else FORMULATIONS
-    model = tiny.model(MODELS[name](FORMULATIONS[each] for each in names))
+    # Two layers of each in the decoder, so that they are scanned.
+    layers = [FORMULATIONS[each] for each in names for _ in range(2 if name == "decoder" else 1)]
+    model = tiny.model(MODELS[name](layers))
     batch = batch_of(name)
     return name, model, batch, np.asarray(forward(model.config, model.params, batch, gated(model.config), Compute()))
 
