@@ -51,12 +51,8 @@ def test_every_factor_grows_from_the_base(size):
     for factor, values in study.factors.items():
         assert values[0] == getattr(study.base, factor)
         assert list(values) == sorted(set(values))
-
-
-def test_the_full_run_has_the_ranges_of_the_docs():
-    factors = SIZES["full"].factors
-    assert (factors["length"][0], factors["length"][-1]) == (128, 2048)
-    assert (factors["depth"][0], factors["depth"][-1]) == (6, 48)
+    if size == "full":  # the ranges of the docs
+        assert (study.factors["length"][-1], study.factors["depth"][-1]) == (2048, 48)
 
 
 @pytest.fixture
@@ -96,13 +92,9 @@ def test_slopes_stand_beside_the_theorys_and_departures_are_named(pretended):
     assert grows["decode step", "batch"] == "slower than counted"
     assert found.plot is not None
     assert "train step: length 32 to 128: time 16 times, work 4 times, departs" in found.plot.alt
-
-
-def test_table_and_plot_are_drawn_from_the_json_alone(pretended):
-    found = scaling.run(size="short")
+    # The pages draw them again from the JSON alone.
     read = json.loads(json.dumps(found.ours))
-    assert dataclasses.asdict(scaling.table(read))["rows"] == dataclasses.asdict(found.tables[0])["rows"]
-    assert found.plot is not None
+    assert dataclasses.asdict(scaling.table(read))["rows"] == dataclasses.asdict(table)["rows"]
     assert scaling.plot(read).alt == found.plot.alt
 
 
