@@ -1,4 +1,5 @@
-"""Where every parameter of the papers' models and its moments lie on a mesh, as listed in `shardings/`.
+"""Every parameter of the papers' models and of every formulation, as listed in `shardings/`: its shape, its place on a
+mesh, that of its moments, and whether weight decay leaves it alone.
 
 After a change that is meant, `HEADJAX_UPDATE_LISTINGS=1 pytest tests/mesh/test_golden_shardings.py` writes the
 listings anew; read their difference.
@@ -14,17 +15,27 @@ from headjax.core.tensors import flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.plan.plan import plan_config
+from headjax.training.optimizer import decayed
+from tests.attention.formulations import FORMULATIONS, WIDTH
 
 LISTINGS = Path(__file__).with_name("shardings")
 PAPERS = Path(__file__).resolve().parents[2] / "configs" / "papers"
 ARGUMENTS = {"bert": "size=base,deep", "collaborative_nmt": "collaborative", "collaborative_deit": "collaborative"}
-NAMES = sorted(path.stem for path in PAPERS.glob("*.py"))
+NAMES = [*sorted(path.stem for path in PAPERS.glob("*.py")), "formulations"]
+
+
+def tensors_of(name):
+    """What a paper's model declares, or an attention layer of every formulation."""
+    if name == "formulations":
+        return {each: attention.tensors(WIDTH, WIDTH) for each, attention in FORMULATIONS.items()}
+    config = load_config_file(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
+    return plan_config(config.to_dict()).model.build().tensors()
 
 
 def listing(name):
-    """One line a tensor: its shape, its placement, and that of its moments where they lie elsewhere (ZeRO)."""
-    config = load_config_file(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
-    tensors = plan_config(config.to_dict()).model.build().tensors()
+    """One line a tensor: its shape, its placement, that of its moments where they lie elsewhere (ZeRO), its decay."""
+    tensors = tensors_of(name)
+    weights = flatten(decayed(tensors))
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     options = ShardingConfig(misfits="replicate", optimizer="data")
     placed = flatten(shardings(tensors, mesh, sharding=options))
@@ -32,7 +43,8 @@ def listing(name):
     lines = []
     for path, tensor in flatten(tensors).items():
         spec, moment = (tuple(places[path].spec) for places in (placed, moments))
-        lines.append(f"{path} {list(tensor.shape)} {show(spec)}" + (f", moments {show(moment)}" * (moment != spec)))
+        rest = f", moments {show(moment)}" * (moment != spec) + ", no decay" * (not weights[path])
+        lines.append(f"{path} {list(tensor.shape)} {show(spec)}{rest}")
     return "\n".join(lines) + "\n"
 
 
@@ -50,4 +62,4 @@ def test_parameters_lie_where_the_listing_says(name):
 
 
 def test_no_listing_is_left_over():
-    assert sorted(path.stem for path in LISTINGS.glob("*.txt")) == NAMES
+    assert {path.stem for path in LISTINGS.glob("*.txt")} == set(NAMES)

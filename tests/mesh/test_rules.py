@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from headjax.attention import Collaborative, MultiHead
+from headjax.attention import MultiHead
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Tensor, flatten
 from headjax.mesh.mesh import MeshConfig
@@ -14,31 +14,6 @@ from headjax.mesh.rules import ShardingConfig, moment_shardings, moment_spec, pa
 
 def specs(tensors, mesh):
     return {path: tuple(sharding.spec) for path, sharding in flatten(shardings(tensors, mesh)).items()}
-
-
-def test_placements_of_the_formulations_are_as_listed():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    assert specs(MultiHead(num_heads=2, head_dim=3).tensors(4, 4), mesh) == {
-        "query": ("fsdp", "model"),
-        "key": ("fsdp", "model"),
-        "value": ("fsdp", "model"),
-        "output": ("model", None, "fsdp"),
-        "query_bias": ("model",),
-        "key_bias": ("model",),
-        "value_bias": ("model",),
-        "output_bias": ("fsdp",),
-    }
-    collaborative = Collaborative(num_heads=2, shared_dim=3, value_dim=3, head_dim=3, content_bias=True)
-    assert specs(collaborative.tensors(4, 4), mesh) == {
-        "query": ("fsdp",),
-        "key": ("fsdp",),
-        "mixing": ("model",),
-        "value": ("fsdp", "model"),
-        "output": ("model", None, "fsdp"),
-        "content_bias": ("fsdp", "model"),
-        "value_bias": ("model",),
-        "output_bias": ("fsdp",),
-    }
 
 
 def test_axes_of_size_one_shard_nothing():
