@@ -72,14 +72,7 @@ class Prepared(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One shard to write.
-
-    Attributes:
-        path: its file.
-        split: its split.
-        rows: the rows to encode.
-        seed: seed of the random choices.
-    """
+    """One shard to write: its file and split, the rows to encode, and the seed of the random choices."""
 
     path: Path
     split: Split
@@ -205,14 +198,7 @@ def _is_whole(folder: Path, shard: Shard, limit: int) -> bool:
 class Journal:
     """The complete shards of a host, listed on disk after each of them.
 
-    Attributes:
-        folder: the prepared folder.
-        wanted: the final manifest, without shards.
-        tokenizer: tokenizer of the text.
-        host: the host.
-        there: the shards that it has completed in earlier calls, by name.
-        shards: those of them that were needed again, and new ones.
-        written: number of new ones.
+    `there` are those of earlier calls by name, `shards` those that this call needs, of which it has written `written`.
     """
 
     def __init__(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -245,7 +244,6 @@ def _metric(name: str) -> Callable[[Sequence[float], Sequence[float]], Mapping[s
         return {name: formula(predictions, targets)}
 
     metric.__name__ = name
-    metric.__doc__ = inspect.getdoc(formula)
     return metric
 
 
