@@ -49,6 +49,7 @@ def test_pixels_and_labels(tmp_path):
     data = Mnist(path=str(tmp_path), mean=0.5, deviation=0.5).load()
     assert (len(data.train), len(data.validation)) == (12, 12)
     assert data.tokenizer is None
+    assert Mnist().for_classes(("a", "b")) == Mnist()  # whose classes have no other order
     row = data.train[3]
     pixels = read_idx(tmp_path / "train-images-idx3-ubyte.gz")
     assert (row["pixel_values"].shape, row["pixel_values"].dtype) == ((1, 4, 4), np.float32)

@@ -26,7 +26,7 @@ from headjax.data import PreparedData
 from headjax.data import prepare as preparing
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
-from headjax.data.prepared import MANIFEST, READ_AHEAD, Host, read_manifest
+from headjax.data.prepared import MANIFEST, READ_AHEAD, Host, host_manifest, read_manifest
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.mesh.distributed import BatchShare
@@ -409,6 +409,11 @@ def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):
         PreparedData(path=str(out)).load()
     assert run(out, 1, 2).waiting == ()
     assert_same(out, prepared_films)
+    shutil.copy(out / "manifest-1-of-2.json", out / "manifest-1-of-3.json")
+    with pytest.raises(DataError, match=rf"^{out}/manifest-\d-of-\d.json: another preparation"):
+        PreparedData(path=str(out)).load()
+    with pytest.raises(DataError, match=rf"^{out}/manifest.json: no such file"):
+        host_manifest(out, Host())
 
 
 def test_hosts_write_to_a_bucket(run, prepared_films, bucket):
