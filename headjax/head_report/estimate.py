@@ -10,7 +10,7 @@ from headjax.head_report.study import MODES, HeadStudy, curve_name, scored
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import LEARNED
 
-BACKWARD, SUFFIX, SOLVED = 3.0, 0.55, 4.0
+BACKWARD, SUFFIX, SOLVED = 3.0, 0.55, 6.0
 """Forwards that a forward with its gradient costs, an ablation of one head (the layers behind it), and an example of a
 reconstruction (both models, and sums of products)."""
 
@@ -27,11 +27,8 @@ def estimate(study: HeadStudy, *, second: bool = False) -> float:
         started = time.perf_counter()
         evaluate_task(study.model, task, None, examples, batch_size=config.batch_size, buckets=config.buckets)
         times.append(time.perf_counter() - started)
-    return (
-        times[-1]
-        / examples
-        * sum(forwards for name, forwards in _forwards(study, second=second).items() if name not in study.kept.found)
-    )
+    costs = _forwards(study, second=second)
+    return times[-1] / examples * sum(cost for name, cost in costs.items() if name not in study.kept.found)
 
 
 def _forwards(study: HeadStudy, *, second: bool) -> dict[str, float]:
