@@ -10,7 +10,6 @@ import pytest
 from headjax.attention import Gated, Grouped
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, ToTucker, convert
 from headjax.core import tensors
-from headjax.core.errors import ConfigError
 from headjax.heads.pruning import prune
 from tests import tiny
 from tests.closeness import assert_close, tolerance
@@ -73,18 +72,12 @@ def test_every_family_keeps_its_function(name: str) -> None:
     assert gated.num_parameters == tensors.count(gated.config.tensors())
 
 
-def test_rotary_families_keep_their_function_or_say_why_not() -> None:
+def test_rotary_layers_take_targets_of_their_own() -> None:
     source = model_of(LLAMA)
-    expected = hidden(source, "llama")
-    for other, kind in ((ToFixed(head_dim=7), "MultiHead"), (ToCollaborative(shared_dim=8), "SharedRotary")):
-        converted = convert(source, {("decoder", 0): ToGrouped(kv_heads=4), ("decoder", 1): other}).model
-        assert [type(a).__name__ for a in converted.config.attentions()["decoder"]] == ["Grouped", kind]
-        assert_close(hidden(converted, "llama"), expected, sums=tiny.SUMS)
-    with pytest.raises(ConfigError, match=r"decoder/0: rotary: turns queries and keys"):
-        convert(source, "tucker:rank=4")
-    normalised = model_of(CONFIGS["qwen3"])
-    with pytest.raises(ConfigError, match=r"decoder/0: query_norm: normalised queries or keys"):
-        convert(normalised, "tucker:rank=4")
+    targets = {("decoder", 0): ToGrouped(kv_heads=4), ("decoder", 1): ToCollaborative(shared_dim=8)}
+    converted = convert(source, targets).model
+    assert [type(a).__name__ for a in converted.config.attentions()["decoder"]] == ["Grouped", "SharedRotary"]
+    assert_close(hidden(converted, "llama"), hidden(source, "llama"), sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize("target", ["collaborative:shared_dim={size}", "grouped:kv_heads={heads}"])

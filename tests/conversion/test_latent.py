@@ -110,7 +110,7 @@ def test_each_error_is_least_where_it_is_minimised(source) -> None:
 
 
 def test_a_rank_beyond_the_keys_and_values_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"rank: must be from 1 to min\(width, kv_heads \* .* = 16, got 17"):
+    with pytest.raises(ConfigError, match=r"^rank:"):
         ToLatent(rank=17).check(TURNING["llama"], WIDTH, WIDTH)
 
 

@@ -89,23 +89,23 @@ def test_conversions_are_deterministic(model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "field"),
     [
-        ("colaborative:shared_dim=8", "to: unknown formulation 'colaborative'; did you mean 'collaborative'?"),
-        ("collaborative", "to: collaborative: shared_dim: missing"),
-        ("collaborative:shared=8", "to: collaborative: unknown option 'shared'; did you mean 'shared_dim'?"),
-        ("collaborative:search=8", "to: collaborative: unknown option 'search'"),
-        ("collaborative:shared_dim=many", "to: collaborative: shared_dim: expected int, got 'many'"),
-        ("collaborative:shared_dim=8,shared_dim=9", "to: collaborative: shared_dim: expected once"),
-        ("grouped:kv_heads=2,pooling=median", "to: grouped: pooling: unknown choice 'median'"),
-        ("collaborative:shared_dim=17", "encoder/0: shared_dim: must be from 1 to num_heads . head_dim = 16, got 17"),
-        ("latent:rank=17", "encoder/0: rank: must be from 1 to"),
-        ("tucker:rank=0", "rank: must be an integer of at least 1, got 0"),
-        ("grouped:kv_heads=3", "encoder/0: kv_heads: 3 does not divide the num_heads of 4"),
+        ("colaborative:shared_dim=8", "to: .*'collaborative'"),
+        ("collaborative", "to: collaborative: shared_dim:"),
+        ("collaborative:shared=8", "to: collaborative: .*'shared_dim'"),
+        ("collaborative:search=8", "to: collaborative: .*'search'"),
+        ("collaborative:shared_dim=many", "to: collaborative: shared_dim:"),
+        ("collaborative:shared_dim=8,shared_dim=9", "to: collaborative: shared_dim:"),
+        ("grouped:kv_heads=2,pooling=median", "to: grouped: pooling:"),
+        ("collaborative:shared_dim=17", "encoder/0: shared_dim:"),
+        ("latent:rank=17", "encoder/0: rank:"),
+        ("tucker:rank=0", "rank:"),
+        ("grouped:kv_heads=3", "encoder/0: kv_heads:"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(model, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message.replace("?", ".")):
+def test_what_cannot_be_is_refused_by_its_field(model, text: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}"):
         convert(model, text)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,8 +30,6 @@ def test_gates_stay_around_what_is_converted_inside_them(model, outputs) -> None
     inside = convert(gated, ToCollaborative(shared_dim=16)).model
     assert all(isinstance(a, Gated) and isinstance(a.inner, Collaborative) for a in attentions(inside))
     assert_close(hidden(inside, PADDED), outputs, sums=tiny.SUMS)
-    gate = jax.grad(jax.nn.sigmoid)(4.0)
-    assert gate > 0.01
 
 
 @pytest.mark.parametrize(
@@ -40,7 +37,7 @@ def test_gates_stay_around_what_is_converted_inside_them(model, outputs) -> None
 )
 def test_heads_beyond_memory_are_refused_by_the_name_of_the_field(model, sizes, field):
     """Before anything is computed, which would end in an error of the memory at large."""
-    with pytest.raises(ConfigError, match=rf"0: {field}: \d heads of 1,000,000,000,000 dimensions take at least"):
+    with pytest.raises(ConfigError, match=f"0: {field}:"):
         convert(model, ToFixed(**sizes))
 
 
@@ -66,21 +63,17 @@ def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "fields", "message"),
+    ("target", "fields", "field"),
     [
-        (
-            ToFixed(head_dim=3),
-            {},
-            "head_dim: heads that turn keep whole pairs of dimensions, so it must be even, got 3",
-        ),
-        (ToFixed(head_dim=4), {"rotary": RotaryHalves(dim=2)}, "rotary: turns some dimensions of the heads alone"),
+        (ToFixed(head_dim=3), {}, "head_dim"),
+        (ToFixed(head_dim=4), {"rotary": RotaryHalves(dim=2)}, "rotary"),
         (
             ToGrouped(kv_heads=1),
             {"head_dim": 2, "rotary": RotaryHalves(dim=4), "frequencies": ((0,), (1,), (1,))},
-            "frequencies: heads that keep some rotary frequencies cannot be converted once more",
+            "frequencies",
         ),
     ],
 )
-def test_heads_that_turn_and_cannot_shrink_are_refused(target, fields, message) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_heads_that_turn_and_cannot_shrink_are_refused(target, fields, field) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}:"):
         target.check(dataclasses.replace(TURNING, **fields), WIDTH, WIDTH)

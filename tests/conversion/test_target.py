@@ -11,6 +11,7 @@ from headjax.models.encoder import Albert
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import EXACT, PADDED, attentions, encoder, hidden
+from tests.hub.directories import CONFIGS, model_of
 
 
 def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -> None:
@@ -34,14 +35,17 @@ def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
     assert_close(hidden(converted, PADDED), hidden(source, PADDED), sums=tiny.SUMS)
 
 
-def test_other_formulations_and_tucker_of_rotary_layers_are_refused_before_any_work() -> None:
+def test_layers_that_cannot_become_a_target_are_refused_before_any_work() -> None:
+    normalised = model_of(CONFIGS["qwen3"])
+    with pytest.raises(ConfigError, match="decoder/0: query_norm:"):
+        convert(normalised, "tucker:rank=4")
     turning = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(rotary=RotaryHalves()))))
-    with pytest.raises(ConfigError, match=r"decoder/0: .*rotary"):
+    with pytest.raises(ConfigError, match="decoder/0: rotary:"):
         convert(turning, "tucker:rank=8")
     shared = tiny.model(tiny.decoder_config(tiny.layer(tiny.collaborative())))
-    with pytest.raises(ConfigError, match="decoder/0: attention: collaborative cannot be converted"):
+    with pytest.raises(ConfigError, match="decoder/0: attention:"):
         convert(shared, "latent:rank=8")
-    with pytest.raises(ConfigError, match="to: decoder/3 is not a layer"):
+    with pytest.raises(ConfigError, match="to: decoder/3"):
         convert(turning, {("decoder", 3): "gated"})
     converted = convert(turning, "fixed:head_dim=6").model
     assert_close(hidden(converted, PADDED), hidden(turning, PADDED), sums=tiny.SUMS)
