@@ -50,6 +50,15 @@ def test_fields_that_mean_nothing_here_survive(bert, tmp_path):
     assert "pruned_heads" not in fields
 
 
+def test_a_family_that_reads_tokenizers_in_its_own_way_is_the_last(tmp_path):
+    """`transformers` makes a `Qwen2Tokenizer` of any files."""
+    model = model_of(CONFIGS["qwen2"])
+    assert to_huggingface(model, tmp_path / "one").notes == ()
+    spelled = model.replace(tokenizer=byte_tokenizer())
+    assert (to_huggingface(spelled, tmp_path / "two").family, len(list((tmp_path / "two").iterdir()))) == ("llama", 5)
+    assert "Qwen2Tokenizer" in to_huggingface(spelled, tmp_path / "three", family="qwen2").notes[0]
+
+
 def test_bfloat16_is_written_as_such(bert, tmp_path):
     to_huggingface(bert, tmp_path / "one")
     half = from_huggingface(tmp_path / "one", dtype="bfloat16")

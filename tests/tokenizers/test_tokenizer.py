@@ -61,6 +61,8 @@ def test_truncation_and_padding_of_a_file_do_not_cut_text(tokenizer):
     ("name", "text"),
     [
         ("special_tokens_map.json", "[1, 2]"),
+        ("special_tokens_map.json", '{"eos_token": 1}'),
+        ("special_tokens_map.json", "\udcff"),
         ("tokenizer.json", '{"version": "1.0"'),
         ("tokenizer.json", None),
     ],
@@ -69,7 +71,7 @@ def test_bad_files_are_named(tmp_path, name, text):
     byte_tokenizer().save(tmp_path)
     (tmp_path / name).unlink()
     if text is not None:
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: [^\n]*$"):
         Tokenizer.load(tmp_path)
 
@@ -135,7 +137,8 @@ def test_what_the_library_cannot_do_is_one_line(field, parts):
 def test_one_text_is_encoded_as_one_of_several(tokenizer):
     ids = tokenizer.encode("the mat")
     assert ids.dtype == np.int32
-    assert ids.tolist() == tokenizer.encode(["the mat"])[0].tolist()
+    assert ids.tolist() == tokenizer.encode(["the mat"])[0].tolist() == tokenizer.prompt_ids("the mat")
+    assert tokenizer.prompt_ids(END_OF_TEXT) == [tokenizer.special_id("eos_token")]
 
 
 def test_impossible_requests():
