@@ -144,7 +144,7 @@ def removable(points: Sequence[CurvePoint], baseline: float, drop: float, higher
 
     Args:
         points: of one order.
-        baseline: the headline of the whole model.
+        baseline: the headline of the unpruned model.
         drop: in the headline's own unit.
         higher_is_better: whether a higher headline is better.
     """

@@ -68,7 +68,7 @@ def write_report(study: HeadStudy, path: str | Path, shown: dict[str, Section] |
     facts = {f"{headline}, all heads": numbers.significant(study.baseline[headline])}
     facts |= {
         f"of the heads can go, by {name}": numbers.percent(_removable(study, points, drop))
-        for name, points in _told(study, drop)
+        for name, points in _headline_curves(study, drop)
     }
     # A section that is drawn from something else now, such as one more curve, is drawn anew.
     builders: dict[str, tuple[Any, Callable[[], Section]]] = {
@@ -97,7 +97,7 @@ def tolerance(study: HeadStudy) -> float:
 
 
 def _is_share(study: HeadStudy) -> bool:
-    """Whether the headline is a share such as an accuracy, which is told in points."""
+    """Whether the headline is a share such as an accuracy, which changes by points."""
     return study.task.higher_is_better and study.baseline[study.task.headline] <= 1.0
 
 
@@ -105,13 +105,13 @@ def _removable(study: HeadStudy, points: Sequence[CurvePoint], drop: float) -> f
     return removable(points, study.baseline[study.task.headline], drop, study.task.higher_is_better)
 
 
-def _told(study: HeadStudy, drop: float) -> list[tuple[str, Sequence[CurvePoint]]]:
+def _headline_curves(study: HeadStudy, drop: float) -> list[tuple[str, Sequence[CurvePoint]]]:
     """Return the curves of the headline: the first, which is reconstruction by default, the best, and the random."""
     if not study.curves:
         return []
     best = max(study.curves, key=lambda name: _removable(study, study.curves[name], drop))
-    told = dict.fromkeys((next(iter(study.curves)), best, "random"))
-    return [(name, study.curves[name]) for name in told if name in study.curves]
+    names = dict.fromkeys((next(iter(study.curves)), best, "random"))
+    return [(name, study.curves[name]) for name in names if name in study.curves]
 
 
 def _importance(study: HeadStudy) -> Section:

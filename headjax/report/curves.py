@@ -109,7 +109,7 @@ def draw(
     width: float = WIDTH,
     height: float = 4.2,
     same_y: bool = False,
-    told: Iterable[tuple[str, Mapping[str, Any]]] = (),
+    legend: Iterable[tuple[str, Mapping[str, Any]]] = (),
 ) -> Plot:
     """Draw panels with one horizontal axis and one legend.
 
@@ -120,7 +120,7 @@ def draw(
         alt: the plot in words.
         width, height: inches.
         same_y: whether all panels have one vertical axis, so that they can be compared.
-        told: further entries of the legend: a label, and arguments of Matplotlib's `Line2D`.
+        legend: its further entries: a label, and arguments of Matplotlib's `Line2D`.
 
     Raises:
         DataError: a panel without series, a series without a finite point, or a value that its axis cannot show.
@@ -144,7 +144,7 @@ def draw(
             figure.suptitle(wrap(title, width), x=0.02, ha="left", fontweight="bold", fontsize=13, color=INK)
         joined = {name for p in panels for name, points in p.series.items() if not _is_alone(p, points)}
         handles = [Line2D([], [], **_drawn(entry, name not in joined)) for name, entry in looks.items()]
-        more = dict(told)
+        more = dict(legend)
         handles += [Line2D([], [], **arguments) for arguments in more.values()]
         if len(handles) > 1 or joined:
             legend_below(figure, handles, [*looks, *more])

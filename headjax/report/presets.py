@@ -69,10 +69,10 @@ def learning_curves(
     panels = [whole]
     if window is not None:
         panels.append(Panel(**{**vars(whole), "title": "Second half, enlarged", "window": window}))
-    told: list[tuple[str, Mapping[str, Any]]] = []
+    legend: list[tuple[str, Mapping[str, Any]]] = []
     if train:
         grouped = "training" if averaged == 1 else f"training, mean of {averaged} points"
-        told = [("validation", {"color": INK, "marker": "o"}), (grouped, {"color": INK, **THIN})]
+        legend = [("validation", {"color": INK, "marker": "o"}), (grouped, {"color": INK, **THIN})]
     ends = "; ".join(
         f"{name} ends at {numbers.significant(curve.ends()[1])}" for name, curve in zip(validation, curves, strict=True)
     )
@@ -82,7 +82,7 @@ def learning_curves(
         title="",
         alt=f"{title}: line plot of {y_label} against {x_label}. Validation: {ends}.",
         height=4.0 if window is None else 6.6,
-        told=told,
+        legend=legend,
     )
 
 
@@ -115,7 +115,7 @@ def pruning_curves(
         x=Axis("Heads removed (% of all heads)", _bare_percent, limits=(-0.02, 1.02)),
         title=title,
         alt=f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans(curves)}.",
-        told=[] if level is None else [(f"all heads: {numbers.significant(level)}", LEVEL)],
+        legend=[] if level is None else [(f"all heads: {numbers.significant(level)}", LEVEL)],
     )
 
 
@@ -237,7 +237,7 @@ def sharing_curves(
         alt=f"{title}: {metric} against {cost}: {', '.join(panels)}.",
         height=1.0 + 2.3 * max(len(drawn), 1),
         same_y=same_scale,
-        told=[(f"original: {numbers.significant(baseline)}", LEVEL)],
+        legend=[(f"original: {numbers.significant(baseline)}", LEVEL)],
     )
 
 
@@ -342,7 +342,7 @@ def cost_curves(operations: Mapping[str, Mapping[str, CostPoints]], *, title: st
         alt=f"{title}. {' '.join(said)}",
         width=9.0,
         height=1.3 + 2.1 * len(rows),
-        told=[("by count of FLOPs", {"color": INK, **PREDICTED})],
+        legend=[("by count of FLOPs", {"color": INK, **PREDICTED})],
     )
 
 
