@@ -5,10 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -193,32 +189,6 @@ def test_a_directory_without_checksums_is_read(saved, copy):
     """As every earlier headjax wrote them."""
     (copy / "checksums.json").unlink()
     assert load(copy).history == saved[0].history
-
-
-SAVE_AGAIN_AND_AGAIN = """
-import itertools, sys
-from headjax.models.model import load
-model = load(sys.argv[1])
-for number in itertools.count():
-    model.replace(history=({"action": "made", "number": number},)).save(sys.argv[1])
-    print(number, flush=True)
-"""
-
-
-@pytest.mark.attack
-def test_saves_that_are_killed_at_random_moments_leave_a_whole_model(copy):
-    """Fifty kills; each time the path has a model that was saved, and nothing stays beside it."""
-    rng, numbers = np.random.default_rng(0), []
-    for _ in range(50):
-        command = [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(copy)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as writer:
-            writer.stdout.readline()
-            time.sleep(rng.uniform(0.0, 0.5))
-            writer.kill()
-        (entry,) = load(copy).history
-        numbers.append(entry["number"])
-        assert [path.name for path in copy.parent.iterdir()] == [copy.name]
-    assert min(numbers) >= 0
 
 
 def test_saving_replaces_a_model_but_nothing_else(saved, copy, tmp_path):

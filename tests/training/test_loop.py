@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import CheckpointError, ConfigError, DataError, HeadjaxError
+from headjax.core.errors import CheckpointError, ConfigError, HeadjaxError
 from headjax.core.paths import path_of
 from headjax.core.tensors import flatten
 from headjax.data.examples import TokenBlocks
@@ -365,8 +365,9 @@ def test_a_run_that_lost_its_workdir_stops(data, tmp_path, monkeypatch):
     def taken(title, total, unit):
         def update(done, values):
             if done == 2:
-                (tmp_path / "lock.json").write_text(json.dumps(other))
-                time.sleep(1.0)
+                for _ in range(20):  # a beat that has begun may write once more
+                    (tmp_path / "lock.json").write_text(json.dumps(other))
+                    time.sleep(0.05)
 
         yield update
 
@@ -452,13 +453,6 @@ def test_a_bucket_that_is_not_there_and_a_folder_that_cannot_be_are_named(data, 
         train(config(), tmp_path / "file" / "run", data=data)
 
 
-def test_a_run_does_not_go_on_with_another_text(data, tmp_path):
-    with one_device():
-        train(config(), tmp_path, data=data, progress=interrupt_at(2))
-        with pytest.raises(DataError, match=r"^config\.data: "):
-            train(config(), tmp_path, data=data._replace(info={"data": "edited"}))
-
-
 def test_bfloat16_follows_float32(uninterrupted, data, tmp_path):
     whole, _ = uninterrupted
     with one_device():
@@ -466,8 +460,3 @@ def test_bfloat16_follows_float32(uninterrupted, data, tmp_path):
     assert rounded.model.params["embeddings"]["token"].dtype == np.float32
     assert rounded.metrics["loss"] == pytest.approx(whole.metrics["loss"], rel=0.02)
     assert rounded.metrics["loss"] != whole.metrics["loss"]
-
-
-def test_an_empty_validation_split_is_an_error(data, tmp_path):
-    with pytest.raises(DataError, match="validation split is empty"), one_device():
-        train(config(), tmp_path, data=data._replace(validation=[]))
