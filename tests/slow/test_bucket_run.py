@@ -28,7 +28,7 @@ def get_config(arg=""):
     return ConfigDict({{
         "model": {{"kind": "language_model", "vocab_size": 280, "max_length": 16, "width": 16, "num_layers": 1,
                   "attention": attention, "feed_forward": {{"kind": "dense", "hidden": 16}}}},
-        "data": {{"kind": "task", "path": "DATA", "ranges": 2}},
+        "data": {{"kind": "task", "path": "DATA"}},
         "batch_size": 8, "steps": {STEPS}, "log_every": 1, "checkpoint_every": {EVERY}, "keep_checkpoints": 2,
         "optimizer": {{"kind": "adamw", "schedule": {{"kind": "cosine", "peak": 0.003, "warmup_steps": 5}}}},
     }})
@@ -63,7 +63,7 @@ def trained(workdir, data, folder, name, kill=False):
 
 
 def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_path):
-    """Two hosts prepare the data in the bucket, and each process trains on its own shards."""
+    """Two hosts prepare the data in the bucket, and two processes train on it."""
     home = path_of(bucket)
     for name, count in (("train", 200), ("valid", 20)):
         text = "\n".join(f"Paragraph {i} says that {i * i} is the square of {i}." for i in range(count))
