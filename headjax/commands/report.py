@@ -42,7 +42,10 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, begin
     from headjax.heads.head_id import all_heads
+    from headjax.training.checkpoints import require_run
 
+    if options.run:
+        require_run(options.run)
     model, examples = open_model_and_examples(options)
     config = StudyConfig(
         limit=options.limit,

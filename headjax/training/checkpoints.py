@@ -257,6 +257,12 @@ class Checkpoints:
             recording.result()
 
 
+def require_run(workdir: str | Path) -> None:
+    """Raise `CheckpointError` unless a folder is the workdir of a training run."""
+    if not (path_of(workdir) / CONFIG).is_file():
+        raise CheckpointError(f"{workdir}: holds no training run ({CONFIG} is missing)")
+
+
 def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
     """Yield (step, model) for every checkpoint that a run's workdir still holds (`keep_checkpoints`), oldest first.
 
@@ -269,8 +275,7 @@ def snapshots(workdir: str | Path) -> Iterator[tuple[int, Model]]:
         CheckpointError: the folder holds no run, or a checkpoint cannot be read.
     """
     workdir = path_of(workdir)
-    if not (workdir / CONFIG).is_file():
-        raise CheckpointError(f"{workdir}: holds no training run ({CONFIG} is missing)")
+    require_run(workdir)
     config = train_config(parse_json((workdir / CONFIG).read_bytes(), str(workdir / CONFIG)))
     model = config.architecture()
     optimizer = config.optimizer.build(model.tensors(), config.steps)
