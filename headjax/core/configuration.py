@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from headjax.core.errors import ConfigError, require
-from headjax.core.fields import in_line, shown
+from headjax.core.errors import ConfigError, in_line, require
+from headjax.core.fields import shown
 from headjax.core.paths import path_of
 from headjax.core.serialize import NESTED_MAX, group_fields, is_group, unknown_name
 

@@ -97,6 +97,11 @@ def within(path: str) -> Iterator[None]:
         raise ConfigError(f"{path}.{error}") from None
 
 
+def in_line(text: str) -> str:
+    """Return the beginning of a text of the user's as it can stand in an error's line."""
+    return ascii(text[:60])[1:-1] + ("..." if len(text) > 60 else "")
+
+
 def require(condition: bool, field: str, message: str) -> None:
     """Raise `ConfigError("field: message")` unless the condition holds."""
     if not condition:

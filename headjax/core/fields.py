@@ -272,11 +272,6 @@ def _check_type(expected: type, field: str, value: Any) -> None:
     require(isinstance(value, expected), field, f"expected {expected.__name__}, got {shown(value)}")
 
 
-def in_line(text: str) -> str:
-    """Return the beginning of a text of the user's as it can stand in an error's line."""
-    return ascii(text[:60])[1:-1] + ("..." if len(text) > 60 else "")
-
-
 def shown(value: Any) -> str:
     """A value as an error's line names it: short plain values as they are, anything else by its type."""
     cls = type(value)  # of other classes even `repr` may fail

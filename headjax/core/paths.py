@@ -13,8 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, cast
 
-from headjax.core.errors import HeadjaxError
-from headjax.core.fields import in_line
+from headjax.core.errors import HeadjaxError, in_line
 
 if TYPE_CHECKING:
     from headjax.core.buckets import BucketPath

@@ -17,8 +17,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headjax.core.errors import ConfigError, require, within
-from headjax.core.fields import INTEGER_MAX, LISTED_MAX, in_line, shown
+from headjax.core.errors import ConfigError, in_line, require, within
+from headjax.core.fields import INTEGER_MAX, LISTED_MAX, shown
 
 T = TypeVar("T")
 
