@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import headjax
 from headjax.cli import COMMANDS, main
 from headjax.commands import tasks
+from headjax.commands.results import describe_json
 from headjax.core.fields import Bound, Checked
 from headjax.core.progress import silent
 from headjax.core.serialize import class_of_kind, kinds_of
@@ -269,12 +270,24 @@ def _help(command: str) -> str:
 
 def tasks_page() -> str:
     """Return the page of every task that has a name, which is the table of `headjax tasks`."""
-    (shown,) = tasks.run(tasks.Options(), silent).tables
+    (shown,) = tasks.run(tasks.Options(), silent).tables()
     header = [column.title for column in shown.columns]
     rows = [[escape(cell.text) for cell in row] for row in shown.cells()]
     intro = "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes."
     return "\n\n".join(("# Every task", intro, *map(escape, shown.notes), table(header, rows))) + "\n"
 
+
+def json_page() -> str:
+    """Return docs/json.md with its table of keys as the results of commands declare them."""
+    page = JSON.read_text(encoding="utf-8")
+    rows = [f"| `{name}` | {describe_json(name).replace('|', chr(92) + '|')} |" for name in COMMANDS]
+    return "\n".join((page[: page.index(KEYS) + len(KEYS)], *rows)) + "\n"
+
+
+JSON = Path(__file__).parent / "json.md"
+
+KEYS = "| command | keys |\n|---|---|"
+"""Head of the table in docs/json.md that is generated."""
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "names.md": names_page,
@@ -292,3 +305,7 @@ def write_pages(folder: Path) -> None:
         text, path = page(), folder / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    JSON.write_text(json_page(), encoding="utf-8")

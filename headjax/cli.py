@@ -21,7 +21,7 @@ from headjax.core.terminal import printable, spelled_streams
 from headjax.version import __version__
 
 if TYPE_CHECKING:
-    from headjax.commands.options import Result
+    from headjax.commands.results import Result
 
 COMMANDS = {
     "quickstart": "the heads of a small decoder taken apart, on one HTML page",
@@ -58,11 +58,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the message as the error that the command line prints."""
         raise HeadjaxError(message.removeprefix("argument "))
-
-    def _get_option_tuples(self, option_string: str) -> list[Any]:
-        # The beginning of two spellings of one option is not ambiguous.
-        found: list[Any] = super()._get_option_tuples(option_string)
-        return found[:1] if len({match[0].dest for match in found}) == 1 else found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,12 +125,12 @@ def _run(words: list[str]) -> int:
         shown = Terminal(sys.stdout)
         start = time.perf_counter()
         result: Result = command.run(options, shown_on(Terminal(sys.stderr)))
-        for table in result.tables:
+        for table in result.tables():
             print_table(table, shown)
-        if result.message:
-            shown.tell(result.message)
+        if message := result.message():
+            shown.tell(message)
         if options.json is not None:
-            write_json({**result.data, "command_seconds": time.perf_counter() - start}, options.json, stdout)
+            write_json({**result.to_json(), "command_seconds": time.perf_counter() - start}, options.json, stdout)
     return result.exit_code
 
 
@@ -185,20 +180,11 @@ def write_json(data: Mapping[str, Any], path: str, stdout: Any = None) -> None:
     Raises:
         HeadjaxError: the file cannot be written.
     """
-    text = json_text(data, indent=2, default=_plain) + "\n"
+    text = json_text(data, indent=2) + "\n"
     if path == "-":
         print(text, end="", file=stdout, flush=True)
         return
     write_file(path, text.encode())
-
-
-def _plain(value: Any) -> Any:
-    """Return array scalars, arrays and paths as plain JSON values."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
-from headjax.commands.options import Result, option
+from headjax.commands.options import option
+from headjax.commands.results import OnExamples, found
+from headjax.commands.score import SHOWN, extremes
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
     from headjax.models.model import Model
 
 MODES = ("each", "all-but-one")
-SHOWN = 5
-"""Heads printed at either end."""
 
 
 def size_in_bytes(text: str) -> int:
@@ -50,7 +51,28 @@ class Options(ExamplesOptions):
     resamples: Size = option(1000, "resamples of the bootstrap")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(OnExamples):
+    """Effects of ablations.
+
+    Attributes:
+        effects_by_mode: the effects and their tests.
+    """
+
+    metric: str = found("the headline metric, of the first mode as are the keys up to `test`")
+    baseline: Mapping[str, float] = found("metrics with all heads")
+    effect: Mapping[str, float] = found("change of the headline by head")
+    effects: Mapping[str, Any] = found("change of every metric, by name and head")
+    p_value: Mapping[str, float] = found("by head")
+    test: str = found("the paired test")
+    modes: Mapping[str, Any] = found("the same by mode")
+    effects_by_mode: Mapping[str, HeadEffects]
+
+    def tables(self) -> Sequence[Table]:
+        return [_table(effects, mode, self.about) for mode, effects in self.effects_by_mode.items()]
+
+
+def run(options: Options, progress: Progress) -> Found:
     """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
     modes = options.mode
     for mode in modes:
@@ -59,11 +81,10 @@ def run(options: Options, progress: Progress) -> Result:
     model, examples = open_model_and_examples(options)
     task = examples.evaluation
     model = task.fit(model)
+    measured = {mode: _effects(model, task, mode, options, progress) for mode in modes}
+    by_mode = {mode: _to_json(effects) for mode, effects in measured.items()}
     described = examples.described(selection=False)
-    found = {mode: _effects(model, task, mode, options, progress) for mode in modes}
-    by_mode = {mode: _to_json(effects) for mode, effects in found.items()}
-    tables = [_table(effects, mode, described.notes) for mode, effects in found.items()]
-    return Result({**by_mode[modes[0]], "modes": by_mode, **described.data}, tables)
+    return Found(**by_mode[modes[0]], modes=by_mode, effects_by_mode=measured, **described)
 
 
 def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Progress) -> HeadEffects:
@@ -80,27 +101,28 @@ def _effects(model: Model, task: Task, mode: Any, options: Options, progress: Pr
         return head_effects(ablation, task.measure, resamples=options.resamples, progress=bar)
 
 
-def _to_json(found: HeadEffects) -> dict[str, Any]:
+def _to_json(effects: HeadEffects) -> dict[str, Any]:
     return {
-        "metric": found.metric,
-        "baseline": found.baseline,
-        "effect": {str(head): value for head, value in found.effects().items()},
-        "effects": {name: {str(h): v for h, v in found.effects(name).items()} for name in found.baseline},
-        "p_value": {str(head): comparison.p_value for head, comparison in found.comparisons.items()},
-        "test": found.test,
+        "metric": effects.metric,
+        "baseline": effects.baseline,
+        "effect": effects.effects(),
+        "effects": {name: effects.effects(name) for name in effects.baseline},
+        "p_value": {head: comparison.p_value for head, comparison in effects.comparisons.items()},
+        "test": effects.test,
     }
 
 
-def _table(found: HeadEffects, mode: str, notes: tuple[str, ...]) -> Table:
-    effects = found.effects()
+def _table(found: HeadEffects, mode: str, notes: Sequence[str]) -> Table:
+    effects, metric = found.effects(), found.metric
     title = "without the head" if mode == "each" else "with only this head in its layer"
     heads = sorted(effects, key=lambda head: effects[head])
-    picked = heads if len(heads) <= 2 * SHOWN else [*heads[:SHOWN], *heads[-SHOWN:]]
+    picked = extremes(heads)
     columns = (
         Column("Head"),
-        Column(f"Change of {found.metric} {title}", numbers.significant),
+        Column(f"Change of {metric} {title}", numbers.significant),
         Column("p", numbers.significant),
     )
     rows = [(str(head), effects[head], found.comparisons[head].p_value) for head in picked]
-    note = f"Extremes of {len(heads)} heads; {found.metric} with all: {found.baseline[found.metric]:.4g}. {found.test}."
-    return Table(columns, rows, notes=(note, *notes))
+    which = "All heads" if len(picked) == len(heads) else f"The {SHOWN} heads at each extreme, of {len(heads)}"
+    whole = f"{metric} with all heads: {numbers.significant(found.baseline[metric])}"
+    return Table(columns, rows, notes=(f"{which}. {whole}. Test: {found.test}.", *notes))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.files import write_file
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
+from headjax.report.tables import Table
 
 BENCHES = {
     "generate": "prefill and decode of a Llama shape, whole, pruned and converted, beside transformers",
@@ -51,20 +54,52 @@ class Options(CommandOptions):
     plot: str = option("", "write the curves of scaling", "FILE.png|FILE.svg", writes="plot")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Both sides of a benchmark.
+
+    Attributes:
+        shown: the tables.
+        plotted: file of the plot.
+    """
+
+    ours: Any = found(
+        "of `scaling`: `curves.OPERATION.FACTOR` with `values`, `seconds` (by value and turn), `flops`, `memory`, "
+        "`slope` (`median`, `low`, `high`), `predicted_slope`, `memory_slope`, `departs`"
+    )
+    peer: Any = found()
+    ratio: float = found("ours over the peer's")
+    machine: Any = found()
+    shown: Sequence[Table]
+    plotted: str
+
+    def tables(self) -> Sequence[Table]:
+        return self.shown
+
+    def message(self) -> str:
+        plot = f"; plot: {self.plotted}" if self.plotted else ""
+        return f"ratio: {numbers.significant(self.ratio)} (ours over the peer's){plot}"
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Measure both sides in one run, and say on what machine."""
     _check(options)
     bench, result = _module(options.name).run, _module("result")
     before = result.load()
-    found = bench(progress, size=options.size) if options.size else bench(progress)
-    machine = result.machine(found.peers, before)
-    message = f"ratio: {numbers.significant(found.ratio)} (ours over the peer's)"
-    if options.plot and found.plot is not None:
+    measured = bench(progress, size=options.size) if options.size else bench(progress)
+    machine = result.machine(measured.peers, before)
+    plot = measured.plot if options.plot else None
+    if plot is not None:
         place = path_of(options.plot)
-        write_file(place, found.plot.png() if place.suffix == ".png" else found.plot.svg().encode())
-        message += f"; plot: {options.plot}"
-    data = {"ours": found.ours, "peer": found.peer, "ratio": found.ratio, "machine": machine}
-    return Result(data, (*found.tables, result.machine_table(machine)), message)
+        write_file(place, plot.png() if place.suffix == ".png" else plot.svg().encode())
+    return Found(
+        ours=measured.ours,
+        peer=measured.peer,
+        ratio=measured.ratio,
+        machine=machine,
+        shown=(*measured.tables, result.machine_table(machine)),
+        plotted="" if plot is None else options.plot,
+    )
 
 
 def _module(name: str) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import BucketOptions, ReadingOptions, printed_metrics
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import argument, option
+from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Listed
 from headjax.core.progress import Progress
@@ -16,6 +18,7 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
+    from headjax.heads.significance import Comparison
     from headjax.models.model import Model
 
 
@@ -28,7 +31,57 @@ class Options(ReadingOptions, BucketOptions):
     repeats: Listed = option(7, "timed forward passes of each model, at least 2")
 
 
-def run(options: Options, progress: Progress) -> Result:
+FACTS: Mapping[str, tuple[str, numbers.Format]] = {
+    "parameters": ("parameters", numbers.count),
+    "heads": ("heads", numbers.count),
+    "bytes": ("weights", numbers.size),
+    "seconds_per_batch": ("forward pass", numbers.duration),
+}
+"""Facts of a model that are compared: names and formats in the table."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Two models side by side, in the order typed.
+
+    Attributes:
+        task: name of the task.
+        printed: the metrics that the table shows.
+    """
+
+    models: Sequence[str] = found("their folders; this and the lists that follow have a value for each model")
+    metrics: Sequence[Mapping[str, float]] = found()
+    parameters: Sequence[int] = found()
+    heads: Sequence[int] = found()
+    bytes: Sequence[int] = found("of the weights")
+    seconds_per_batch: Sequence[float] = found("of a forward pass")
+    speed_up: float = found("the first model's seconds over the second's")
+    examples: int = found()
+    headline: str = found("the main metric")
+    agreement: float | None = found("of the predictions")
+    agreement_measure: str = found()
+    test: str = found("the paired test")
+    significance: Comparison | None = found("`difference`, `p_value`, `low`, `high` (95 % interval)")
+    task: str
+    printed: Sequence[str]
+
+    def tables(self) -> Sequence[Table]:
+        rows: list[tuple[str, ...]] = [
+            (name, *(numbers.significant(some.get(name)) for some in self.metrics)) for name in self.printed
+        ]
+        rows += [(label, *map(form, getattr(self, name))) for name, (label, form) in FACTS.items()]
+        agreement = "none" if self.agreement is None else numbers.significant(self.agreement)
+        notes = [f"{self.examples:,} examples of {self.task}. Agreement: {agreement} ({self.agreement_measure})."]
+        if self.significance is not None:
+            test, (first, second) = self.significance, self.models
+            notes.append(
+                f"{self.test[0].upper()}{self.test[1:]}: {second} minus {first} {test.difference:+.4g}, "
+                f"95 % interval {test.low:+.4g} to {test.high:+.4g}, p = {test.p_value:.3g}."
+            )
+        return [Table((Column(""), *map(Column, self.models)), rows, notes=notes)]
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Both models on the same examples: metrics, agreement, significance, parameters, heads, bytes, speed."""
     import jax
 
@@ -39,45 +92,25 @@ def run(options: Options, progress: Progress) -> Result:
     models = (load(options.first), load(options.second))
     tasks = (_task(options, options.first, models[0]), _task(options, options.second, models[1]))
     with progress("comparing", 2, "model"):
-        found = compare(models, tasks, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
+        compared = compare(models, tasks, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
     seconds = _seconds(models, tasks, options, progress)
-    facts: dict[str, list[float]] = {
-        "parameters": [model.num_parameters for model in models],
-        "heads": [len(all_heads(model.config)) for model in models],
-        "bytes": [sum(array.nbytes for array in jax.tree.leaves(model.params)) for model in models],
-        "seconds_per_batch": seconds,
-    }
-    test = found.significance
-    data: dict[str, Any] = {
-        "metrics": [found.first.metrics, found.second.metrics],
-        "examples": found.first.examples,
-        "agreement": found.agreement,
-        "agreement_measure": found.measure,
-        "test": found.test,
-        "significance": None if test is None else test._asdict(),
-        "headline": tasks[0].headline,
-        **facts,
-        "speed_up": seconds[0] / seconds[1],
-        "models": [options.first, options.second],
-    }
-    forms = {"bytes": numbers.size, "seconds_per_batch": numbers.duration}
-    rows: list[tuple[str, Any, Any]] = [
-        (name, numbers.significant(value), numbers.significant(found.second.metrics.get(name)))
-        for name, value in printed_metrics(found.first.metrics, tasks[0]).items()
-    ]
-    for name, values in facts.items():
-        form = forms.get(name, numbers.count)
-        rows.append((name, form(values[0]), form(values[1])))
-    agreement = "none" if found.agreement is None else f"{found.agreement:.4g}"
-    notes = [f"{found.first.examples:,} examples of {tasks[0].name}. Agreement: {agreement} ({found.measure})."]
-    if test is not None:
-        interval = f"95 % interval {test.low:+.4g} to {test.high:+.4g}"
-        difference = (
-            f"{options.second} minus {options.first} {test.difference:+.4g}, {interval}, p = {test.p_value:.3g}"
-        )
-        notes.append(f"{found.test[0].upper()}{found.test[1:]}: {difference}.")
-    columns = (Column(""), Column(options.first), Column(options.second))
-    return Result(data, [Table(columns, rows, notes=notes)])
+    return Found(
+        models=[options.first, options.second],
+        metrics=[compared.first.metrics, compared.second.metrics],
+        parameters=[model.num_parameters for model in models],
+        heads=[len(all_heads(model.config)) for model in models],
+        bytes=[sum(array.nbytes for array in jax.tree.leaves(model.params)) for model in models],
+        seconds_per_batch=seconds,
+        speed_up=seconds[0] / seconds[1],
+        examples=compared.first.examples,
+        headline=tasks[0].headline,
+        agreement=compared.agreement,
+        agreement_measure=compared.measure,
+        test=compared.test,
+        significance=compared.significance,
+        task=tasks[0].name,
+        printed=list(printed_metrics(compared.first.metrics, tasks[0])),
+    )
 
 
 def _task(options: Options, path: str, model: Model) -> Task:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.commands.examples import NOTHING_READ, TASK, open_model_and_examples_if_any
-from headjax.commands.options import Result, argument, option
-from headjax.commands.surgery import ConversionOptions, comparison_table, evaluate_pair, fine_tune, fine_tuning_of
+from headjax.commands.examples import TASK, open_model_and_examples_if_any
+from headjax.commands.options import argument, option
+from headjax.commands.results import NO_EXAMPLES, found, table_of
+from headjax.commands.surgery import Changed, ConversionOptions, compared, evaluate_each, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
@@ -33,7 +34,7 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048)
 class Options(ConversionOptions):
     """Options of `headjax convert`."""
 
-    out: str = argument("OUT", "folder of the converted model", also=("--out",), writes="new")
+    out: str = argument("OUT", "folder of the converted model", writes="new")
     to: str = option(help="such as collaborative:shared_dim=384, grouped:kv_heads=4 or deep", metavar="TARGET")
     task: str = option("", TASK, "TASK", reads=True)
     stacks: tuple[str, ...] = option((), "convert these only: encoder,decoder,cross", "STACKS")
@@ -48,8 +49,86 @@ class Options(ConversionOptions):
     )
 
 
-def run(options: Options, progress: Progress) -> Result:
+class Cost(NamedTuple):
+    """Cost of attention at a length.
+
+    Attributes:
+        length: number of tokens.
+        flops_before, flops: of all layers.
+        cache_before, cache: numbers that all layers keep for these tokens.
+        step_seconds_before, step_seconds: least time of one more token here; None in models that do not generate.
+    """
+
+    length: int
+    flops_before: float
+    flops: float
+    cache_before: float
+    cache: float
+    step_seconds_before: float | None
+    step_seconds: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Changed):
+    """A converted model."""
+
+    error_per_layer: Sequence[Any] = found("`stack`, `layer`, `relative_error`, `value_error`, `logit_error`")
+    divergence: Mapping[str, float] = found(
+        "from the original on held-out calibration examples, by what was tried; the least was taken"
+    )
+    repaired: Sequence[str] = found("output projections that `--reconstruct` solved anew")
+    output_difference: float | None = found("of the outputs on the task, relative")
+    costs: Sequence[Cost] = found(
+        "`length`, `flops_before`, `flops`, `cache_before`, `cache`, `step_seconds_before`, `step_seconds` (null in "
+        "models that do not generate)"
+    )
+    break_even_length: int | None = found("tokens up to which attention takes no more FLOPs; null: any number")
+    export: Mapping[str, str | None] | None = found(
+        "null unless the model was imported: `from`, `family`, `layout`, `reason`"
+    )
+    to: str = found()
+
+    def tables(self) -> Sequence[Table]:
+        return [self._errors(), self.comparison(), self._costs()]
+
+    def message(self) -> str:
+        return "\n".join((*_told(self.export), super().message()))
+
+    def _errors(self) -> Table:
+        columns = {"place": Column("Layer")}
+        for name in ("relative_error", "logit_error"):
+            if any(getattr(error, name) is not None for error in self.error_per_layer):
+                columns[name] = Column(name.replace("_", " ").capitalize(), numbers.significant)
+        rows = [{**error._asdict(), "place": f"{error.stack}/{error.layer}"} for error in self.error_per_layer]
+        shown = numbers.significant(self.output_difference)
+        notes = [] if self.output_difference is None else [f"Outputs on the task differ by {shown} of their size."]
+        if tried := sorted(self.divergence.items(), key=lambda pair: pair[1]):
+            said = ", ".join(f"{name} {apart:.3g}" for name, apart in tried)
+            notes.append(f"Divergence from the original on held-out calibration examples; the first was taken: {said}.")
+        if self.repaired:
+            notes.append(f"Output projections solved anew: {', '.join(self.repaired)}.")
+        return table_of(columns, rows, notes=notes)
+
+    def _costs(self) -> Table:
+        columns = {
+            "length": Column("Tokens", numbers.fixed(0)),
+            "flops_before": Column("Attention before", numbers.flops),
+            "flops": Column("after", numbers.flops),
+        }
+        length = self.break_even_length
+        where = {None: "no more FLOPs than before at any length", 0: "more FLOPs than before at every length"}
+        notes = [f"Attention takes {where.get(length, f'more FLOPs than before above {length} tokens')}."]
+        if any(cost.cache or cost.cache_before for cost in self.costs):  # encoders have no cache
+            columns |= {"cache_before": Column("Cached before", numbers.count), "cache": Column("after", numbers.count)}
+            columns["step_seconds_before"] = Column("A step before", numbers.duration)
+            columns["step_seconds"] = Column("after", numbers.duration)
+            notes.append("A step is the least time of one more token here: its FLOPs or its bytes at peak rates.")
+        return table_of(columns, self.costs, notes=notes)
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
+    from headjax.conversion.analysis import model_break_even
     from headjax.models.model import save
 
     if options.selected is not None and not options.task:
@@ -58,13 +137,13 @@ def run(options: Options, progress: Progress) -> Result:
         raise HeadjaxError("--reconstruct: needs --calibrate")
     lessons = fine_tuning_of(options)
     model, examples = open_model_and_examples_if_any(options, lazy=_is_by_layer(options.to))
-    task, batches, described = None, None, NOTHING_READ
+    task, batches, described = None, None, NO_EXAMPLES
     if examples is not None:
         task = examples.evaluation
-        found = options.calibration(examples, options.batch_size)
-        batches = examples.selection.first_batches(found.batches, found.batch_size) or None
+        wanted = options.calibration(examples, options.batch_size)
+        batches = examples.selection.first_batches(wanted.batches, wanted.batch_size) or None
         described = examples.described(
-            selection=batches is not None, selected=found.examples, training=lessons is not None, purpose="Calibration"
+            selection=batches is not None, selected=wanted.examples, training=lessons is not None, purpose="Calibration"
         )
     with progress(f"converting to {options.to}", 1, "model") as bar:
         conversion = _convert(model, options, batches)
@@ -72,33 +151,22 @@ def run(options: Options, progress: Progress) -> Result:
     converted = conversion.model
     if task is not None and lessons is not None:
         converted = fine_tune(converted, model, task, lessons, options, progress)
-    metrics = evaluate_pair(model, converted, task, options, progress)
+    metrics = evaluate_each((model, converted), task, options, progress)
     difference = None if task is None else _difference(model, converted, task, options)
     save(converted, options.out, progress)
-    export = _export(converted)
-    errors = [error._asdict() for error in conversion.errors]
-    costs = _costs(model, converted)
-    data = {
-        "error_per_layer": errors,
-        "divergence": _entry(conversion.model, "convert").get("divergence", {}),
-        "repaired": _entry(conversion.model, "reconstruct").get("repaired", []) if options.reconstruct else [],
-        "parameters": converted.num_parameters,
-        "parameters_before": model.num_parameters,
-        "metrics": metrics.after,
-        "metrics_before": metrics.before,
-        "output_difference": difference,
-        **costs,
-        "export": export,
-        **described.data,
-        "to": options.to,
-        "model": str(options.out),
-    }
-    tables = [
-        _error_table(errors, difference, data["divergence"], data["repaired"]),
-        comparison_table(model, converted, metrics, described.notes),
-        _cost_table(costs),
-    ]
-    return Result(data, tables, "\n".join((*_told(export), f"model: {options.out}")))
+    return Found(
+        error_per_layer=conversion.errors,
+        divergence=_entry(conversion.model, "convert").get("divergence", {}),
+        repaired=_entry(conversion.model, "reconstruct").get("repaired", []) if options.reconstruct else [],
+        output_difference=difference,
+        costs=_costs(model, converted),
+        break_even_length=model_break_even(converted.config, model.config),
+        export=_export(converted),
+        to=options.to,
+        model=str(options.out),
+        **compared(model, converted, metrics, task),
+        **described,
+    )
 
 
 def _export(model: Model) -> dict[str, str | None] | None:
@@ -116,7 +184,7 @@ def _export(model: Model) -> dict[str, str | None] | None:
     return {"from": origin, "family": family, "layout": layout, "reason": None}
 
 
-def _told(export: dict[str, str | None] | None) -> list[str]:
+def _told(export: Mapping[str, str | None] | None) -> list[str]:
     """Return a line about an export in other shapes or another family than before, or about none."""
     if export is None or (export["family"] == export["from"] and export["layout"] == "native"):
         return []
@@ -132,6 +200,11 @@ def _is_by_layer(to: str) -> bool:
     from headjax.conversion.model import TARGETS
 
     return issubclass(TARGETS.get(to.partition(":")[0], Restructuring), Target)
+
+
+def _entry(model: Model, action: str) -> Mapping[str, Any]:
+    """Return the latest entry of the history with this action."""
+    return next((entry for entry in reversed(model.history) if entry["action"] == action), {})
 
 
 def _convert(model: Model, options: Options, batches: Sequence[Batch] | None) -> Conversion:
@@ -153,25 +226,12 @@ def _convert(model: Model, options: Options, batches: Sequence[Batch] | None) ->
     return convert(model, to, **chosen, reconstruct=options.reconstruct, seed=options.seed)
 
 
-def _costs(before: Model, after: Model) -> dict[str, Any]:
-    """Return the cost of attention and of a decoding step of both models by length, and where attention breaks even."""
-    from headjax.conversion.analysis import model_break_even, model_costs
+def _costs(before: Model, after: Model) -> list[Cost]:
+    from headjax.conversion.analysis import model_costs
 
     steps = zip(_step_seconds(before), _step_seconds(after), strict=True)
     pairs = zip(model_costs(before.config, LENGTHS), model_costs(after.config, LENGTHS), steps, strict=True)
-    costs = [
-        {
-            "length": old.length,
-            "flops_before": old.flops,
-            "flops": new.flops,
-            "cache_before": old.cache,
-            "cache": new.cache,
-            "step_seconds_before": step_before,
-            "step_seconds": step,
-        }
-        for old, new, (step_before, step) in pairs
-    ]
-    return {"costs": costs, "break_even_length": model_break_even(after.config, before.config)}
+    return [Cost(old.length, old.flops, new.flops, old.cache, new.cache, *seconds) for old, new, seconds in pairs]
 
 
 def _step_seconds(model: Model) -> list[float | None]:
@@ -190,45 +250,3 @@ def _difference(before: Model, after: Model, task: Task, options: Options) -> fl
 
     batches = islice(task.batches(options.batch_size, limit=options.limit), COMPARED_BATCHES)
     return output_difference(before, after, batches)
-
-
-def _entry(model: Model, action: str) -> Mapping[str, Any]:
-    """Return the latest entry of the history with this action."""
-    return next((entry for entry in reversed(model.history) if entry["action"] == action), {})
-
-
-def _error_table(
-    errors: Sequence[dict[str, Any]], difference: float | None, divergence: Mapping[str, float], repaired: Sequence[str]
-) -> Table:
-    names = [name for name in ("relative_error", "logit_error") if any(error.get(name) is not None for error in errors)]
-    columns = (Column("Layer"), *(Column(name.replace("_", " "), numbers.significant) for name in names))
-    rows = [(f"{error['stack']}/{error['layer']}", *(error.get(name) for name in names)) for error in errors]
-    notes = [] if difference is None else [f"Outputs on the task differ by {difference:.2g} of their size."]
-    if tried := sorted(divergence.items(), key=lambda pair: pair[1]):
-        said = ", ".join(f"{name} {apart:.3g}" for name, apart in tried)
-        notes.append(f"Divergence from the original on held-out calibration examples; the first was taken: {said}.")
-    if repaired:
-        notes.append(f"Output projections solved anew: {', '.join(repaired)}.")
-    return Table(columns, rows, notes=tuple(notes))
-
-
-def _cost_table(costs: dict[str, Any]) -> Table:
-    cached = any(row["cache"] or row["cache_before"] for row in costs["costs"])  # encoders have no cache
-    columns = (
-        Column("Tokens", numbers.fixed(0)),
-        *(Column(title, numbers.flops) for title in ("Attention before", "after")),
-        *(Column(title, numbers.count) for title in (("Cached before", "after") if cached else ())),
-        *(Column(title, numbers.duration) for title in (("A step before", "after") if cached else ())),
-    )
-    rows = [tuple(row.values())[: len(columns)] for row in costs["costs"]]
-    length = costs["break_even_length"]
-    note = {
-        None: "Its attention takes no more operations than before at any length.",
-        0: "Its attention takes more operations than before at every length.",
-    }.get(length, f"Its attention takes more operations than before above {length} tokens.")
-    steps = (
-        ("A step is the least time of one more token here: its operations or its bytes at peak rates.",)
-        if cached
-        else ()
-    )
-    return Table(columns, rows, notes=(note, *steps))

@@ -150,8 +150,8 @@ class Examples:
         training: bool = False,
         selected: int | None = None,
         purpose: str = "Selection",
-    ) -> Described:
-        """Return the JSON entries and the notes about the examples that a command has read.
+    ) -> dict[str, Any]:
+        """Return the fields of a result `OnExamples` about the examples that a command has read.
 
         Args:
             selection, evaluation, training: whether it has read them; `training` are those to fine-tune on.
@@ -164,25 +164,12 @@ class Examples:
         chosen = describe(self.selection, limit) if selection else None
         judged = describe(self.evaluation, self.options.limit) if evaluation else None
         trained = describe_training(self.evaluation, self.train) if training else None
-        data = {"selection": chosen, "evaluation": judged, **({"training": trained} if training else {})}
-        return Described(data, in_words(chosen, judged, trained, purpose=purpose))
-
-
-@dataclasses.dataclass(frozen=True)
-class Described:
-    """Entries and notes about the examples that a command has read.
-
-    Attributes:
-        data: the keys `selection`, `evaluation` and, of a command that trained, `training` of its JSON.
-        notes: the notes of its table.
-    """
-
-    data: dict[str, Any]
-    notes: tuple[str, ...]
-
-
-NOTHING_READ = Described({"selection": None, "evaluation": None}, ())
-"""The entries and notes of a command without a task."""
+        fields = {
+            "selection": chosen,
+            "evaluation": judged,
+            "about": in_words(chosen, judged, trained, purpose=purpose),
+        }
+        return fields | ({"training": trained} if training else {})
 
 
 def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:

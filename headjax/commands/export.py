@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.results import Result, found
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.tables import Column, Table
+from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.hub.checking import Peer
@@ -20,7 +22,7 @@ class Options(CommandOptions):
     """Options of `headjax export`."""
 
     model: str = argument("MODEL", "model directory", reads=True)
-    out: str = argument("HF_DIR", "folder of the Hugging Face files", also=("--out",), writes="new")
+    out: str = argument("HF_DIR", "folder of the Hugging Face files", writes="new")
     layout: str = option(
         "auto",
         "auto, native (the model's own shapes), padded (zeros for removed heads), pruned_heads (transformers 4), onnx",
@@ -33,7 +35,49 @@ class Options(CommandOptions):
     )
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """A Hugging Face directory.
+
+    Attributes:
+        prompt: what text was generated from.
+    """
+
+    title = "Exported"
+
+    family: str = found("`model_type`", "family")
+    layout: str = found("", "layout")
+    tensors: int = found("", "tensors", numbers.count)
+    bytes: int = found("of the weights", "size", numbers.size)
+    max_difference: float | None = found(
+        "of outputs; null unless checked", "largest difference of outputs", numbers.significant
+    )
+    padding: Any = found(
+        "null unless the layout is `padded`: `bytes`, `flops` (a share), `cache_bytes_per_token`, `length`",
+        "padding to the family's shapes",
+        lambda more: (
+            f"{_more(more.bytes)} of weights, {more.flops:+.1%} FLOPs at {more.length} tokens, "
+            f"{_more(more.cache_bytes_per_token)} of cache a token"
+        ),
+    )
+    notes: Sequence[str] = found("what changed, such as the family")
+    transformers: Peer | None = found("null unless checked where it is installed: `texts`, `generated`")
+    directory: str = found("", said="directory")
+    prompt: str
+
+    def tables(self) -> Sequence[Table]:
+        rows, peer = [], self.transformers
+        if peer is not None and peer.texts is not None:
+            rows.append(("tokens in transformers", f"the same of {peer.texts} texts"))
+        if peer is not None and peer.generated is not None:
+            rows.append(("text in transformers", f"the same: {self.prompt}{peer.generated}"))
+        return [self.summary(*rows)]
+
+    def message(self) -> str:
+        return "; ".join((*self.notes, super().message()))
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
     from headjax.hub.checking import PROMPT, max_difference, read_by_transformers
@@ -50,29 +94,8 @@ def run(options: Options, progress: Progress) -> Result:
             whole = load(options.model)
             exported = exported._replace(max_difference=max_difference(whole, options.out))
             peer = read_by_transformers(whole, options.out)
-    padding = exported.padding
-    data = exported._asdict() | {"directory": str(options.out), "transformers": peer and peer._asdict()}
-    rows = [
-        ("family", exported.family),
-        ("layout", exported.layout),
-        ("tensors", numbers.count(exported.tensors)),
-        ("size", numbers.size(exported.bytes)),
-    ]
-    if exported.max_difference is not None:
-        rows.append(("largest difference of outputs", f"{exported.max_difference:.2g}"))
-    if peer is not None and peer.texts is not None:
-        rows.append(("tokens in transformers", f"the same of {peer.texts} texts"))
-    if peer is not None and peer.generated is not None:
-        rows.append(("text in transformers", f"the same: {PROMPT}{peer.generated}"))
-    message = "; ".join((*exported.notes, f"directory: {options.out}"))
-    if padding is not None:
-        data["padding"] = padding._asdict()
-        message = (
-            f"padding to the family's shapes: {_more(padding.bytes)} of weights, "
-            f"{padding.flops:+.1%} operations at {padding.length} tokens, "
-            f"{_more(padding.cache_bytes_per_token)} of cache a token; {message}"
-        )
-    return Result(data, [Table((Column("Exported"), Column("")), rows)], message)
+    fields = exported._asdict() | {"directory": str(options.out)}
+    return Found(**fields, transformers=peer, prompt=PROMPT)
 
 
 def _more(size: int) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.options import CommandOptions, Result, argument, option
-from headjax.commands.train import ending
+from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.results import found, table_of
+from headjax.commands.train import Run
 from headjax.core.directories import delete_directory, replace_directory, settle
 from headjax.core.errors import CheckpointError, HeadjaxError, require
 from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
@@ -34,7 +35,7 @@ class Options(CommandOptions):
     """Options of `headjax finetune`."""
 
     model: str = argument("MODEL", "model directory to start from", reads=True)
-    out: str = argument("OUT", "folder of the fine-tuned model", also=("--out",), writes="new")
+    out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
     train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads=True)
     validation: str = option(
         "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads=True
@@ -55,7 +56,37 @@ class Options(CommandOptions):
     seed: Count = option(0, "seed of the order of examples and of dropout")
 
 
-def run(options: Options, progress: Progress) -> Result:
+def _shown_best(best: Mapping[str, Any]) -> str:
+    return f"{best['metric']} {numbers.significant(best['value'])} after step {best['step']:,}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Run):
+    """A model that was fine-tuned."""
+
+    title = "Fine-tuning"
+
+    task: str = found("what it was trained for", "task")
+    examples: Mapping[str, int] = found(
+        "numbers of `train` and `validation`",
+        "examples",
+        lambda some: f"{some['train']:,} to train on, {some['validation']:,} to evaluate on",
+    )
+    validation: str = found("where the validation examples come from", "validation")
+    best: Mapping[str, Any] | None = found("`step`, `metric` and `value` of the best evaluation", "best", _shown_best)
+    learning_curve: Sequence[Mapping[str, float]] = found("evaluations: `step`, `epoch`, `train_loss`, metrics")
+    learning_rate: float = found("the peak")
+
+    def tables(self) -> Sequence[Table]:
+        names = list(dict.fromkeys(name for point in self.learning_curve for name in point))
+        digits = {"step": numbers.fixed(0), "epoch": numbers.fixed(2)}
+        columns = {
+            name: Column(name.replace("_", " ").capitalize(), digits.get(name, numbers.significant)) for name in names
+        }
+        return [*super().tables(), *([table_of(columns, self.learning_curve)] if names else [])]
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Trains a model on one's own files and writes it as a model directory; an interrupted run goes on."""
     from headjax.commands.own_data import OwnFiles, find_lesson
     from headjax.evaluation.task import measure_of
@@ -84,31 +115,22 @@ def run(options: Options, progress: Progress) -> Result:
     curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
     if result.path is not None:
         replace_directory(result.path, path_of(options.out), LAYOUT)
-    ended = ending(result)
     if result.finished or result.diverged is not None:
         delete_directory(workdir)
     measure = measure_of(data)
-    best = None if measure is None else best_point(curve, measure.headline, measure.higher_is_better)
-    examples = {"train": len(data.train), "validation": len(data.validation)}
-    found = {
-        "steps": result.steps,
-        "finished": result.finished,
-        "diverged": result.diverged is not None,
-        "metrics": dict(result.metrics),
-        "task": lesson.task,
-        "classes": list(class_names(result.model.config) or names_or_numbers(result.model.config)),
-        "examples": examples,
-        "validation": lesson.division,
-        "best": best,
-        "kept_step": result.kept_step,
-        "learning_curve": curve,
-        "learning_rate": options.learning_rate,
-        "tokens_per_second": result.tokens_per_second,
-        "parameters": result.model.num_parameters,
-        "model": None if result.path is None else str(options.out),
-    }
-    tables = [_summary(found, config.steps), *([_curve_table(curve)] if curve else [])]
-    return Result(found, tables, ended.message or f"model: {options.out}", ended.exit_code)
+    made: Found = Found.of(
+        result,
+        options.out,
+        class_names(result.model.config) or names_or_numbers(result.model.config),
+        config.steps,
+        task=lesson.task,
+        examples={"train": len(data.train), "validation": len(data.validation)},
+        validation=lesson.division,
+        best=None if measure is None else best_point(curve, measure.headline, measure.higher_is_better),
+        learning_curve=curve,
+        learning_rate=options.learning_rate,
+    )
+    return made
 
 
 def workdir_of(out: str) -> Path:
@@ -184,33 +206,3 @@ def best_point(curve: Sequence[Mapping[str, float]], headline: str, higher_is_be
         return None
     best = max(measured, key=lambda point: rank(point, headline, higher_is_better))
     return {"step": best["step"], "metric": headline, "value": best[headline]}
-
-
-def _summary(found: Mapping[str, Any], steps: int) -> Table:
-    examples, best, classes = found["examples"], found["best"], found["classes"]
-    rows = [
-        ("task", found["task"]),
-        ("training examples", f"{examples['train']:,}"),
-        ("validation examples", f"{examples['validation']:,}"),
-        ("validation", found["validation"]),
-        ("steps", f"{found['steps']:,} of {steps:,}"),
-    ]
-    if classes:
-        named = (name if name == str(number) else f"{number} {name}" for number, name in enumerate(classes[:8]))
-        rows.append(("classes", ", ".join(named)))
-    rows += [(name, f"{value:,.4g}") for name, value in found["metrics"].items()]
-    if best is not None:
-        rows.append(("best", f"{best['metric']} {best['value']:,.4g} after step {best['step']:,}"))
-    rows.append(("weights kept", f"after step {found['kept_step']:,}"))
-    return Table((Column("Fine-tuning"), Column("")), rows)
-
-
-def _curve_table(curve: Sequence[Mapping[str, float]]) -> Table:
-    names = list(dict.fromkeys(name for point in curve for name in point if name not in ("step", "epoch")))
-    columns = (
-        Column("Step", numbers.fixed(0)),
-        Column("Epoch", numbers.fixed(2)),
-        *(Column(name.replace("_", " "), numbers.significant) for name in names),
-    )
-    rows = [(point["step"], point["epoch"], *(point.get(name) for name in names)) for point in curve]
-    return Table(columns, rows)

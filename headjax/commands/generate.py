@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from headjax.commands.examples import BatchOptions
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import argument, option
+from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
 from headjax.core.paths import path_of
@@ -77,17 +78,51 @@ class Written(NamedTuple):
         read = self.prompt_tokens + other.prompt_tokens
         return Written(texts, tokens, read, prefill, self.decode + other.decode)
 
-    @property
-    def rates(self) -> dict[str, float | None]:
-        """Tokens read a second, and tokens generated a second after the first of each text; None where not known."""
-        later = self.tokens - len(self.texts)
-        return {
-            "prefill_tokens_per_second": self.prompt_tokens / self.prefill if self.prefill else None,
-            "decode_tokens_per_second": later / self.decode if self.prefill and later else None,
-        }
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Generated texts.
+
+    Attributes:
+        room: where the cache's bytes go, in words.
+        streamed: whether the texts have been printed.
+    """
+
+    text: Sequence[str] = found("by prompt")
+    prompts: Sequence[str] = found()
+    tokens: int = found("generated")
+    seconds: float = found("after compilation, as the speeds")
+    tokens_per_second: float = found()
+    prompt_tokens: int = found("read")
+    prefill_tokens_per_second: float | None = found("null with beams")
+    decode_tokens_per_second: float | None = found("after the first token of each text; null with beams")
+    cache_bytes: int = found()
+    sampler: str = found()
+    model: str = found()
+    room: str
+    streamed: bool
+
+    def tables(self) -> Sequence[Table]:
+        if self.streamed:
+            return []
+        rows = list(zip(self.prompts, self.text, strict=True))
+        return [Table((Column("Prompt"), Column("Generated")), rows, notes=self._notes())]
+
+    def message(self) -> str:
+        return " ".join(self._notes()) if self.streamed else ""
+
+    def _notes(self) -> list[str]:
+        speed = f"{self.seconds:.3g} s after compilation: {self.tokens_per_second:.3g} tokens per second."
+        notes = [f"{self.tokens:,} tokens in {speed}"]
+        if self.prefill_tokens_per_second is not None:
+            later = self.decode_tokens_per_second
+            decoded = "" if later is None else f"; then {later:.3g} tokens per second"
+            read = f"{self.prefill_tokens_per_second:.3g} per second"
+            notes.append(f"Prompts of {self.prompt_tokens:,} tokens: {read}{decoded}.")
+        return [*notes, f"Cache: {numbers.size(self.cache_bytes)} for {self.room}."]
 
 
-def run(options: Options, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Found:
     """Continue prompts or translate sources, and time it."""
     from headjax.models.generation import check_generative
     from headjax.models.model import load
@@ -102,36 +137,23 @@ def run(options: Options, progress: Progress) -> Result:
     else:
         with progress("generating", len(prompts), "prompt") as bar:
             written = _write(request, len(prompts), bar)
-    rate = written.tokens / written.seconds
-    data: dict[str, Any] = {
-        "text": written.texts,
-        "prompts": prompts,
-        "tokens": written.tokens,
-        "seconds": written.seconds,
-        "tokens_per_second": rate,
-        "prompt_tokens": written.prompt_tokens,
-        **written.rates,
-        "cache_bytes": request.cache_bytes,
-        "sampler": f"beams {options.beams}" if options.beams else str(sampler),
-        "model": options.model,
-    }
-    notes = _notes(written, request)
-    if options.stream:
-        return Result(data, message=" ".join(notes))
-    rows = list(zip(prompts, written.texts, strict=True))
-    return Result(data, [Table((Column("Prompt"), Column("Generated")), rows, notes=notes)])
-
-
-def _notes(written: Written, request: _Request) -> tuple[str, ...]:
-    rate = written.tokens / written.seconds
-    notes = [f"{written.tokens:,} tokens in {written.seconds:.3g} s after compilation: {rate:.3g} tokens per second."]
-    read, later = written.rates.values()
-    if read is not None:
-        decoded = "" if later is None else f"; then {later:.3g} tokens per second"
-        notes.append(f"Prompts of {written.prompt_tokens:,} tokens: {read:.3g} per second{decoded}.")
-    rows = "a prompt" if request.size == 1 else f"{request.size} prompts"
-    notes.append(f"Cache: {numbers.size(request.cache_bytes)} for {rows}, {request.room} tokens each.")
-    return tuple(notes)
+    later = written.tokens - len(written.texts)
+    batch = "a prompt" if request.size == 1 else f"{request.size} prompts"
+    return Found(
+        text=written.texts,
+        prompts=prompts,
+        tokens=written.tokens,
+        seconds=written.seconds,
+        tokens_per_second=written.tokens / written.seconds,
+        prompt_tokens=written.prompt_tokens,
+        prefill_tokens_per_second=written.prompt_tokens / written.prefill if written.prefill else None,
+        decode_tokens_per_second=later / written.decode if written.prefill and later else None,
+        cache_bytes=request.cache_bytes,
+        sampler=f"beams {options.beams}" if options.beams else str(sampler),
+        model=options.model,
+        room=f"{batch}, {request.room} tokens each",
+        streamed=options.stream,
+    )
 
 
 def prompts_of(options: Options) -> list[str]:
@@ -269,16 +291,16 @@ def _batch(request: _Request, start: int, count: int, seed: int, show: Callable[
     run = request.begin(batch, seed)
     first = time.perf_counter()
     if show is None:
-        found = jax.block_until_ready(run.advance())
+        made = jax.block_until_ready(run.advance())
     else:
-        found = run.advance(0)
+        made = run.advance(0)
         while not run.finished:
-            show(_texts(request, batch, found, 1)[0])
-            found = run.advance(1)
-        show(_texts(request, batch, found, 1)[0])
+            show(_texts(request, batch, made, 1)[0])
+            made = run.advance(1)
+        show(_texts(request, batch, made, 1)[0])
     end = time.perf_counter()
-    tokens, read = int(found.lengths[:count].sum()), int(batch["attention_mask"][:count].sum())
-    return Written(_texts(request, batch, found, count), tokens, read, first - begin, end - first)
+    tokens, read = int(made.lengths[:count].sum()), int(batch["attention_mask"][:count].sum())
+    return Written(_texts(request, batch, made, count), tokens, read, first - begin, end - first)
 
 
 def _beams(request: _Request, start: int, count: int) -> Written:
@@ -298,12 +320,12 @@ def _beams(request: _Request, start: int, count: int) -> Written:
     return Written(texts, int(lengths[:count].sum()), read, None, seconds)
 
 
-def _texts(request: _Request, batch: Batch, found: Generated, count: int) -> list[str]:
+def _texts(request: _Request, batch: Batch, made: Generated, count: int) -> list[str]:
     import numpy as np
 
     from headjax.models.prompts import texts_of
 
-    return texts_of(request.model, batch, np.asarray(found.tokens), np.asarray(found.lengths), request.end, count)
+    return texts_of(request.model, batch, np.asarray(made.tokens), np.asarray(made.lengths), request.end, count)
 
 
 def _streamed(request: _Request, prompts: list[str]) -> Written:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headjax.commands.examples import TASK, BatchOptions, ConfigOptions
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import argument, option
+from headjax.commands.results import Result, found, table_of
 from headjax.core.errors import INTERRUPTED, HeadjaxError
 from headjax.core.fields import Count, Size
 from headjax.core.files import write_file
@@ -26,9 +28,7 @@ if TYPE_CHECKING:
 class Options(ConfigOptions, BatchOptions):
     """Options of `headjax grid`."""
 
-    out: str = argument(
-        "OUT", "folder of the runs, one workdir each; those that have ended are kept", also=("--out",), writes="folder"
-    )
+    out: str = argument("OUT", "folder of the runs, one workdir each; those that have ended are kept", writes="folder")
     over: tuple[str, ...] = option(
         (),
         "values of a config argument or field, such as num_heads=1/2/4 or config.steps=100/200; together as "
@@ -45,7 +45,60 @@ class Options(ConfigOptions, BatchOptions):
     beams: Count = option(0, "BLEU of translations with N hypotheses; 0: no BLEU", requires="task")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Runs of a grid.
+
+    Attributes:
+        config: the config file.
+        interrupted: the cell in which the grid was interrupted; None where it was not.
+    """
+
+    cells: int = found("number of runs in all")
+    ended: int = found()
+    missing: Sequence[str] = found("cells as K/N")
+    metric: str = found()
+    results: Sequence[CellResult] = found(
+        "`settings`, `seed`, `parameters`, `steps`, `seconds`, `tokens_per_second`, `diverged` (its reason), `metrics`"
+    )
+    summaries: Sequence[Summary] = found(
+        "`settings`, `parameters`, `runs`, `diverged`, `mean`, `low`, `high` (95 % interval), `values`, `seconds`"
+    )
+    plot: Path | None = found()
+    config: str
+    interrupted: str | None
+
+    def tables(self) -> Sequence[Table]:
+        if not self.results:
+            return []
+        settings = list(self.summaries[0].settings)
+        columns = {name: Column(name) for name in settings} | {
+            "parameters": Column("Parameters", numbers.count),
+            "runs": Column("Runs", numbers.count),
+            "diverged": Column("Diverged", numbers.count),
+            "mean": Column(self.metric, numbers.significant),
+            "low": Column("95 % from", numbers.significant),
+            "high": Column("to", numbers.significant),
+            "seconds": Column("Seconds", numbers.significant),
+        }
+        note = (
+            f"{self.metric} at the end of training: mean over the runs that did not diverge, and its 95 % confidence "
+            f"interval by Student's t. Seconds: a run's mean. {self.ended} runs of {self.config}."
+        )
+        rows = [{**summary._asdict(), **summary.settings} for summary in self.summaries]
+        return [table_of(columns, rows, notes=[note])]
+
+    def message(self) -> str:
+        if self.interrupted is not None:
+            return f"interrupted in cell {self.interrupted}; the same command goes on from there"
+        return f"{self.ended} of {self.cells} cells have ended"
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.interrupted is None else INTERRUPTED
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Trains a config over a grid of settings and seeds, goes on where it stopped, and collects the cells."""
     from headjax.training.grid import Axis, Grid, pick, summarize
 
@@ -60,27 +113,23 @@ def run(options: Options, progress: Progress) -> Result:
     interrupted = None
     for number in wanted:
         if grid.result(number) is None and not grid.run(number, lambda model: _measured(model, options), progress):
-            interrupted = number
+            interrupted = f"{number + 1}/{total}"
             break
-    found = [grid.result(number) for number in range(total)]
-    ended = [result for result in found if result is not None]
+    results = [grid.result(number) for number in range(total)]
+    ended = [result for result in results if result is not None]
     summaries = summarize(ended, options.metric)
-    file = _plot(summaries, options.metric)
-    plot = None if file is None else write_file(path_of(options.out) / "grid.png", file)
-    data = {
-        "cells": total,
-        "ended": len(ended),
-        "missing": [f"{number + 1}/{total}" for number, result in enumerate(found) if result is None],
-        "metric": options.metric,
-        "results": [result._asdict() for result in ended],
-        "summaries": [summary._asdict() for summary in summaries],
-        "plot": None if plot is None else str(plot),
-    }
-    message = f"{len(ended)} of {total} cells have ended"
-    if interrupted is not None:
-        message = f"interrupted in cell {interrupted + 1}/{total}; the same command goes on from there"
-    tables = [_table(summaries, options, ended)] if ended else []
-    return Result(data, tables, message, 0 if interrupted is None else INTERRUPTED)
+    plot = _plot(summaries, options.metric)
+    return Found(
+        cells=total,
+        ended=len(ended),
+        missing=[f"{number + 1}/{total}" for number, result in enumerate(results) if result is None],
+        metric=options.metric,
+        results=ended,
+        summaries=summaries,
+        plot=None if plot is None else write_file(path_of(options.out) / "grid.png", plot),
+        config=options.config,
+        interrupted=interrupted,
+    )
 
 
 def _measured(model: Model, options: Options) -> Mapping[str, float]:
@@ -99,38 +148,6 @@ def _measured(model: Model, options: Options) -> Mapping[str, float]:
         some = pairs.first(options.limit)
         metrics["bleu"] = translate(model, some, batch_size=options.batch_size, beams=options.beams).bleu.score
     return metrics
-
-
-def _table(summaries: Sequence[Summary], options: Options, ended: Sequence[CellResult]) -> Table:
-    names = list(summaries[0].settings)
-    columns = (
-        *(Column(name) for name in names),
-        Column("Parameters", numbers.count),
-        Column("Runs", numbers.count),
-        Column("Diverged", numbers.count),
-        Column(options.metric, numbers.significant),
-        Column("95 % from", numbers.significant),
-        Column("to", numbers.significant),
-        Column("Seconds", numbers.significant),
-    )
-    rows = [
-        (
-            *summary.settings.values(),
-            summary.parameters,
-            summary.runs,
-            summary.diverged,
-            summary.mean,
-            summary.low,
-            summary.high,
-            summary.seconds,
-        )
-        for summary in summaries
-    ]
-    note = (
-        f"{options.metric} at the end of training: mean over the runs that did not diverge, and its 95 % confidence "
-        f"interval by Student's t. Seconds: a run's mean. {len(ended)} runs of {options.config}."
-    )
-    return Table(columns, rows, notes=(note,))
 
 
 def _plot(summaries: Sequence[Summary], metric: str) -> bytes | None:

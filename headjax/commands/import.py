@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.results import Result, found
 from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.tables import Column, Table
+from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.models.model import Model
@@ -19,13 +21,36 @@ class Options(CommandOptions):
     """Options of `headjax import`."""
 
     directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files", reads=True)
-    out: str = argument("OUT", "folder of the new model", also=("--out",), writes="new")
+    out: str = argument("OUT", "folder of the new model", writes="new")
     dtype: Literal["float32", "bfloat16", "float16"] | None = option(
         None, "type to convert weights to (default: as they are)"
     )
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """A model from a Hugging Face directory.
+
+    Attributes:
+        read: the tokenizer in words.
+    """
+
+    title = "Imported"
+
+    family: str = found("`model_type`", "family")
+    tensors: int = found("", "tensors", numbers.count)
+    parameters: int = found("", "parameters", numbers.count)
+    heads: int = found("", "heads", numbers.count)
+    dtype: Sequence[str] = found("types of the weights", "weights", ", ".join)
+    tokenizer: bool = found("whether it has one")
+    model: str = found("its folder", said="model")
+    read: str
+
+    def tables(self) -> Sequence[Table]:
+        return [self.summary(("tokenizer", self.read))]
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Reads a Hugging Face directory, strictly, and writes it as a model directory."""
     from headjax.core.tensors import flatten
     from headjax.hub import from_huggingface
@@ -35,24 +60,16 @@ def run(options: Options, progress: Progress) -> Result:
     model = from_huggingface(options.directory, dtype=options.dtype, lazy=True)
     save(model, options.out, progress)
     entry = model.history[-1]
-    data = {
-        "family": entry["family"],
-        "tensors": entry["tensors"],
-        "parameters": model.num_parameters,
-        "heads": summarize(model.config, 1).heads,
-        "dtype": sorted({str(array.dtype) for array in flatten(model.params).values()}),
-        "tokenizer": model.tokenizer is not None,
-        "model": str(options.out),
-    }
-    rows = [
-        ("family", data["family"]),
-        ("tensors", numbers.count(data["tensors"])),
-        ("parameters", numbers.count(data["parameters"])),
-        ("heads", numbers.count(data["heads"])),
-        ("weights", ", ".join(data["dtype"])),
-        ("tokenizer", "yes" if data["tokenizer"] else _no_tokenizer(model, options.directory)),
-    ]
-    return Result(data, [Table((Column("Imported"), Column("")), rows)], f"model: {options.out}")
+    return Found(
+        family=entry["family"],
+        tensors=entry["tensors"],
+        parameters=model.num_parameters,
+        heads=summarize(model.config, 1).heads,
+        dtype=sorted({str(array.dtype) for array in flatten(model.params).values()}),
+        tokenizer=model.tokenizer is not None,
+        model=str(options.out),
+        read=_no_tokenizer(model, options.directory) if model.tokenizer is None else "yes",
+    )
 
 
 def _no_tokenizer(model: Model, directory: str) -> str:

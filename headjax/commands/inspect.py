@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from headjax.commands.examples import ConfigOptions
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import argument, option
+from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.models.config import ModelConfig
-from headjax.models.summary import LayerSummary, ModelSummary, summarize
-from headjax.report import numbers as format_numbers
+from headjax.models.summary import LayerSummary, summarize
+from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 
@@ -28,13 +29,31 @@ class Options(ConfigOptions):
     length: Size = option(128, "number of tokens that FLOPs are given for")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Sizes and costs of a model."""
+
+    title = "Model"
+
+    parameters: int = found("", "parameters", "{:,}".format)
+    heads: int = found("", "heads", "{:,}".format)
+    flops: int = found("of one example of `length` tokens", "FLOPs of an example", numbers.flops)
+    cache_bytes_per_token: int = found("of decoding", "cache per token", numbers.size)
+    length: int = found("", "tokens of an example", numbers.count)
+    layers: Sequence[LayerSummary] = found(
+        "`stack`, `layer`, `kind`, `heads`, `sizes`, `parameters`, `flops`, `cache_bytes_per_token`, `tied_layers`"
+    )
+
+    def tables(self) -> Sequence[Table]:
+        return [self.summary(), _layers(self.layers)]
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Counts parameters, heads, FLOPs and cache; no array is read or made."""
     if bool(options.model) == bool(options.config):
         raise HeadjaxError("inspect: give a model directory or --config, one of them")
     config = _from_directory(options.model) if options.model else _from_file(options)
-    summary = summarize(config, options.length)
-    return Result(summary.to_json(), [_totals(summary), _layers(summary.layers)])
+    return Found(**summarize(config, options.length)._asdict())
 
 
 def _from_directory(path: str) -> ModelConfig:
@@ -58,25 +77,15 @@ def _from_file(options: Options) -> ModelConfig:
     return architecture(recipe, step)
 
 
-def _totals(summary: ModelSummary) -> Table:
-    rows = [
-        ("parameters", f"{summary.parameters:,}"),
-        ("heads", f"{summary.heads:,}"),
-        (f"work at length {summary.length}", format_numbers.flops(summary.flops)),
-        ("cache per token", format_numbers.size(summary.cache_bytes_per_token)),
-    ]
-    return Table((Column("Model"), Column("")), rows)
-
-
 def _layers(layers: Sequence[LayerSummary]) -> Table:
     columns = (
         Column("Layers"),
         Column("Formulation"),
         Column("Heads"),
         Column("Sizes"),
-        Column("Parameters", format_numbers.count),
-        Column("Work", format_numbers.flops),
-        Column("Cache per token", format_numbers.size),
+        Column("Parameters", numbers.count),
+        Column("FLOPs", numbers.flops),
+        Column("Cache per token", numbers.size),
     )
     groups = [list(group) for _, group in itertools.groupby(layers, key=_alike)]
     rows = [
@@ -91,7 +100,7 @@ def _layers(layers: Sequence[LayerSummary]) -> Table:
         )
         for group in groups
     ]
-    notes = ("Attention layers, each with the numbers given; heads by their original numbers.",)
+    notes = ("Figures per attention layer; heads keep their original indices.",)
     return Table(columns, rows, notes=notes)
 
 
@@ -107,16 +116,16 @@ def _alike(layer: LayerSummary) -> tuple[Any, ...]:
 
 def _heads(layers: Sequence[LayerSummary]) -> str:
     """The heads of layers that are alike; where each has but one, all of them."""
-    numbers = sorted({head for layer in layers for head in layer.heads})
-    return number_list(numbers) if numbers == sorted(layers[0].heads) else f"one each of {number_list(numbers)}"
+    heads = sorted({head for layer in layers for head in layer.heads})
+    return number_list(heads) if heads == sorted(layers[0].heads) else f"one each of {number_list(heads)}"
 
 
-def number_list(numbers: Sequence[int]) -> str:
-    """Numbers as ranges: `0-3, 7`; `none` for none."""
-    if not numbers:
+def number_list(indices: Sequence[int]) -> str:
+    """Indices as ranges: `0-3, 7`; `none` for none."""
+    if not indices:
         return "none"
     ranges: list[list[int]] = []
-    for number in numbers:
+    for number in indices:
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1][1] = number
         else:

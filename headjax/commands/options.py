@@ -1,8 +1,8 @@
-"""Options and results of commands: a command's options are one frozen dataclass, and argparse is made from its fields.
+"""Options of commands: a command's options are one frozen dataclass, and argparse is made from its fields.
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Options(ModelOptions, FineTuningOptions):
-        out: str = argument("OUT", "folder of the new model", also=("--out",))
+        out: str = argument("OUT", "folder of the new model", writes="new")
         layers: tuple[Count, ...] = option((), "convert these layers only, such as 0,3,4", "LAYERS")
 
 A field's type says how its text is read and which values it can have (`headjax.core.fields`); its default is shown in
@@ -16,33 +16,16 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
-from headjax.report.tables import Table
 
 Words = Literal["one", "many", "repeated"]
 
 Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
 """What a command writes under the path of an option, see `headjax.commands.places`."""
-
-
-class Result(NamedTuple):
-    """A command's result, for programs and for people.
-
-    Attributes:
-        data: the JSON that `--json` writes.
-        tables: the tables that are printed.
-        message: a last line, such as where the output went.
-        exit_code: of the command line; not 0 where the command did its work and the outcome is bad.
-    """
-
-    data: Mapping[str, Any]
-    tables: Sequence[Table] = ()
-    message: str = ""
-    exit_code: int = 0
 
 
 class _Declared(NamedTuple):
@@ -51,7 +34,6 @@ class _Declared(NamedTuple):
     help: str
     metavar: str
     positional: bool = False
-    also: tuple[str, ...] = ()
     read: Callable[[str], Any] | None = None
     shown: str = ""
     words: Words = "one"
@@ -67,7 +49,6 @@ def option(
     help: str = "",
     metavar: str = "N",
     *,
-    also: tuple[str, ...] = (),
     read: Callable[[str], Any] | None = None,
     shown: str = "",
     words: Words = "one",
@@ -81,9 +62,8 @@ def option(
 
     Args:
         default: the value where the option is not typed; without one the option is required.
-        help: the line of `--help`, to which the default is added. An option without help is accepted and not listed.
+        help: the line of `--help`, to which the default is added.
         metavar: name of the value in the help.
-        also: other spellings, which are accepted and not listed.
         read: the function from text to value, for types beyond numbers, text, choices and tuples of them with commas;
             the text of its `ValueError` is the rest of the error's line.
         shown: the default as the help shows it.
@@ -97,7 +77,6 @@ def option(
     declared = _Declared(
         help,
         metavar,
-        also=also,
         read=read,
         shown=shown,
         words=words,
@@ -115,14 +94,13 @@ def argument(
     help: str,
     default: Any = dataclasses.MISSING,
     *,
-    also: tuple[str, ...] = (),
     read: Callable[[str], Any] | None = None,
     words: Words = "one",
     reads: bool = False,
     writes: Written = "",
 ) -> Any:
-    """Declare a field as a word without a name, in the order of the fields; `also` are names that it can have."""
-    declared = _Declared(help, metavar, positional=True, also=also, read=read, words=words, reads=reads, writes=writes)
+    """Declare a field as a word without a name, in the order of the fields; see `option`."""
+    declared = _Declared(help, metavar, positional=True, read=read, words=words, reads=reads, writes=writes)
     return dataclasses.field(default=default, metadata={"option": declared})
 
 
@@ -199,29 +177,24 @@ def _required(field: dataclasses.Field[Any], cls: type[CommandOptions]) -> datac
 
 
 def _add(parser: Any, field: dataclasses.Field[Any], hint: Any, other: dataclasses.Field[Any] | None) -> None:
-    """Add a field to a parser or to a group of it, under all of its names; argparse never sees a default."""
+    """Add a field to a parser or to a group of it; argparse never sees a default."""
     declared: _Declared = field.metadata["option"]
     choices = typing.get_args(_plain(hint)) if typing.get_origin(_plain(hint)) is Literal else ()
-    for name in (name_of(field), *declared.also):
-        listed = bool(declared.help) and name == name_of(field)
-        common: dict[str, Any] = {
-            "default": argparse.SUPPRESS,
-            "help": _help(field, other) if listed else argparse.SUPPRESS,
-        }
-        if hint is bool:
-            parser.add_argument(name, dest=field.name, action="store_true", **common)
-            continue
-        common |= {"metavar": f"{{{','.join(choices)}}}" if choices else declared.metavar}
-        common |= {"action": _Fill, "reader": functools.partial(_read, hint, declared)}
-        required = field.default is dataclasses.MISSING and not declared.also
-        if declared.words == "many":
-            common |= {"nargs": "+"}
-        elif name == declared.metavar and not required:
-            common |= {"nargs": "?"}
-        if name == declared.metavar:
-            parser.add_argument(field.name, **common)
-        else:
-            parser.add_argument(name, dest=field.name, required=required, **common)
+    name, required = name_of(field), field.default is dataclasses.MISSING
+    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field, other)}
+    if hint is bool:
+        parser.add_argument(name, dest=field.name, action="store_true", **common)
+        return
+    common |= {"metavar": f"{{{','.join(choices)}}}" if choices else declared.metavar}
+    common |= {"action": _Fill, "reader": functools.partial(_read, hint, declared)}
+    if declared.words == "many":
+        common["nargs"] = "+"
+    elif declared.positional and not required:
+        common["nargs"] = "?"
+    if declared.positional:
+        parser.add_argument(field.name, **common)
+    else:
+        parser.add_argument(name, dest=field.name, required=required, **common)
 
 
 def _help(field: dataclasses.Field[Any], other: dataclasses.Field[Any] | None) -> str:
@@ -230,9 +203,8 @@ def _help(field: dataclasses.Field[Any], other: dataclasses.Field[Any] | None) -
     unset = default is dataclasses.MISSING or default is None or default is False or default in ("", ())
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else "" if unset else str(default)
     shown = declared.shown or shown
-    also = "".join(f", or {name} {declared.metavar}" for name in declared.also if declared.positional)
     only = f"with {name_of(other)}: " if other else ""
-    return (only + declared.help + also + (f" (default {shown})" if shown else "")).replace("%", "%%")
+    return (only + declared.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
 
 
 class _Fill(argparse.Action):

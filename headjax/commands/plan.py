@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.commands.examples import ConfigOptions
-from headjax.commands.options import Result, option
+from headjax.commands.options import option
+from headjax.commands.results import ABSENT, Result, found, table_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
@@ -63,7 +65,55 @@ class Refused(NamedTuple):
         return {"topology": self.where.name, "devices": self.where.num_devices, "error": self.reason}
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """A training step on TPU slices.
+
+    Attributes:
+        tried: plans and failures by slice; the largest batch is among the plans.
+        asked: whether the largest batch was asked for.
+    """
+
+    topology: str = found("name of the slice")
+    devices: int = found()
+    slices: int = found()
+    batch_size: int = found("over all devices")
+    length: int = found("tokens of an example")
+    remat: str = found()
+    accumulate: int = found()
+    prng: str = found()
+    fits: bool = found()
+    peak_bytes_per_device: int = found()
+    hbm_bytes_per_device: int = found()
+    flops_per_device: float = found()
+    collectives: Mapping[str, Any] = found("by kind: `count`, `bytes`")
+    between_slices: Mapping[str, Any] = found("the same over the data-centre network")
+    compile_seconds: float = found()
+    estimate: Mapping[str, Any] | None = found("of the shortest step; null where it does not fit")
+    scale: Sequence[Mapping[str, Any]] = found(
+        "with `--scale`: the same by size, or `topology`, `devices` and `error`", default=ABSENT
+    )
+    max_batch: int | None = found("with `--max-batch`", default=ABSENT)
+    tried: Sequence[Plan | Refused]
+    largest: Plan | None
+
+    def tables(self) -> Sequence[Table]:
+        plans = [each for each in self.tried if not isinstance(each, Refused)]
+        steps = [_slices([*plans, *([] if self.largest is None else [self.largest])]), _messages(plans)]
+        return steps if self.scale is ABSENT else [_scale(self.tried), *steps]
+
+    def message(self) -> str:
+        peak, there = numbers.size(self.peak_bytes_per_device), numbers.size(self.hbm_bytes_per_device)
+        verdict = f"fits on {self.topology}: {peak} of {there} per device"
+        if not self.fits:
+            more = "more remat or accumulate may"
+            verdict = f"does not fit on {self.topology}: at least {peak} wanted, {there} there; {more}"
+        if self.max_batch is ABSENT:
+            return verdict
+        return f"{verdict}; {'no batch fits' if not self.max_batch else f'largest batch: {self.max_batch:,}'}"
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Compile the training step for a TPU slice, on any machine."""
     import jax
 
@@ -76,25 +126,20 @@ def run(options: Options, progress: Progress) -> Result:
     config = plan_config(load_config(options.config, options.overrides).to_dict(), options.length)
     # libtpu is asked for its compiler alone; a TPU that this machine may have is left to others.
     jax.config.update("jax_platforms", "cpu")
-    found = _each(config, where, others, progress)
-    plans = [each for each in found.values() if isinstance(each, Plan)]
-    main = found[where.name] if where else next(iter([*plans, *found.values()]))
+    tried = _each(config, where, others, progress)
+    plans = [each for each in tried.values() if isinstance(each, Plan)]
+    main = tried[where.name] if where else next(iter([*plans, *tried.values()]))
     if isinstance(main, Refused):
         raise HeadjaxError(main.reason)
     best = None
+    more: dict[str, Any] = {}
     if options.max_batch:
         with Elsewhere() as process:
             best = largest_batch(config, find_slice(main.topology), functools.partial(_compiled, process), progress)
-    data: dict[str, Any] = main.to_json()
-    tables = [_slices([*plans, best] if best else plans), _messages(plans)]
+        more["max_batch"] = None if best is None else best.batch_size
     if others:
-        data["scale"] = [found[other.name].to_json() for other in others]
-        tables.insert(0, _scale(list(found.values())))
-    message = _verdict(main)
-    if options.max_batch:
-        data["max_batch"] = None if best is None else best.batch_size
-        message += "; no batch fits" if best is None else f"; largest batch: {best.batch_size:,}"
-    return Result(data, tables, message)
+        more["scale"] = [tried[other.name].to_json() for other in others]
+    return Found(**main.to_json(), **more, tried=list(tried.values()), largest=best)
 
 
 def _slices_of(options: Options) -> tuple[Slice | None, list[Slice]]:
@@ -130,7 +175,7 @@ def _each(
     from headjax.plan.plan import check_plan
 
     slices = {where.name: where for where in ([required] if required else []) + others}
-    found: dict[str, Plan | Refused] = {}
+    made: dict[str, Plan | Refused] = {}
 
     def refused(where: Slice, error: HeadjaxError) -> Refused:
         if required is not None and where.name == required.name:
@@ -141,19 +186,19 @@ def _each(
         try:
             check_plan(config, where)
         except HeadjaxError as error:
-            found[name] = refused(where, error)
+            made[name] = refused(where, error)
     with contextlib.ExitStack() as processes, progress("compiling", len(slices), "slice") as bar:
         process = None
         for done, (name, where) in enumerate(slices.items(), 1):
-            if name not in found:
+            if name not in made:
                 process = process or processes.enter_context(Elsewhere())
                 try:
-                    found[name] = _compiled(process, config, where)
+                    made[name] = _compiled(process, config, where)
                 except HeadjaxError as error:
-                    found[name] = refused(where, error)
+                    made[name] = refused(where, error)
                     process = None  # the compiler may have ended it
             bar(done, {})
-    return {name: found[name] for name in slices}
+    return {name: made[name] for name in slices}
 
 
 def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
@@ -170,83 +215,60 @@ def _compiled(process: Elsewhere, config: PlanConfig, where: Slice) -> Plan:
         ) from None
 
 
-def _scale(found: list[Plan | Refused]) -> Table:
-    columns = (
-        Column("Slice"),
-        Column("Devices", numbers.tick(numbers.count)),
-        Column("Fits"),
-        Column("Peak memory", numbers.size),
-        Column("of", numbers.size),
-        Column("Messages", numbers.count),
-        Column("Sent", numbers.size),
-        Column("Between slices", numbers.size),
-        Column("Step, at best", numbers.duration),
-        Column("Failure"),
-    )
-    rows: list[tuple[Any, ...]] = []
-    for each in found:
-        if isinstance(each, Refused):
-            rows.append((each.where.name, each.where.num_devices, "", *(None,) * 6, each.reason))
-            continue
-        sent, between = list(each.collectives.values()), list(each.between_slices.values())
-        rows.append(
-            (
-                each.topology,
-                each.devices,
-                "yes" if each.fits else "no",
-                each.peak_bytes_per_device,
-                each.hbm_bytes_per_device,
-                sum(entry.count for entry in sent) if each.fits else None,
-                sum(entry.bytes for entry in sent) if each.fits else None,
-                sum(entry.bytes for entry in between) if each.fits else None,
-                None if each.estimate is None else each.estimate.step_seconds,
-                "",
-            )
-        )
+def _scale(tried: Sequence[Plan | Refused]) -> Table:
+    columns = {
+        "topology": Column("Slice"),
+        "devices": Column("Devices", numbers.tick(numbers.count)),
+        "fits": Column("Fits"),
+        "peak_bytes_per_device": Column("Peak memory", numbers.size),
+        "hbm_bytes_per_device": Column("of", numbers.size),
+        "messages": Column("Messages", numbers.count),
+        "sent": Column("Sent", numbers.size),
+        "between": Column("Between slices", numbers.size),
+        "step_seconds": Column("Step, at best", numbers.duration),
+        "error": Column("Failure"),
+    }
+    rows = [each.to_json() if isinstance(each, Refused) else _row(each) for each in tried]
     note = "Per device and training step, with the same batch over all devices of a size. Messages by kind stand below."
-    return Table(columns, rows, title="By number of devices", notes=(note,))
+    return table_of(columns, rows, "By number of devices", [note])
 
 
-def _slices(plans: list[Plan]) -> Table:
+def _row(plan: Plan) -> dict[str, Any]:
+    """Return a plan with its sums and its estimate, as tables show it."""
+    row = plan._asdict() | {"fits": "yes" if plan.fits else "no"}
+    if plan.fits:
+        row["messages"] = sum(entry.count for entry in plan.collectives.values())
+        row["sent"] = sum(entry.bytes for entry in plan.collectives.values())
+        row["between"] = sum(entry.bytes for entry in plan.between_slices.values())
+    if plan.estimate is not None:
+        bound = plan.estimate.bound.replace("collectives", "messages")
+        row |= plan.estimate._asdict() | {"step_seconds": plan.estimate.step_seconds, "bound": bound}
+        row |= {"mfu": plan.estimate.mfu, "operations_per_byte": plan.estimate.operations_per_byte}
+    return row
+
+
+def _slices(plans: Sequence[Plan]) -> Table:
     from headjax.plan.tpu import ASSUMPTIONS
 
-    columns = (
-        Column("Slice"),
-        Column("Devices", numbers.count),
-        Column("Batch", numbers.count),
-        Column("Remat"),
-        Column("Parts", numbers.count),
-        Column("Fits"),
-        Column("Peak memory", numbers.size),
-        Column("of", numbers.size),
-        Column("Work", numbers.flops),
-        Column("Step, at best", numbers.duration),
-        Column("bound by"),
-        Column("MFU, at most", numbers.percent),
-        Column("FLOP per byte", numbers.significant),
-    )
-    rows = [
-        (
-            each.topology,
-            each.devices,
-            each.batch_size,
-            each.remat,
-            each.accumulate,
-            "yes" if each.fits else "no",
-            each.peak_bytes_per_device,
-            each.hbm_bytes_per_device,
-            each.flops_per_device,
-            None if each.estimate is None else each.estimate.step_seconds,
-            "" if each.estimate is None else each.estimate.bound.replace("collectives", "messages"),
-            None if each.estimate is None else each.estimate.mfu,
-            None if each.estimate is None else each.estimate.operations_per_byte,
-        )
-        for each in plans
-    ]
-    return Table(columns, rows, title="One training step, per device", notes=ASSUMPTIONS)
+    columns = {
+        "topology": Column("Slice"),
+        "devices": Column("Devices", numbers.count),
+        "batch_size": Column("Batch", numbers.count),
+        "remat": Column("Remat"),
+        "accumulate": Column("Parts", numbers.count),
+        "fits": Column("Fits"),
+        "peak_bytes_per_device": Column("Peak memory", numbers.size),
+        "hbm_bytes_per_device": Column("of", numbers.size),
+        "flops_per_device": Column("FLOPs", numbers.flops),
+        "step_seconds": Column("Step, at best", numbers.duration),
+        "bound": Column("bound by"),
+        "mfu": Column("MFU, at most", numbers.percent),
+        "operations_per_byte": Column("FLOP per byte", numbers.significant),
+    }
+    return table_of(columns, list(map(_row, plans)), "One training step, per device", ASSUMPTIONS)
 
 
-def _messages(plans: list[Plan]) -> Table:
+def _messages(plans: Sequence[Plan]) -> Table:
     columns = (
         Column("Slice"),
         Column("Network"),
@@ -261,10 +283,3 @@ def _messages(plans: list[Plan]) -> Table:
         for kind, entry in sorted(sent.items())
     ]
     return Table(columns, rows, title="Messages in one step, per device")
-
-
-def _verdict(plan: Plan) -> str:
-    peak, there = numbers.size(plan.peak_bytes_per_device), numbers.size(plan.hbm_bytes_per_device)
-    if plan.fits:
-        return f"fits on {plan.topology}: {peak} of {there} per device"
-    return f"does not fit on {plan.topology}: at least {peak} wanted, {there} there; more remat or accumulate may"

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.commands.examples import ReadingOptions
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import argument, option
+from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.paths import path_of
@@ -37,7 +38,27 @@ class Options(ReadingOptions):
     beams: Size = option(4, "hypotheses of a translation")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Predictions.
+
+    Attributes:
+        out: file that they were written to.
+    """
+
+    predictions: Sequence[Mapping[str, Any]] = found("by example; the keys are those of the model's output")
+    examples: int = found()
+    model: str = found()
+    out: str
+
+    def tables(self) -> Sequence[Table]:
+        return [_table(self.predictions)]
+
+    def message(self) -> str:
+        return f"predictions: {self.out}" if self.out else ""
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Labels and probabilities, numbers, answers, translations or embeddings."""
     from headjax.core.files import write_file
     from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
@@ -51,18 +72,14 @@ def run(options: Options, progress: Progress) -> Result:
     inputs = Inputs(options.text) if options.text else read_inputs(options.task)
     length = options.length or 0
     if inputs is None:
-        found = predict_task(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)
+        made = predict_task(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)
     else:
         some = inputs.first(options.limit)
         with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:
-            found = predict(
-                model, some, length=length, batch_size=options.batch_size, beams=options.beams, progress=bar
-            )
+            made = predict(model, some, length=length, batch_size=options.batch_size, beams=options.beams, progress=bar)
     if options.out:
-        write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](found).encode())
-    message = f"predictions: {options.out}" if options.out else ""
-    data = {"predictions": found, "examples": len(found), "model": options.model}
-    return Result(data, [_table(found)], message)
+        write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](made).encode())
+    return Found(predictions=made, examples=len(made), model=options.model, out=options.out)
 
 
 def _table(found: Sequence[Mapping[str, Any]]) -> Table:

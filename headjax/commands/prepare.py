@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.results import Result, found
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.fields import Bound, Positive, Size
 from headjax.core.paths import path_of
@@ -46,7 +47,7 @@ class Options(CommandOptions):
     """Options of `headjax prepare`."""
 
     task: str = argument("TASK", "name of a task (lm1b, mnli, wmt14_ende, ...), see `headjax tasks`")
-    out: str = argument("OUT", "folder of the shards", also=("--out",), writes="folder")
+    out: str = option(help="folder of the shards", metavar="D", writes="folder")
     source: tuple[str, ...] = option(
         (), "your files, gs:// or hf://datasets/ (default: TFDS)", "PATH", words="many", reads=True
     )
@@ -64,7 +65,38 @@ class Options(CommandOptions):
     seed: int = option(0, "seed of random choices")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Prepared shards.
+
+    Attributes:
+        host: number of this host.
+    """
+
+    task: str = found()
+    examples: int = found("in all splits")
+    shards: int = found("number of shards of all hosts")
+    written: int = found("number of shards written now")
+    splits: Mapping[str, Mapping[str, float]] = found("counts by split")
+    tokenizer: Any = found("fingerprint of the tokenizer")
+    vocab_size: int = found()
+    path: str = found("the folder")
+    waiting: Sequence[int] = found("hosts that have not finished")
+    host: int
+
+    def tables(self) -> Sequence[Table]:
+        names = list(dict.fromkeys(name for counts in self.splits.values() for name in counts))
+        rows = [(name.replace("_", " "), *(counts.get(name) for counts in self.splits.values())) for name in names]
+        columns = (Column(self.task), *(Column(split, numbers.number) for split in self.splits))
+        return [Table(columns, rows)]
+
+    def message(self) -> str:
+        where = f"{self.shards} shards: {self.path}"
+        others = ", ".join(map(str, self.waiting))
+        return f"host {self.host}: {where}; hosts that have not finished: {others}" if others else where
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Writes a task as tokenised shards; started again it goes on."""
     from headjax.data.files import source_of
     from headjax.data.prepare import prepare
@@ -82,7 +114,7 @@ def run(options: Options, progress: Progress) -> Result:
     rows = _rows(spec, paths)
     host = Host(*options.host)
     tokenizer = _tokenizer(spec, rows, options, out.expanduser()) if form.reads_text else None
-    found = prepare(
+    made = prepare(
         spec.name,
         form,
         rows,
@@ -95,26 +127,20 @@ def run(options: Options, progress: Progress) -> Result:
         seed=options.seed,
         progress=progress,
     )
-    manifest = found.manifest
+    manifest = made.manifest
     splits = {split: manifest.counts(split) for split in ("train", "validation") if manifest.of(split)}
-    data = {
-        "task": spec.name,
-        "examples": sum(counts["examples"] for counts in splits.values()),
-        "shards": len(manifest.shards),
-        "written": found.written,
-        "splits": splits,
-        "tokenizer": manifest.tokenizer,
-        "vocab_size": 0 if tokenizer is None else tokenizer.vocab_size,
-        "path": str(options.out),
-        "waiting": list(found.waiting),
-    }
-    names = list(dict.fromkeys(name for counts in splits.values() for name in counts))
-    lines = [(name.replace("_", " "), *(counts.get(name) for counts in splits.values())) for name in names]
-    columns = (Column(spec.name), *(Column(split, _number) for split in splits))
-    message = f"{len(manifest.shards)} shards: {options.out}"
-    if found.waiting:
-        message = f"host {host.index}: {message}; hosts that have not finished: {', '.join(map(str, found.waiting))}"
-    return Result(data, [Table(columns, lines)], message)
+    return Found(
+        task=spec.name,
+        examples=sum(counts["examples"] for counts in splits.values()),
+        shards=len(manifest.shards),
+        written=made.written,
+        splits=splits,
+        tokenizer=manifest.tokenizer,
+        vocab_size=0 if tokenizer is None else tokenizer.vocab_size,
+        path=str(options.out),
+        waiting=list(made.waiting),
+        host=host.index,
+    )
 
 
 def changed(form: Form, given: Sequence[str]) -> Form:
@@ -134,11 +160,6 @@ def changed(form: Form, given: Sequence[str]) -> Form:
             raise ConfigError(f"--set: {unknown_name('field', name, set(data) - {'kind'})}")
         data[name] = read_literal(text)
     return from_data(Form, data, "form")  # type: ignore[type-abstract]
-
-
-def _number(value: float | None) -> str:
-    """A count to the unit, a ratio to three digits."""
-    return f"{value:,}" if isinstance(value, int) else numbers.significant(value)
 
 
 def _rows(spec: TaskSpec, paths: Sequence[Path]) -> Rows:

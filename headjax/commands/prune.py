@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import NOTHING_READ, Examples, open_model_and_examples_if_any
-from headjax.commands.goals import Goal, GoalOptions, first_inputs, goal_of, is_gradual, ordered, rounds, settled
-from headjax.commands.options import Result, argument, option
+from headjax.commands.examples import Examples, open_model_and_examples_if_any
+from headjax.commands.goals import (
+    Goal,
+    GoalOptions,
+    Heads,
+    Ordering,
+    SpeedUp,
+    first_inputs,
+    goal_of,
+    is_gradual,
+    settled,
+)
+from headjax.commands.options import argument, option
 from headjax.commands.repair import Repaired, reconstructed
-from headjax.commands.surgery import Metrics, comparison_table, evaluate_pair, evaluated, fine_tune, fine_tuning_of
+from headjax.commands.results import ABSENT, NO_EXAMPLES, found
+from headjax.commands.surgery import Changed, compared, evaluate_each, fine_tune, fine_tuning_of
 from headjax.core.errors import HeadjaxError
-from headjax.core.progress import Progress
+from headjax.core.progress import Progress, silent
+from headjax.report import numbers
+from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task
@@ -30,98 +44,120 @@ RESCALED = 4
 class Options(GoalOptions):
     """Options of `headjax prune`."""
 
-    out: str = argument("OUT", "folder of the pruned model", also=("--out",), writes="new")
+    out: str = argument("OUT", "folder of the pruned model", writes="new")
     rescale: bool = option(False, "scale kept heads so that layers compute as before, by least squares")
     no_metrics: bool = option(False, "take no metrics before and after: less time and memory")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Changed):
+    """A pruned model.
+
+    Attributes:
+        repairs: tables about the repair.
+        doubt: why the order may be a bad one; empty where nothing is known.
+    """
+
+    kept: Sequence[Any] = found("heads")
+    removed: Sequence[Any] = found("heads")
+    gated_metric: float = found(
+        "with `--max-drop`: of the selection examples",
+        form=numbers.significant,
+        said="gated metric on the selection examples",
+        default=ABSENT,
+    )
+    baseline: float = found(
+        "the same with all heads", form=numbers.significant, said="baseline on the selection examples", default=ABSENT
+    )
+    predicted_speed_up: float = found(
+        "with `--speed-up`", form=numbers.ratio, said="predicted speed up", default=ABSENT
+    )
+    speed_up: float = found("measured", form=numbers.ratio, said="speed up", default=ABSENT)
+    flops: float = found("with `--flops`: of an example", form=numbers.flops, said="FLOPs", default=ABSENT)
+    flops_before: float = found(form=numbers.flops, said="FLOPs before", default=ABSENT)
+    heads_per_layer: int = found("with `--uniform`", said="heads per layer", default=ABSENT)
+    groups_per_layer: int = found(said="groups per layer", default=ABSENT)
+    calibration: Mapping[str, Any] = found(
+        "with `--reconstruct`, as the keys that follow: `examples`, `tokens`, ...", default=ABSENT
+    )
+    layers: Sequence[Any] = found("`name`, `tokens`, `unknowns`, `ridge`, `held_out`, `kept`", default=ABSENT)
+    units_removed: Mapping[str, int] = found("by layer", default=ABSENT)
+    agreement: Mapping[str, Any] = found(
+        "with the original: `measure` (`kl`, `cosine`, `squared_difference`), `before`, `after`, `examples`",
+        default=ABSENT,
+    )
+    warnings: Sequence[str] = found(default=ABSENT)
+    repairs: Sequence[Table]
+    doubt: str
+
+    def tables(self) -> Sequence[Table]:
+        return [self.comparison(), *self.repairs]
+
+    def message(self) -> str:
+        return "; ".join(filter(None, (self.doubt, super().message())))
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Removes heads for real and writes the smaller model; with a task, also its metrics before and after."""
     from headjax.heads.head_id import all_heads
     from headjax.models.model import save
 
-    _check(options)
+    goal = goal_of(options)
+    _check(options, goal)
     model, examples = open_model_and_examples_if_any(options, lazy=True)
-    options = settled(model.config, options)
-    goal = goal_of(model, examples, options, progress)
+    options = settled(model, options)
+    chosen = goal.choose(Ordering(model, examples, options, progress))
     task = None if examples is None or options.no_metrics else examples.evaluation
-    if _is_plain(options):
-        removed, before = goal.removed or (), evaluated(model, task, options)
-        model = model.replace(params={})  # its arrays leave the memory before those of the smaller model come
+    read = chosen.read
+    if options.reconstruct or options.rescale or options.fine_tune or isinstance(goal, SpeedUp):
+        heads = None if is_gradual(options) and not isinstance(goal, Heads) else chosen.heads
+        repaired, removed = _remove(model, examples, heads, chosen.number, options, progress)
+        metrics = evaluate_each((model, repaired.model), task, options, progress)
+        if read is None and options.rescale and examples is not None:
+            read = examples.selection.count_full(RESCALED, options.batch_size)
+    else:  # no two models are needed at once: the arrays of one leave the memory before those of the other come
+        removed, before = chosen.heads or (), evaluate_each((model,), task, options, progress)
+        model = model.replace(params={})
         repaired = Repaired(_removed_on_disk(options.model, removed, whole=task is not None))
-        metrics = Metrics(before, evaluated(repaired.model, task, options), task)
-    else:
-        repaired, removed = _remove(model, examples, goal, options, progress)
-        metrics = evaluate_pair(model, repaired.model, task, options, progress)
+        metrics = [*before, *evaluate_each((repaired.model,), task, options, progress)]
     pruned = repaired.model
-    found = dict(goal.found)
+    more: dict[str, Any] = dict(chosen.facts)
     if options.uniform:
         layer = next(iter(pruned.config.attentions().values()))[0]
-        found |= {"heads_per_layer": layer.num_heads, "groups_per_layer": len(set(layer.groups))}
-    if options.speed_up is not None and examples is not None:
-        found["speed_up"] = measured_speed_up(model, pruned, examples.evaluation, options)
-    training = options.fine_tune > 0
-    described = NOTHING_READ
+        more |= {"heads_per_layer": layer.num_heads, "groups_per_layer": len(set(layer.groups))}
+    if isinstance(goal, SpeedUp) and examples is not None:
+        more["speed_up"] = measured_speed_up(model, pruned, examples.evaluation, options)
+    described: Mapping[str, Any] = NO_EXAMPLES
     if examples is not None:
-        described = examples.described(**_read(examples, options), evaluation=not options.no_metrics, training=training)
+        tuned = options.fine_tune > 0
+        described = examples.described(
+            selection=read is not None, selected=read, evaluation=not options.no_metrics, training=tuned
+        )
     save(pruned, options.out, progress)
-    data = {
-        "kept": [str(head) for head in all_heads(pruned.config)],
-        "removed": [str(head) for head in removed],
-        "parameters": pruned.num_parameters,
-        "parameters_before": model.num_parameters,
-        "metrics": metrics.after,
-        "metrics_before": metrics.before,
-        **found,
+    beyond = options.by == "fisher_blocks" and len(removed) > FISHER_SHARE * len(all_heads(model.config))
+    return Found(
+        kept=all_heads(pruned.config),
+        removed=removed,
+        model=str(options.out),
+        repairs=repaired.tables,
+        doubt="fisher_blocks estimates small removals; past half of the heads importance is the safer order" * beyond,
+        **compared(model, pruned, metrics, task),
+        **more,
         **repaired.data,
-        **described.data,
-        "model": str(options.out),
-    }
-    judged = goal.found if options.max_drop is not None else ()
-    notes = [
-        f"{name.replace('_', ' ')}{' on the selection examples' * (name in judged)}: {value:.4g}"
-        for name, value in found.items()
-    ]
-    if options.by == "fisher_blocks" and len(removed) > FISHER_SHARE * len(all_heads(model.config)):
-        notes.append("fisher_blocks estimates small removals; past half of the heads importance is the safer order")
-    return Result(
-        data,
-        [comparison_table(model, pruned, metrics, described.notes), *repaired.tables],
-        "; ".join([*notes, f"model: {options.out}"]),
+        **described,
     )
 
 
-def _read(examples: Examples, options: Options) -> dict[str, Any]:
-    """Return which selection examples were read, as `Examples.described` takes it: named heads alone need none."""
-    from headjax.heads.named_orders import RECONSTRUCTION
-
-    if options.max_drop is not None:
-        return {}
-    if options.by in RECONSTRUCTION and not options.names_heads:
-        return {"selected": min(options.calibrate, len(examples.selection.data.train))}
-    if not options.names_heads and options.by != "random":
-        return {}
-    if options.rescale:
-        return {"selected": examples.selection.count_full(RESCALED, options.batch_size)}
-    return {"selection": options.speed_up is not None}
-
-
-def _check(options: Options) -> None:
+def _check(options: Options, goal: Goal) -> None:
+    """Refuse options that exclude each other, and those that need a task where there is none."""
     from headjax.core.serialize import unknown_name
     from headjax.heads.named_orders import ORDERS
-    from headjax.heads.ordering import amount_of
 
     if options.by not in ORDERS:
         raise HeadjaxError(f"--by: {unknown_name('order', options.by, ORDERS)}")
-    if options.remove is not None and not options.names_heads:
-        amount_of(options.remove)
-    for name, chosen in (("--uniform", options.uniform), ("--whole-groups", options.whole_groups)):
-        if chosen and options.names_heads:
-            raise HeadjaxError(f"{name}: an order chooses the heads, but --remove names them")
     needs = {
-        f"order heads by {options.by}": not options.names_heads and options.by != "random",
-        "measure --max-drop on": options.max_drop is not None,
-        "measure --speed-up on": options.speed_up is not None,
+        f"order heads by {options.by}": not isinstance(goal, Heads) and options.by != "random",
+        goal.needs: bool(goal.needs),
         "rescale heads on": options.rescale,
         "reconstruct layers on": options.reconstruct,
     }
@@ -129,17 +165,11 @@ def _check(options: Options) -> None:
         if needed and not options.task:
             raise HeadjaxError(f"--task: needed to {what}")
     fine_tuning_of(options)
-    if options.rescale and options.steps > 1 and options.fine_tune:
-        raise HeadjaxError("--rescale: fine-tuning between several steps leaves nothing to rescale")
-    if options.reconstruct and options.steps > 1 and options.fine_tune:
-        raise HeadjaxError("--reconstruct: fine-tuning between several steps leaves nothing to reconstruct")
+    for name, chosen in (("rescale", options.rescale), ("reconstruct", options.reconstruct)):
+        if chosen and options.steps > 1 and options.fine_tune:
+            raise HeadjaxError(f"--{name}: fine-tuning between several steps leaves nothing to {name}")
     if options.reconstruct and options.rescale:
         raise HeadjaxError("--rescale: --reconstruct solves more of the same layers; leave one of them out")
-
-
-def _is_plain(options: Options) -> bool:
-    """Return whether heads go and nothing else changes, so that no two models are needed at once."""
-    return not (options.reconstruct or options.rescale or options.fine_tune or options.speed_up is not None)
 
 
 def _removed_on_disk(path: str, removed: Order, *, whole: bool) -> Model:
@@ -159,17 +189,24 @@ def _removed_on_disk(path: str, removed: Order, *, whole: bool) -> Model:
 
 
 def _remove(
-    model: Model, examples: Examples | None, goal: Goal, options: Options, progress: Progress
+    model: Model,
+    examples: Examples | None,
+    heads: Order | None,
+    number: int,
+    options: Options,
+    progress: Progress,
 ) -> tuple[Repaired, Order]:
-    """Return the model without the goal's heads, repaired and fine-tuned where asked for, and the heads that went."""
+    """Return the model without these heads, repaired and fine-tuned where asked for, and the heads that went.
+
+    Without heads, `number` of them are chosen in rounds, with training between.
+    """
     from headjax.heads.pruning import prune
     from headjax.heads.rescaling import fold_gates, rescale
 
-    if examples is not None and is_gradual(options):
-        left, gone = _remove_gradually(model, examples, goal.number, options, progress)
+    if examples is not None and heads is None:
+        left, gone = _remove_gradually(model, examples, number, options, progress)
         return Repaired(left), gone
-    removed = goal.removed or ()
-    lessons = fine_tuning_of(options)
+    removed, lessons = heads or (), fine_tuning_of(options)
     repaired = Repaired(model)
     if options.reconstruct and examples is not None:
         repaired = reconstructed(model, examples, removed, options, progress)
@@ -188,21 +225,21 @@ def _remove(
 def _remove_gradually(
     model: Model, examples: Examples, count: int, options: Options, progress: Progress
 ) -> tuple[Model, Order]:
-    """Return the model without `count` heads, trained and ordered anew after every step, and the heads that went."""
+    """Return the model without `count` heads, trained and ordered anew after every round, and the heads that went."""
     from headjax.heads.ordering import flat
     from headjax.heads.pruning import prune_gradually
 
     lessons = fine_tuning_of(options)
-    counts = rounds(model.config, options, count)
+    counts = Ordering(model, examples, options, silent).rounds(count)
 
     def order(left: Model, wanted: int) -> Order:
-        return flat(ordered(left, examples, options, wanted, progress, steps=1))
+        return flat(Ordering(left, examples, options, progress).steps(wanted, rounds=1))
 
     def tune(left: Model) -> Model:
         return left if lessons is None else fine_tune(left, model, examples.evaluation, lessons, options, progress)
 
-    found = prune_gradually(model, counts, order, tune)
-    return found.model, found.removed
+    gradual = prune_gradually(model, counts, order, tune)
+    return gradual.model, gradual.removed
 
 
 def measured_speed_up(whole: Model, pruned: Model, task: Task, options: Options) -> float:

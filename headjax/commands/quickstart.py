@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.options import CommandOptions, Result, option
+from headjax.commands.options import CommandOptions, option
+from headjax.commands.results import OnExamples, found
 from headjax.core.fields import Size, Steps
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.quickstart.settings import BATCH_SIZE, LENGTH, SEEDS, SHORT, STEPS
+from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.quickstart.study import Study, Variant
@@ -23,12 +26,44 @@ class Options(CommandOptions):
     workdir: str = option("runs/quickstart", "folder of everything that it writes", "D", writes="folder")
     path: str = option("", "your own text: a file, a folder or a glob", "P", reads=True)
     train_steps: Steps | None = option(
-        None, "training steps of each small model", also=("--steps",), shown=f"{SHORT}; with your own text {STEPS}"
+        None, "training steps of each small model", shown=f"{SHORT}; with your own text {STEPS}"
     )
     batch_size: Size = option(BATCH_SIZE, f"blocks of {LENGTH} tokens a step")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(OnExamples):
+    """A small decoder taken apart.
+
+    Attributes:
+        costs: the table of the conversions.
+    """
+
+    subject: str = found("name of the model whose heads are studied")
+    perplexity: Mapping[str, float] = found("by model, as `parameters` and `models`")
+    bits_per_byte: Mapping[str, float] = found("of the subject")
+    trained: Mapping[str, Any] = found("metrics of small models by name and `seed`")
+    train_steps: int = found()
+    parameters: Mapping[str, int] = found()
+    models: Mapping[str, str] = found("folders")
+    samples: Sequence[Any] = found("`prompt`, `text`")
+    roles: Mapping[str, Any] = found("`head`, `weight`, `uniform` by role")
+    scores: Mapping[str, Any] = found("by model, name and head")
+    pruning: Mapping[str, Any] = found("pairs of share and perplexity by model and order")
+    pruned: Sequence[Any] = found(
+        "`model`, `parameters`, `perplexity`, `bits_per_byte`, `forward_seconds` (8 blocks with their loss)"
+    )
+    converted: Sequence[Any] = found("the same")
+    generating: Mapping[str, Any] = found("`seconds`, `low`, `high` by model")
+    seconds: float = found("of the study")
+    report: str = found("the page", said="report")
+    costs: Table
+
+    def tables(self) -> Sequence[Table]:
+        return [self.costs]
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Take a small language model's heads apart, train three formulations, and write `report.html`."""
     from headjax.quickstart.page import cost_table, write_report
     from headjax.quickstart.study import run_study
@@ -38,7 +73,7 @@ def run(options: Options, progress: Progress) -> Result:
         workdir, steps=options.train_steps, path=options.path, batch_size=options.batch_size, progress=progress
     )
     report = write_report(study, workdir / "report.html")
-    return Result(study_data(study) | {"report": str(report)}, [cost_table(study)], f"report: {report}")
+    return Found(**study_data(study), report=str(report), costs=cost_table(study))
 
 
 def study_data(study: Study) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.commands.examples import Examples
 from headjax.commands.options import option
+from headjax.commands.results import table_of
 from headjax.commands.surgery import FineTuningOptions
 from headjax.core.fields import Size, read_amount
 from headjax.core.progress import Progress
@@ -173,19 +174,15 @@ def _hint(calibrated: float, judged: float) -> list[str]:
     ]
 
 
-def _table(found: Reconstruction, notes: tuple[str, ...]) -> Table:
+def _table(reconstruction: Reconstruction, notes: tuple[str, ...]) -> Table:
     """Return the solved maps, one a row."""
-    columns = (
-        Column("Solved"),
-        Column("Unknowns", numbers.significant),
-        Column("Ridge", numbers.significant),
-        Column("Held-out error", numbers.significant, better="lower"),
-        Column("Repair"),
-    )
-    rows = [
-        (layer.name, layer.unknowns, layer.ridge, layer.held_out, "kept" if layer.kept else "left out")
-        for layer in found.layers
-    ]
-    return Table(
-        columns, rows, title="Squared error with the repair over that without, on held-out examples", notes=notes
-    )
+    columns = {
+        "name": Column("Solved"),
+        "unknowns": Column("Unknowns", numbers.significant),
+        "ridge": Column("Ridge", numbers.significant),
+        "held_out": Column("Held-out error", numbers.significant, better="lower"),
+        "repair": Column("Repair"),
+    }
+    rows = [{**layer._asdict(), "repair": "kept" if layer.kept else "left out"} for layer in reconstruction.layers]
+    title = "Squared error with the repair over that without, on held-out examples"
+    return table_of(columns, rows, title=title, notes=notes)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
-from headjax.commands.options import Result, argument, option
+from headjax.commands.options import option
+from headjax.commands.results import OnExamples, found
 from headjax.core.fields import Count, Listed, Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
+from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.head_report.study import HeadStudy
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 class Options(ExamplesOptions):
     """Options of `headjax report`."""
 
-    selected: Count | None = option(256, "choose on N of them, drawn at random; 0 is all", also=("--scored",))
-    out: str = argument("OUT", "file of the page", "heads.html", also=("--out",), writes="page")
+    selected: Count | None = option(256, "choose on N of them, drawn at random; 0 is all")
+    out: str = option("heads.html", "file of the page", "FILE.html", writes="page")
     second: str = option("", "other data, to compare importance on", "TASK", reads=True)
     run: str = option("", "workdir of a training run, to prune its checkpoints", "D", reads=True)
     orders: tuple[str, ...] = option((), "importance,fisher_blocks+rescale,random,...", "ORDERS")
@@ -32,7 +35,35 @@ class Options(ExamplesOptions):
     ablated: Count = option(128, "ablate single heads on N of them; 0 is all")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(OnExamples):
+    """A report about heads.
+
+    Attributes:
+        shown: the tables.
+    """
+
+    baseline: Mapping[str, float] = found("metrics with all heads")
+    examples: int = found()
+    metric: str = found("the headline")
+    best_heads: Sequence[Any] = found("one of each layer")
+    ordered_by: str = found("what they were found by")
+    scores: Mapping[str, Any] = found("by name and head")
+    effects: Mapping[str, Any] = found("`effect`, `p_value` and `test` by mode")
+    ablated_examples: int = found()
+    curves: Mapping[str, Any] = found("points by order")
+    transfer: Any = found("`task`, `pearson`, `spearman` with `--second`")
+    snapshots: Sequence[Any] = found("`step`, `baseline`, `agreement`, `curve` with `--run`")
+    roles: Mapping[str, Any] = found("by head")
+    seconds: float = found()
+    report: str = found("the page", said="report")
+    shown: Sequence[Table]
+
+    def tables(self) -> Sequence[Table]:
+        return self.shown
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and looks at the heads of a model; writes one HTML page as sections finish."""
     from headjax.commands.repair import LENGTHS
     from headjax.evaluation.specs import load_task
@@ -71,10 +102,10 @@ def run(options: Options, progress: Progress) -> Result:
         page = write_report(study, options.out, shown)
     kept.remove()
     described = examples.described()
-    data = _to_json(study) | described.data | {"report": str(page)}
     best = best_head_table(study)
-    best = dataclasses.replace(best, notes=(*best.notes, *described.notes))
-    return Result(data, [curve_table(study, tolerance(study)), best], f"report: {page}")
+    best = dataclasses.replace(best, notes=(*best.notes, *described["about"]))
+    shown_tables = [curve_table(study, tolerance(study)), best]
+    return Found(**_to_json(study), **described, report=str(page), shown=shown_tables)
 
 
 def _to_json(study: HeadStudy) -> dict[str, Any]:
@@ -83,35 +114,21 @@ def _to_json(study: HeadStudy) -> dict[str, Any]:
         "baseline": dict(study.baseline),
         "examples": study.examples,
         "metric": study.task.headline,
-        "best_heads": [str(head) for head in study.best],
+        "best_heads": study.best,
         "ordered_by": study.ordered_by,
-        "scores": {name: _named(values) for name, values in study.scores.items()},
+        "scores": study.scores,
         "effects": {
-            mode: {"effect": _named(found.effect), "p_value": _named(found.p_value), "test": found.test}
-            for mode, found in study.effects.items()
+            mode: {"effect": effects.effect, "p_value": effects.p_value, "test": effects.test}
+            for mode, effects in study.effects.items()
         },
         "ablated_examples": study.few.count(),
-        "curves": {name: [point._asdict() for point in points] for name, points in study.curves.items()},
-        "transfer": None
-        if second is None
-        else {
-            "task": second.name,
-            "pearson": second.transfer.pearson._asdict(),
-            "spearman": second.transfer.spearman._asdict(),
-        },
+        "curves": study.curves,
+        "transfer": second
+        and {"task": second.name, "pearson": second.transfer.pearson, "spearman": second.transfer.spearman},
         "snapshots": [
-            {
-                "step": snapshot.step,
-                "baseline": snapshot.baseline,
-                "agreement": snapshot.agreement,
-                "curve": [point._asdict() for point in snapshot.points],
-            }
-            for snapshot in study.snapshots
+            {"step": each.step, "baseline": each.baseline, "agreement": each.agreement, "curve": each.points}
+            for each in study.snapshots
         ],
-        "roles": {str(head): role._asdict() for head, role in study.roles.items()},
+        "roles": study.roles,
         "seconds": study.seconds,
     }
-
-
-def _named(values: Any) -> dict[str, float]:
-    return {str(head): value for head, value in values.items()}

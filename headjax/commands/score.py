@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headjax.commands.examples import ExamplesOptions, open_model_and_examples
-from headjax.commands.options import Result, option
+from headjax.commands.options import option
+from headjax.commands.results import OnExamples, found
 from headjax.core.progress import Progress
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
+
+SHOWN = 5
+"""Heads printed at either end."""
+
+PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "output_norm")
+"""Scores that are printed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,9 +27,36 @@ class Options(ExamplesOptions):
     normalize: bool = option(False, "divide scores by the l2 norm of their layer's")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(OnExamples):
+    """Scores of heads."""
+
+    scores: Mapping[str, Mapping[Any, float]] = found("by name and head")
+    definitions: Mapping[str, str] = found("of the scores, by name")
+    normalized: bool = found("whether they are divided by the l2 norm of their layer's")
+    examples: int = found()
+    loss: float = found("the model's")
+    seconds: float = found()
+
+    def tables(self) -> Sequence[Table]:
+        from headjax.heads.ordering import by_score
+
+        order = by_score(self.scores["importance"])
+        picked = extremes(order)
+        rows = [(str(head), *(self.scores[name][head] for name in PRINTED)) for head in picked]
+        columns = (Column("Head"), *(Column(name, numbers.significant) for name in PRINTED))
+        which = "Heads by importance" if len(picked) == len(order) else f"The {SHOWN} heads at each extreme"
+        note = f"{which}, of {len(order)}, by {self.examples:,} examples in {numbers.duration(self.seconds)}."
+        return [Table(columns, rows, notes=(note, *self.about))]
+
+
+def extremes(order: Sequence[Any]) -> Sequence[Any]:
+    """Return the first and the last of an order; all of a short one."""
+    return order if len(order) <= 2 * SHOWN else (*order[:SHOWN], *order[-SHOWN:])
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Every head score in one pass; the five least and most important heads are printed."""
-    from headjax.heads.ordering import by_score
     from headjax.heads.scores import SCORES, normalize_layers, score_heads
 
     model, examples = open_model_and_examples(options)
@@ -28,27 +64,12 @@ def run(options: Options, progress: Progress) -> Result:
     batches = examples.selection_batches()
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, batches, progress=bar)
-    described = examples.described(evaluation=False)
-    values = {
-        name: normalize_layers(by_head) if options.normalize else by_head for name, by_head in scores.values.items()
-    }
-    data = {
-        "scores": {name: {str(head): value for head, value in by_head.items()} for name, by_head in values.items()},
-        "examples": scores.examples,
-        **described.data,
-        "seconds": scores.seconds,
-        "loss": scores.loss,
-        "normalized": options.normalize,
-        "definitions": {name: SCORES[name].description for name in values},
-    }
-    shown = ("importance", "importance_token", "fisher", "normalized_entropy", "output_norm")
-    order = by_score(values["importance"])
-    picked = order if len(order) <= 2 * SHOWN else (*order[:SHOWN], *order[-SHOWN:])
-    columns = (Column("Head"), *(Column(name, numbers.significant) for name in shown))
-    rows = [(str(head), *(values[name][head] for name in shown)) for head in picked]
-    note = f"Least and most important heads of {len(order)}, by {scores.examples:,} examples in {scores.seconds:.1f} s."
-    return Result(data, [Table(columns, rows, notes=(note, *described.notes))])
-
-
-SHOWN = 5
-"""Heads printed at either end."""
+    return Found(
+        scores={name: normalize_layers(some) if options.normalize else some for name, some in scores.values.items()},
+        definitions={name: SCORES[name].description for name in scores.values},
+        normalized=options.normalize,
+        examples=scores.examples,
+        loss=scores.loss,
+        seconds=scores.seconds,
+        **examples.described(evaluation=False),
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import TASK, ExamplesOptions, open_model_and_examples_if_any
-from headjax.commands.options import Result, option
+from headjax.commands.options import option
+from headjax.commands.results import ABSENT, OnExamples, found
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Count
 from headjax.core.files import write_file
@@ -39,27 +40,52 @@ class Options(ExamplesOptions):
     budget: Count = option(0, "share N dimensions out among the layers; 0: none")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(OnExamples):
+    """What heads could share.
+
+    Attributes:
+        headline: the task's main metric.
+    """
+
+    selection: Any = found("null", default=ABSENT)
+    evaluation: Any = found("examples of `metrics`", default=ABSENT)
+    ranks: Mapping[str, Any] = found("by layer, part and share of the squared norm")
+    budget: Mapping[str, int] = found("dimensions by layer, with `--budget`", default=ABSENT)
+    plots: Sequence[Path] = found("with `--plots`", default=ABSENT)
+    metrics: Mapping[str, Any] = found("with a task: `all`, `context_only`, `content_only`", default=ABSENT)
+    left_out: Mapping[str, str] = found("reasons, by name of what is missing in `metrics`", default=ABSENT)
+    headline: str = ""
+
+    def tables(self) -> Sequence[Table]:
+        tables = [_rank_table(self.ranks)]
+        if self.budget:
+            rows = list(self.budget.items())
+            tables.append(Table((Column("Layer"), Column("Dimensions", numbers.fixed(0))), rows))
+        if self.metrics:
+            tables.append(_split_table(self.metrics, self.left_out, self.headline, self.about))
+        return tables
+
+    def message(self) -> str:
+        return f"plots: {', '.join(map(str, self.plots))}" if self.plots else ""
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Return ranks of queries and keys, alone and together; with a task, its metrics with context or content alone."""
     from headjax.conversion.analysis import captured_variance, rank_budget
 
     model, examples = open_model_and_examples_if_any(options)
     captured = captured_variance(model)
-    ranks = {f"{stack}/{layer}": _ranks(found) for (stack, layer), found in captured.items()}
-    data: dict[str, Any] = {"ranks": ranks}
-    tables = [_rank_table(ranks)]
+    more: dict[str, Any] = {}
     if options.budget:
-        budget = {f"{stack}/{layer}": n for (stack, layer), n in rank_budget(model, options.budget).items()}
-        data["budget"] = budget
-        tables.append(Table((Column("Layer"), Column("Dimensions", numbers.fixed(0))), list(budget.items())))
+        more["budget"] = {f"{stack}/{layer}": n for (stack, layer), n in rank_budget(model, options.budget).items()}
     if examples is not None:
-        task, described = examples.evaluation, examples.described(selection=False)
-        data["metrics"], data["left_out"] = _split(model, task, options, progress)
-        data |= described.data
-        tables.append(_split_table(data["metrics"], data["left_out"], task.headline, described.notes))
+        more |= examples.described(selection=False) | {"headline": examples.evaluation.headline}
+        more["metrics"], more["left_out"] = _split(model, examples.evaluation, options, progress)
     if options.plots:
-        data["plots"] = [str(path) for path in _write_plots(captured, path_of(options.plots))]
-    return Result(data, tables, f"plots: {', '.join(data['plots'])}" if options.plots else "")
+        more["plots"] = _write_plots(captured, path_of(options.plots))
+    ranks = {f"{stack}/{layer}": _ranks(variance) for (stack, layer), variance in captured.items()}
+    return Found(ranks=ranks, **more)
 
 
 def _ranks(found: Captured) -> dict[str, dict[str, float]]:
@@ -110,7 +136,7 @@ def _split(model: Model, task: Task, options: Options, progress: Progress) -> tu
 
 
 def _split_table(
-    metrics: Mapping[str, Mapping[str, float]], left_out: Mapping[str, str], headline: str, about: tuple[str, ...]
+    metrics: Mapping[str, Mapping[str, float]], left_out: Mapping[str, str], headline: str, about: Sequence[str]
 ) -> Table:
     rows = [(name.replace("_", " "), found[headline]) for name, found in metrics.items()]
     notes = ["Context: what query and key say together. Content: what the key says to every query, by b_Q."]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.commands.examples import Examples, ExamplesOptions, printed_metrics
 from headjax.commands.options import option
+from headjax.commands.results import ABSENT, OnExamples, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Positive, Ramp, StepsOrNone, number_or_ramp
 from headjax.core.progress import Progress
@@ -58,14 +59,12 @@ class ConversionOptions(FineTuningOptions):
         "SPLIT|FILE",
         name="--calibration",
         reads=True,
-        also=("--select",),
     )
     selected: Count | None = option(
         None,
         "calibrate: weigh errors by the inputs of N examples, in full batches; 0 is all (default: 1024 with "
         "--calibration, else no calibration)",
         name="--calibrate",
-        also=("--selected",),
     )
 
     def calibration(self, examples: Examples, batch_size: int) -> Calibration:
@@ -134,61 +133,78 @@ def fine_tune(
     return student.replace(params=tuned.params, history=tuned.history)
 
 
-class Metrics(NamedTuple):
-    """A task's metrics before and after surgery; both empty without a task.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuned(OnExamples):
+    """A result of models that may have been fine-tuned."""
+
+    training: Mapping[str, Any] = found("with `--fine-tune`", default=ABSENT)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Changed(Tuned):
+    """A model that surgery has made, beside the one before.
 
     Attributes:
-        before, after: the metrics by name.
-        task: the task.
+        compared: heads, feed-forward units where they changed, parameters and the metrics that are printed, before and
+            after.
     """
 
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    task: Task | None = None
+    parameters: int = found()
+    parameters_before: int = found()
+    metrics: Mapping[str, float] = found("with a task")
+    metrics_before: Mapping[str, float] = found()
+    model: str = found("its folder", said="model")
+    compared: Sequence[Sequence[Any]]
+
+    def comparison(self) -> Table:
+        """Return sizes and metrics of both models, with notes on the examples that were read."""
+        columns = (Column(""), Column("Before", numbers.number), Column("After", numbers.number))
+        return Table(columns, self.compared, notes=self.about)
 
 
-def evaluate_pair(
-    before: Model, after: Model, task: Task | None, options: FineTuningOptions, progress: Progress
-) -> Metrics:
-    """Return the task's metrics of both models, on as much of it as the options say."""
-    if task is None:
-        return Metrics({}, {})
-    found = []
-    with progress("evaluating", 2, "model") as bar:
-        for model in (before, after):
-            found.append(evaluated(model, task, options))
-            bar(len(found), {})
-    return Metrics(found[0], found[1], task)
+def compared(before: Model, after: Model, metrics: Sequence[Mapping[str, float]], task: Task | None) -> dict[str, Any]:
+    """Return the fields of `Changed` about two models.
+
+    Args:
+        before, after: the models.
+        metrics: the task's, of both.
+        task: the task.
+    """
+    from headjax.heads.head_id import all_heads
+
+    models = (before, after)
+    units = [
+        sum(layer.feed_forward.hidden for stack in model.config.stacks().values() for layer in stack.layers)
+        for model in models
+    ]
+    rows: dict[str, Sequence[float]] = {
+        "heads": [len(all_heads(model.config)) for model in models],
+        **({"feed-forward units": units} if units[0] != units[1] else {}),
+        "parameters": [model.num_parameters for model in models],
+    }
+    if task is not None:
+        rows |= {name: [some[name] for some in metrics] for name in printed_metrics(metrics[0], task)}
+    return {
+        "parameters_before": before.num_parameters,
+        "parameters": after.num_parameters,
+        "metrics_before": metrics[0],
+        "metrics": metrics[1],
+        "compared": [(name, *values) for name, values in rows.items()],
+    }
 
 
-def evaluated(model: Model, task: Task | None, options: FineTuningOptions) -> Mapping[str, float]:
-    """Return the task's metrics of one model; none without a task."""
+def evaluate_each(
+    models: Sequence[Model], task: Task | None, options: FineTuningOptions, progress: Progress
+) -> list[Mapping[str, float]]:
+    """Return the task's metrics of each model, on as much of it as the options say; none without a task."""
     from headjax.evaluation.task import evaluate_task
 
     if task is None:
-        return {}
-    return evaluate_task(model, task, limit=options.limit, batch_size=options.batch_size, buckets=options.buckets)
-
-
-def comparison_table(before: Model, after: Model, metrics: Metrics, notes: tuple[str, ...] = ()) -> Table:
-    """Return heads, parameters and metrics of both models, with notes on the examples that were read."""
-    from headjax.heads.head_id import all_heads
-
-    rows: list[tuple[str, float, float]] = [
-        ("heads", len(all_heads(before.config)), len(all_heads(after.config))),
-        ("parameters", before.num_parameters, after.num_parameters),
-    ]
-    before_units, after_units = (
-        sum(layer.feed_forward.hidden for stack in model.config.stacks().values() for layer in stack.layers)
-        for model in (before, after)
-    )
-    if before_units != after_units:
-        rows.insert(1, ("feed-forward units", before_units, after_units))
-    if metrics.task is not None:
-        shown = printed_metrics(metrics.before, metrics.task)
-        rows += [(name, value, metrics.after[name]) for name, value in shown.items()]
-    return Table((Column(""), Column("Before", _number), Column("After", _number)), rows, notes=notes)
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else numbers.significant(value)
+        return [{} for _ in models]
+    chosen: Any = {"limit": options.limit, "batch_size": options.batch_size, "buckets": options.buckets}
+    metrics: list[Mapping[str, float]] = []
+    with progress("evaluating", len(models), "model") as bar:
+        for model in models:
+            metrics.append(evaluate_task(model, task, **chosen))
+            bar(len(metrics), {})
+    return metrics

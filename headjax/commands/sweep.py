@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headjax.commands.examples import open_model_and_examples
-from headjax.commands.options import Result, argument, option
-from headjax.commands.removal_sweep import RemovalOptions, sweep_removals
-from headjax.commands.surgery import fine_tuning_of
+from headjax.commands.options import option
+from headjax.commands.removal_sweep import RemovalOptions, Removals, read_rows, sweep_removals, write_rows
+from headjax.commands.results import found, table_of
+from headjax.commands.surgery import Tuned, fine_tuning_of
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Size
 from headjax.core.files import write_file
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 class Options(RemovalOptions):
     """Options of `headjax sweep`."""
 
-    out: str = argument(
-        "OUT", "folder of the trials and of a plot; trials there are kept", also=("--out",), writes="folder"
-    )
     to: tuple[str, ...] = option(
         (),
         help="targets of several sizes, such as collaborative:shared_dim=384/192/96; may be given again",
@@ -46,18 +43,60 @@ class Options(RemovalOptions):
         requires="to",
     )
     batch_size: Size = option(32, "examples per batch")
-    selected: Count | None = option(
-        512, "calibrate on N examples, in full batches; 0 is all", name="--calibrate", also=("--selected",)
+    selected: Count | None = option(512, "calibrate on N examples, in full batches; 0 is all", name="--calibrate")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Conversions(Tuned):
+    """Conversions of a model, the original first."""
+
+    headline: str = found("the main metric")
+    examples: int = found()
+    test: str = found("the paired test")
+    trials: Sequence[Trial] = found(
+        "`to`, `variant`, `parameters`, `relative_error`, `value_error`, `logit_error`, `cosine`, `metrics`, `cache`, "
+        "`against_original`"
     )
+    plot: Path = found(said="plot")
+
+    def tables(self) -> Sequence[Table]:
+        columns = {
+            "to": Column("Conversion"),
+            "variant": Column("Variant"),
+            "parameters": Column("Parameters", numbers.count),
+            "cache": Column("Cached a token", numbers.count),
+            "relative_error": Column("Error", numbers.fixed(3)),
+            "value_error": Column("Values", numbers.fixed(3)),
+            "logit_error": Column("Logits", numbers.fixed(3)),
+            "cosine": Column("Cosine", numbers.fixed(4)),
+            "metric": Column(self.headline, numbers.fixed(4)),
+            "p": Column("p", numbers.significant),
+        }
+        if not any(trial.cache for trial in self.trials):  # encoders have no cache
+            del columns["cache"]
+        rows = [
+            {
+                **trial._asdict(),
+                "metric": trial.metrics[self.headline],
+                "p": (trial.against_original or {}).get("p_value"),
+            }
+            for trial in self.trials
+        ]
+        note = (
+            "Errors are root mean squares over the layers: of the products of queries and keys, of values and outputs, "
+            "and of the logits of the inputs seen; before training. Cosine: between the embeddings and the original's. "
+            f"{self.headline} on {self.examples:,} examples; p against the original: {self.test}."
+        )
+        return [table_of(columns, rows, notes=(note, *self.about))]
 
 
-def run(options: Options, progress: Progress) -> Result:
+def run(options: Options, progress: Progress) -> Conversions | Removals:
     """Converts a model to every size of every target, or removes heads in many ways, and evaluates each once."""
     from headjax.conversion.model import parse_target
-    from headjax.trials.conversions import BUCKETS, expand, prepare_trials
+    from headjax.trials.conversions import BUCKETS, Trial, expand, prepare_trials
 
     if options.remove:
-        return sweep_removals(options, options.out, progress)
+        return sweep_removals(options, progress)
     targets = [target for text in options.to for target in expand(text)]
     for target in targets:
         parse_target(target)
@@ -66,7 +105,7 @@ def run(options: Options, progress: Progress) -> Result:
     model, examples = open_model_and_examples(options)
     batches = options.calibration(examples, options.batch_size).batches
     file = path_of(options.out) / "trials.jsonl"
-    done = {(trial.to, trial.variant): trial for trial in read_trials(file)}
+    done = {(trial.to, trial.variant): trial for trial in read_rows(file, lambda row: Trial(**row))}
     trials = prepare_trials(
         model,
         examples.evaluation,
@@ -87,19 +126,17 @@ def run(options: Options, progress: Progress) -> Result:
         for number, (target, variant) in enumerate(wanted, start=1):
             if (target, variant) not in done:
                 done[target, variant] = trials.run(target, variant, options.seed)
-                write_trials(file, list(done.values()))
+                write_rows(file, done.values())
             bar(number, {trials.task.headline: done[target, variant].metrics[trials.task.headline]})
-    found = [trials.original(), *(done[place] for place in wanted)]
-    plot = write_file(path_of(options.out) / "sweep.png", _plot(found, trials))
-    data = {
-        "headline": trials.task.headline,
-        "examples": trials.own.examples,
-        "test": trials.test,
-        "trials": [trial._asdict() for trial in found],
-        "plot": str(plot),
-        **described.data,
-    }
-    return Result(data, [_table(found, trials, described.notes)], f"plot: {plot}")
+    tried = [trials.original(), *(done[place] for place in wanted)]
+    return Conversions(
+        headline=trials.task.headline,
+        examples=trials.own.examples,
+        test=trials.test,
+        trials=tried,
+        plot=write_file(path_of(options.out) / "sweep.png", _plot(tried, trials)),
+        **described,
+    )
 
 
 def _variants(options: Options) -> tuple[str, ...]:
@@ -119,66 +156,12 @@ def _variants(options: Options) -> tuple[str, ...]:
     return tuple(name for name in allowed if name in options.variants or not options.variants)
 
 
-def read_trials(file: Path) -> list[Trial]:
-    """The trials of an earlier run; none where there is no file.
-
-    Raises:
-        HeadjaxError: the file holds something else.
-    """
-    from headjax.trials.conversions import Trial
-
-    if not file.is_file():
-        return []
-    try:
-        return [Trial(**json.loads(line)) for line in file.read_text().splitlines()]
-    except (ValueError, TypeError) as error:
-        raise HeadjaxError(f"{file}: not written by headjax sweep ({error})") from None
-
-
-def write_trials(file: Path, trials: Sequence[Trial]) -> None:
-    """Writes them, one JSON object a line."""
-    write_file(file, "".join(f"{json.dumps(trial._asdict())}\n" for trial in trials).encode())
-
-
-def _plot(found: Sequence[Trial], trials: Trials) -> bytes:
+def _plot(tried: Sequence[Trial], trials: Trials) -> bytes:
     from headjax.report.presets import sharing_curves
 
     headline = trials.task.headline
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for trial in found[1:]:
+    for trial in tried[1:]:
         panel = panels.setdefault(trial.to.partition(":")[0], {})
         panel.setdefault(trial.variant, []).append((trial.parameters, trial.metrics[headline]))
-    return sharing_curves(panels, baseline=found[0].metrics[headline], metric=headline).png()
-
-
-def _table(found: Sequence[Trial], trials: Trials, notes: tuple[str, ...]) -> Table:
-    headline = trials.task.headline
-    cached = any(trial.cache for trial in found)  # encoders have no cache
-    columns = (
-        Column("Conversion"),
-        Column("Variant"),
-        Column("Parameters", numbers.count),
-        *((Column("Cached a token", numbers.count),) if cached else ()),
-        Column("Error", numbers.fixed(3)),
-        Column("Values", numbers.fixed(3)),
-        Column("Logits", numbers.fixed(3)),
-        Column("Cosine", numbers.fixed(4)),
-        Column(headline, numbers.fixed(4)),
-        Column("p", numbers.significant),
-    )
-    rows = [
-        (
-            *trial[:3],
-            *((trial.cache,) if cached else ()),
-            *trial[3:7],
-            trial.metrics[headline],
-            None if trial.against_original is None else trial.against_original["p_value"],
-        )
-        for trial in found
-    ]
-    note = (
-        "Errors are root mean squares over the layers: of the products of queries and keys, of values and outputs, and "
-        "of the logits of the inputs seen; before training. Cosine: between the embeddings and the original's. "
-        f"{headline} on {trials.own.examples:,} examples; p against the original: {trials.test}."
-    )
-    return Table(columns, rows, notes=(note, *notes))
+    return sharing_curves(panels, baseline=tried[0].metrics[headline], metric=headline).png()

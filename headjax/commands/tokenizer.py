@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from headjax.commands.options import CommandOptions, Result, argument, option
+from headjax.commands.options import CommandOptions, argument, option
+from headjax.commands.results import Result, found
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.tables import Column, Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,31 +23,37 @@ class Options(CommandOptions):
     vocab_size: Size = option(8000, "number of tokens to learn")
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """A learned vocabulary."""
+
+    title = "Vocabulary"
+
+    kind: str = found()
+    vocab_size: int = found("number of tokens", "tokens", numbers.count)
+    bytes_per_token: float = found("of the text", "bytes per token", numbers.significant)
+    fingerprint: str = found()
+    special: Mapping[str, Any] = found("special tokens by role")
+    tokenizer: str = found("its folder", said="tokenizer")
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Learns a vocabulary from text, for `--config.data.tokenizer=D`."""
     from headjax.data.documents import text_files
     from headjax.tokenizers.learned import TRAINERS
 
     texts = [document.text for document in text_files(options.text)]
     with progress("tokenizer", 2, "step") as bar:
-        tokenizer = TRAINERS[options.kind](texts, options.vocab_size)
+        learned = TRAINERS[options.kind](texts, options.vocab_size)
         bar(1, {})
-        tokens = sum(len(ids) for ids in tokenizer.encode(texts))
+        tokens = sum(len(ids) for ids in learned.encode(texts))
         bar(2, {})
-    tokenizer.save(options.out)
-    size = sum(len(text.encode()) for text in texts)
-    bytes_per_token = size / max(tokens, 1)
-    data = {
-        "tokenizer": options.out,
-        "kind": options.kind,
-        "vocab_size": tokenizer.vocab_size,
-        "fingerprint": tokenizer.fingerprint,
-        "special": dict(tokenizer.special),
-        "bytes_per_token": bytes_per_token,
-    }
-    rows = [
-        ("tokens", numbers.count(tokenizer.vocab_size)),
-        ("text", f"{numbers.count(size)} bytes in {len(texts)} files"),
-        ("bytes per token", numbers.significant(bytes_per_token)),
-    ]
-    return Result(data, [Table((Column("Vocabulary"), Column("")), rows)], f"tokenizer: {options.out}")
+    learned.save(options.out)
+    return Found(
+        kind=options.kind,
+        vocab_size=learned.vocab_size,
+        bytes_per_token=sum(len(text.encode()) for text in texts) / max(tokens, 1),
+        fingerprint=learned.fingerprint,
+        special=dict(learned.special),
+        tokenizer=options.out,
+    )

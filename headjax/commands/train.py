@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import ConfigOptions
-from headjax.commands.options import Result, option
+from headjax.commands.options import option
+from headjax.commands.results import Result, found
 from headjax.core.errors import DIVERGED, INTERRUPTED
 from headjax.core.progress import Progress
-from headjax.report.tables import Column, Table
+from headjax.report import numbers
+from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.training.loop import TrainResult
+
+SHOWN = 8
+"""Classes that are printed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,12 +27,88 @@ class Options(ConfigOptions):
 
     workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D", writes="folder")
     distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
-    profile_steps: str | None = option(
-        None, "write a trace of these steps, for xprof", "FIRST:LAST", also=("--profile_steps",)
-    )
+    profile_steps: str | None = option(None, "write a trace of these steps, for xprof", "FIRST:LAST")
 
 
-def run(options: Options, progress: Progress) -> Result:
+def shown_classes(classes: Sequence[str]) -> str:
+    """Return class numbers and names; a class that is called by its number stands once."""
+    named = (name if name == str(number) else f"{number} {name}" for number, name in enumerate(classes[:SHOWN]))
+    return ", ".join(named)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(Result):
+    """A training run.
+
+    Attributes:
+        wanted: steps of the whole run.
+        reason: why it diverged; None where it did not.
+    """
+
+    title = "Training"
+
+    steps: int = found("that have been trained")
+    finished: bool = found()
+    diverged: bool = found()
+    metrics: Mapping[str, float] = found("on the validation examples")
+    kept_step: int = found("step whose weights the model has")
+    tokens_per_second: float = found()
+    parameters: int = found("", "parameters", numbers.count)
+    classes: Sequence[str] = found("class names of a classifier", "classes", shown_classes)
+    model: str | None = found("its folder; null where the run has not finished", said="model")
+    wanted: int
+    reason: str | None
+
+    @classmethod
+    def of(cls, result: TrainResult, model: object, classes: Sequence[str], wanted: int, **more: Any) -> Any:
+        """Return the result of a run whose model lies in a folder."""
+        return cls(
+            steps=result.steps,
+            finished=result.finished,
+            diverged=result.diverged is not None,
+            metrics=dict(result.metrics),
+            kept_step=result.kept_step,
+            tokens_per_second=result.tokens_per_second,
+            parameters=result.model.num_parameters,
+            classes=list(classes),
+            model=None if result.path is None else str(model),
+            wanted=wanted,
+            reason=result.diverged,
+            **more,
+        )
+
+    def tables(self) -> Sequence[Table]:
+        rows = [("steps", f"{self.steps:,} of {self.wanted:,}")]
+        rows += [(name, numbers.significant(value)) for name, value in self.metrics.items()]
+        rows.append(("tokens per second", numbers.count(self.tokens_per_second)))
+        if self.kept_step != self.steps:
+            rows.append(("weights kept", f"after step {self.kept_step:,}"))
+        return [self.summary(*rows)]
+
+    def message(self) -> str:
+        if self.diverged:
+            return f"diverged: {self.reason}"
+        if not self.finished:
+            return f"interrupted after step {self.steps}; the same command goes on from there"
+        return super().message()
+
+    @property
+    def exit_code(self) -> int:
+        return DIVERGED if self.diverged else 0 if self.finished else INTERRUPTED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Run):
+    """A run from a config."""
+
+    extended_from: int | None = found("steps that the run had before its config asked for more")
+
+    def message(self) -> str:
+        extended = f"extended from {self.extended_from} to {self.wanted} steps; " if self.extended_from else ""
+        return extended + super().message()
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Trains, evaluates, checkpoints and resumes by itself."""
     from headjax.training.recording import ProfiledSteps
 
@@ -42,48 +124,6 @@ def run(options: Options, progress: Progress) -> Result:
 
     config = train_config(load_config(options.config, options.overrides))
     result = train(config, options.workdir, progress=progress, profiled=profiled)
-    classes = class_names(result.model.config)
-    data = {
-        "steps": result.steps,
-        "finished": result.finished,
-        "extended_from": result.extended_from,
-        "diverged": result.diverged is not None,
-        "metrics": dict(result.metrics),
-        "kept_step": result.kept_step,
-        "tokens_per_second": result.tokens_per_second,
-        "model": None if result.path is None else str(result.path),
-        "parameters": result.model.num_parameters,
-        "classes": list(classes),
-    }
-    rows = [("steps", f"{result.steps:,} of {config.steps:,}"), ("parameters", f"{result.model.num_parameters:,}")]
-    if classes:
-        rows.append(("classes", ", ".join(f"{number} {name}" for number, name in enumerate(classes[:8]))))
-    rows += [(name, f"{value:,.4g}") for name, value in result.metrics.items()]
-    rows.append(("tokens per second", f"{result.tokens_per_second:,.0f}"))
-    if result.kept_step != result.steps:
-        rows.append(("weights kept", f"after step {result.kept_step:,}"))
-    ended = ending(result)
-    notes = [] if result.extended_from is None else [f"extended from {result.extended_from} to {config.steps} steps"]
-    table = Table((Column("Training"), Column("")), rows)
-    return Result(data, [table], "; ".join([*notes, ended.message or f"model: {result.path}"]), ended.exit_code)
-
-
-class Ending(NamedTuple):
-    """The end of a run for the command line.
-
-    Attributes:
-        message: the reason for which the run did not finish; empty where it did.
-        exit_code: 0, `DIVERGED` or `INTERRUPTED`.
-    """
-
-    message: str
-    exit_code: int
-
-
-def ending(result: TrainResult) -> Ending:
-    """Return how a run ended."""
-    if result.diverged is not None:
-        return Ending(f"diverged: {result.diverged}", DIVERGED)
-    if not result.finished:
-        return Ending(f"interrupted after step {result.steps}; the same command goes on from there", INTERRUPTED)
-    return Ending("", 0)
+    names = class_names(result.model.config)
+    made: Found = Found.of(result, result.path, names, config.steps, extended_from=result.extended_from)
+    return made

@@ -9,14 +9,15 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headjax.commands.options import CommandOptions, Result, argument
+from headjax.commands.options import CommandOptions, argument
+from headjax.commands.results import Result, found
 from headjax.core import integrity
 from headjax.core.errors import FAILED, DamagedError, DataError, HeadjaxError
 from headjax.core.files import DELETED, shown
 from headjax.core.paths import file_sizes, path_of
 from headjax.core.progress import Progress
 from headjax.report import numbers
-from headjax.report.tables import Column, Table
+from headjax.report.tables import Table
 
 MARKERS = ("history.json", "_CHECKPOINT_METADATA")
 """Files that only model directories and checkpoints hold, also those of earlier versions, without checksums."""
@@ -29,7 +30,35 @@ class Options(CommandOptions):
     path: str = argument("PATH", "model directory, checkpoint, prepared folder, or a folder of them", reads=True)
 
 
-def run(options: Options, progress: Progress) -> Result:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Result):
+    """Files compared with their checksums."""
+
+    title = "Integrity"
+
+    path: str = found()
+    files: int = found("", "files", numbers.count)
+    bytes: int = found("of the files", "bytes", numbers.count)
+    damaged: Sequence[integrity.Damage] = found("`file` and `problem`")
+    without_checksums: Sequence[Path] = found("folders whose content cannot be compared")
+    seconds: float = found()
+
+    def tables(self) -> Sequence[Table]:
+        rows = [("without checksums", str(folder)) for folder in self.without_checksums]
+        return [self.summary(*rows, *(("damaged", f"{file}: {problem}") for file, problem in self.damaged))]
+
+    def message(self) -> str:
+        if self.damaged:
+            return f"{len(self.damaged)} of {self.files} files damaged: {self.damaged[0].file}"
+        unsure = len(self.without_checksums)
+        return f"{self.path}: intact" + (f", but for {unsure} folders without checksums" if unsure else "")
+
+    @property
+    def exit_code(self) -> int:
+        return FAILED if self.damaged else 0
+
+
+def run(options: Options, progress: Progress) -> Found:
     """Compares every file with its checksum; exit code 2 where one differs."""
     path, start = path_of(options.path), time.perf_counter()
     if not path.is_dir():
@@ -47,25 +76,20 @@ def run(options: Options, progress: Progress) -> Result:
     with progress("comparing", len(work), "folder") as bar:
         for done, (compare, folder) in enumerate(work):
             bar(done, {"damaged": len(damaged)})
-            found = compare(folder)
-            files, size = files + found.files, size + found.size
-            damaged.extend(found.damaged if folder.is_dir() else ())  # a run that goes on deletes its older checkpoints
+            compared = compare(folder)
+            files, size = files + compared.files, size + compared.size
+            damaged.extend(
+                compared.damaged if folder.is_dir() else ()
+            )  # a run that goes on deletes its older checkpoints
     unsure = sorted({*_without_checksums(path), *(folder for folder in prepared if _is_of_earlier_version(folder))})
-    data = {
-        "path": str(path),
-        "files": files,
-        "bytes": size,
-        "damaged": [{"file": str(file), "problem": problem} for file, problem in damaged],
-        "without_checksums": [str(folder) for folder in unsure],
-        "seconds": time.perf_counter() - start,
-    }
-    rows = [("folders", numbers.count(len(work))), ("files", numbers.count(files)), ("bytes", numbers.count(size))]
-    rows += [("without checksums", str(folder)) for folder in unsure]
-    rows += [("damaged", f"{file}: {problem}") for file, problem in damaged]
-    message = f"{path}: intact" + (f", but for {len(unsure)} folders without checksums" if unsure else "")
-    if damaged:
-        message = f"{len(damaged)} of {files} files damaged: {damaged[0].file}"
-    return Result(data, [Table((Column("Integrity"), Column("")), rows)], message, FAILED if damaged else 0)
+    return Found(
+        path=str(path),
+        files=files,
+        bytes=size,
+        damaged=damaged,
+        without_checksums=unsure,
+        seconds=time.perf_counter() - start,
+    )
 
 
 class _Compared(NamedTuple):
@@ -117,13 +141,13 @@ def _damage(error: HeadjaxError) -> integrity.Damage:
 
 def _folders_of(path: Path, names: Container[str] | re.Pattern[str]) -> list[Path]:
     """Return the folders below a path that hold a file of such a name, but for those that are written or deleted."""
-    found = set()
+    folders = set()
     for each in file_sizes(path):
         folder, name = (path / each).parent, Path(each).name
         known = names.fullmatch(name) is not None if isinstance(names, re.Pattern) else name in names
         if known and DELETED not in Path(each).parts and shown(str(folder)) == str(folder):
-            found.add(folder)
-    return sorted(found)
+            folders.add(folder)
+    return sorted(folders)
 
 
 def _without_checksums(path: Path) -> Iterator[Path]:

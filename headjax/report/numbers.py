@@ -74,6 +74,11 @@ def significant(value: float | None) -> str:
     return f"{rounded:.2e}" if rounded and not 1e-4 <= abs(rounded) < 1e6 else _digits(rounded)
 
 
+def number(value: float | None) -> str:
+    """A count to the unit, any other number to three digits: `1,088,256`, `0.123`."""
+    return f"{value:,}" if isinstance(value, int) else significant(value)
+
+
 def fixed(digits: int) -> Format:
     """A format with this many decimals: `fixed(2)(9.876)` is `9.88`."""
 

@@ -9,10 +9,11 @@ import pytest
 
 from headjax.attention import Grouped
 from headjax.cli import main
-from headjax.commands.goals import GoalOptions, budget_of, rounds
+from headjax.commands.goals import GoalOptions, Ordering, budget_of
 from headjax.core.fields import Amount
+from headjax.core.progress import silent
 from headjax.heads.pruning import prune
-from headjax.models.model import load
+from headjax.models.model import Model, load
 from tests import tiny
 
 GROUPED = Grouped(num_heads=4, kv_heads=2, head_dim=4)
@@ -80,11 +81,11 @@ def test_the_number_decides_between_heads_of_each_group_and_whole_groups(tmp_pat
 
 def test_whole_groups_of_any_layer(models, tmp_path, capsys):
     words = ["prune", str(models / "grouped"), "--by", "random", "--whole-groups", "--remove"]
-    assert main([*words, "30%", "--out", str(tmp_path / "out"), "--json", "-"]) == 0
+    assert main([*words, "30%", str(tmp_path / "out"), "--json", "-"]) == 0
     gone = json.loads(capsys.readouterr().out)["removed"]
     assert len(gone) == 2, "2.4 heads are one group"
     assert len({(name.split("/")[1], int(name.split("/")[2]) // 2) for name in gone}) == 1
-    assert main([*words, "3", "--out", str(tmp_path / "no")]) == 2
+    assert main([*words, "3", str(tmp_path / "no")]) == 2
     assert "3 heads would divide a group; whole groups take 2 or 4" in capsys.readouterr().err
 
 
@@ -112,9 +113,15 @@ def test_what_cannot_be_uniform_is_one_line(models, tmp_path, capsys, model, wor
 
 def test_rounds_end_between_whole_removals():
     config = tiny.decoder_config(tiny.layer(GROUPED), tiny.layer(GROUPED))
-    assert rounds(config, GoalOptions(model="", remove="6", steps=3), 6) == [2, 4, 6]
-    assert rounds(config, GoalOptions(model="", remove="6", steps=4, whole_groups=True), 6) == [2, 2, 4, 6]
-    assert rounds(config, GoalOptions(model="", remove="4", steps=2, uniform=True), 4) == [0, 4]
+
+    def rounds(count, **options):
+        return Ordering(Model(config, {}), None, GoalOptions(model="", remove=str(count), **options), silent).rounds(
+            count
+        )
+
+    assert rounds(6, steps=3) == [2, 4, 6]
+    assert rounds(6, steps=4, whole_groups=True) == [2, 2, 4, 6]
+    assert rounds(4, steps=2, uniform=True) == [0, 4]
 
 
 @pytest.mark.whole

@@ -1,0 +1,159 @@
+"""Results of commands: one frozen dataclass each, of which the JSON, the table for people and docs/json.md are made.
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Found(Result):
+        title = "Imported"
+
+        family: str = found("model type", "family")
+        tensors: int = found("", "tensors", numbers.count)
+        model: str = found("folder of the model", said="model")
+
+A field is a key of the JSON. One with a label is a row of the table, one that is said stands in the last line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+
+class _Absent:
+    """A value that was not asked for; its key is left out."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Any = _Absent()
+
+
+class Field(NamedTuple):
+    """What is known of a field of a result, see `found`."""
+
+    help: str
+    label: str
+    form: numbers.Format
+    said: str
+
+
+def found(
+    help: str = "",
+    label: str = "",
+    form: numbers.Format = numbers.text,
+    *,
+    said: str = "",
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """Declare a field of a result.
+
+    Args:
+        help: its meaning, for docs/json.md; none where the name says it.
+        label: its name in the table for people, with the unit unless the format writes it; none is not printed.
+        form: from the value to its text.
+        said: its name in the last line.
+        default: the value without one; `ABSENT` leaves the key out.
+    """
+    return dataclasses.field(default=default, metadata={"found": Field(help, label, form, said)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a command has found."""
+
+    title: ClassVar[str] = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the data that `--json` writes."""
+        return {name: plain(getattr(self, name)) for name in fields_of(type(self)) if getattr(self, name) is not ABSENT}
+
+    def tables(self) -> Sequence[Table]:
+        """Return the tables that are printed."""
+        return [self.summary()]
+
+    def summary(self, *more: tuple[str, str], notes: Sequence[str] = ()) -> Table:
+        """Return the labelled fields and more rows under the title, but for those without a value or text."""
+        values = [(field, getattr(self, name)) for name, field in fields_of(type(self)).items() if field.label]
+        rows = [(field.label, field.form(value)) for field, value in values if value not in (ABSENT, None)]
+        rows = [row for row in (*rows, *more) if row[1]]
+        return Table((Column(self.title), Column("")), rows, notes=notes)
+
+    def message(self) -> str:
+        """Return the last line, such as where the output went."""
+        values = [(field, getattr(self, name)) for name, field in fields_of(type(self)).items() if field.said]
+        return "; ".join(f"{field.said}: {field.form(value)}" for field, value in values if value)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command line; not 0 where the command did its work and the outcome is bad."""
+        return 0
+
+
+NO_EXAMPLES: Mapping[str, Any] = {"selection": None, "evaluation": None}
+"""Fields of a result `OnExamples` that read none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnExamples(Result):
+    """A result on the examples of a task.
+
+    Attributes:
+        about: notes about the examples, for the table.
+    """
+
+    selection: Mapping[str, Any] | None = found()
+    evaluation: Mapping[str, Any] | None = found()
+    about: Sequence[str] = ()
+
+
+def fields_of(cls: type) -> dict[str, Field]:
+    """Return the declared fields of a result by name."""
+    return {each.name: each.metadata["found"] for each in dataclasses.fields(cls) if "found" in each.metadata}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON data: named tuples and dataclasses by their fields, heads, layers and paths as text."""
+    if hasattr(value, "parse") or isinstance(value, os.PathLike):
+        return str(value)
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {_key(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _key(key: Any) -> str:
+    return "/".join(map(str, key)) if isinstance(key, tuple) and not hasattr(key, "parse") else str(key)
+
+
+def table_of(columns: Mapping[str, Column], rows: Sequence[Any], title: str = "", notes: Sequence[str] = ()) -> Table:
+    """Return a table of values by name: attributes of the rows, or their entries; missing ones are a dash."""
+    cells = [
+        [row.get(name) if isinstance(row, Mapping) else getattr(row, name, None) for name in columns] for row in rows
+    ]
+    return Table(tuple(columns.values()), cells, title=title, notes=tuple(notes))
+
+
+def results_of(command: str) -> list[type[Result]]:
+    """Return the classes of a command's results."""
+    hint = typing.get_type_hints(importlib.import_module(f"headjax.commands.{command}").run)["return"]
+    return list(typing.get_args(hint)) or [hint]
+
+
+def describe_json(command: str) -> str:
+    """Return the keys of a command's JSON with their meanings, as docs/json.md has them."""
+    told = []
+    for number, cls in enumerate(results_of(command)):
+        keys = (f"`{name}`" + (f" ({field.help})" if field.help else "") for name, field in fields_of(cls).items())
+        told.append(("or " if number else "") + ", ".join(keys))
+    return "; ".join(told)
