@@ -1,5 +1,6 @@
 """The command line's frame: exit codes, one-line errors, JSON alone on stdout."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 
 from headjax import __version__
 from headjax.cli import COMMANDS, main
-from headjax.commands.options import Result
+from headjax.commands.results import Result, found
 from headjax.report.tables import Column, Table
 
 CONFIG = """
@@ -32,6 +33,25 @@ def get_config(arg=""):
         "tensorboard": False,
     })
 """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numbers(Result):
+    loss: float = found()
+    losses: list = found()
+    heads: np.ndarray = found()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown(Result):
+    shown: list = dataclasses.field(default_factory=list)
+    last: str = ""
+
+    def tables(self):
+        return self.shown
+
+    def message(self):
+        return self.last
 
 
 @pytest.fixture
@@ -115,7 +135,7 @@ def test_json_has_the_seconds_of_the_command_and_null_for_numbers_that_are_not_f
     import headjax.commands.inspect as inspect
 
     def run(options, progress):
-        return Result({"loss": float("nan"), "losses": [np.float32("inf"), 1.5], "heads": np.arange(2)}, [])
+        return Numbers(loss=float("nan"), losses=[np.float32("inf"), 1.5], heads=np.arange(2))
 
     monkeypatch.setattr(inspect, "run", run)
     path = tmp_path / "result.json"
@@ -134,7 +154,7 @@ def test_an_unwritable_json_path_is_an_error(config, tmp_path, capsys):
 def test_a_warning_is_one_line(config, capsys, monkeypatch):
     def run(options, progress):
         warnings.warn("checkpoints/7: damaged", stacklevel=2)
-        return Result({})
+        return Shown()
 
     monkeypatch.setattr("headjax.commands.inspect.run", run)
     with warnings.catch_warnings():
@@ -198,7 +218,7 @@ def test_control_characters_are_spelled_wherever_they_are_printed(config, capsys
     def run(options, progress):
         print(hostile)
         warnings.warn(hostile, stacklevel=2)
-        return Result({}, [Table([Column(hostile)], [[hostile]], title=hostile, notes=[hostile])], hostile)
+        return Shown(shown=[Table([Column(hostile)], [[hostile]], title=hostile, notes=[hostile])], last=hostile)
 
     monkeypatch.setattr("headjax.commands.inspect.run", run)
     with warnings.catch_warnings():

@@ -8,7 +8,7 @@ import pytest
 
 from headjax.cli import main
 from headjax.core import progress
-from tests.commands.language_folder import write_language_folder
+from tests.commands.language_folder import write_inputs
 
 QUICK = {"test_bad_requests.py"}
 """Files of tests that end before a model is computed."""
@@ -56,9 +56,7 @@ def bars_that_end(monkeypatch):
 def folder(tmp_path_factory):
     """A model directory with random weights and a text to try it on."""
     folder = tmp_path_factory.mktemp("commands")
-    write_language_folder(folder, max_length=32)
-    (folder / "empty.txt").write_text("")
-    (folder / "labels.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    write_inputs(folder)
     return folder
 
 

@@ -23,3 +23,10 @@ def write_language_folder(folder, max_length):
     Model(config, params, tokenizer=byte_tokenizer()).save(folder / "model")
     text = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
     (folder / "text.txt").write_text(text)
+
+
+def write_inputs(folder):
+    """Writes the same, an empty text, and a table that the model does not fit."""
+    write_language_folder(folder, max_length=32)
+    (folder / "empty.txt").write_text("")
+    (folder / "labels.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")

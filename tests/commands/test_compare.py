@@ -27,32 +27,3 @@ def test_compare(folder, capsys):
     same = json.loads(capsys.readouterr().out)
     assert same["agreement"] == pytest.approx(0.0, abs=1e-6)
     assert same["metrics"][0] == same["metrics"][1] == data["metrics"][0]
-
-
-def test_buckets_change_the_padding_alone(folder, capsys):
-    model = str(folder / "model")
-    words = [
-        "compare",
-        model,
-        model,
-        "--task",
-        str(folder / "text.txt"),
-        "--limit",
-        "8",
-        "--repeats",
-        "2",
-        "--json",
-        "-",
-    ]
-    found = []
-    for more in ([], ["--buckets", "16,32"]):
-        assert main([*words, *more]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[1]["metrics"][0]["loss"] == pytest.approx(found[0]["metrics"][0]["loss"], rel=1e-5)
-    assert found[1]["examples"] == found[0]["examples"]
-
-
-def test_a_model_that_the_task_does_not_fit_is_named(folder, capsys):
-    model = str(folder / "model")
-    assert main(["compare", model, model, "--task", str(folder / "labels.tsv")]) == 2
-    assert f"error: {model}: task: it needs another model output" in capsys.readouterr().err

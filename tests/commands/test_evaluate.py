@@ -3,23 +3,6 @@
 from headjax.cli import main
 
 
-def test_evaluate(run):
-    data = run("evaluate")
-    known = {"metrics", "examples", "task", "evaluation", "headline", "higher_is_better"}
-    assert known | {"command_seconds"} == data.keys()
-    assert data["examples"] == 16
-    assert data["headline"] == "perplexity"
-    assert data["metrics"]["perplexity"] > 1
-
-
-def test_beams_are_for_translations(folder, capsys):
-    words = ["evaluate", str(folder / "model"), "--task", str(folder / "text.txt"), "--beams", "2"]
-    assert main(words) == 2
-    assert "text.txt is not about translations" in capsys.readouterr().err
-    assert main([*words[:-1], "-2"]) == 2
-    assert "--beams: must not be negative, got -2" in capsys.readouterr().err
-
-
 def test_words_are_counted_where_the_protocol_counts_them(folder, tmp_path, capsys):
     (tmp_path / "wiki.valid.raw").write_text(" = Heads = \n One head , two heads . \n" * 20)
     for task, shown in ((f"wikitext2:{tmp_path},context=16", True), (str(folder / "text.txt"), False)):

@@ -112,7 +112,7 @@ def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(folde
     assert found["best"]["value"] == max(point["accuracy"] for point in found["learning_curve"])
     kept = next(point for point in found["learning_curve"] if point["step"] == found["kept_step"])
     assert kept["accuracy"] == found["metrics"]["accuracy"] == found["best"]["value"]
-    assert "train loss" in printed.err
+    assert "Train loss" in printed.err
     assert [path.name for path in out.parent.iterdir()] == ["out"]
     # A file without the class bad is still evaluated, and its one class keeps its number.
     assert main(["evaluate", str(out), "--task", str(folder / "good.tsv"), "--json", "-"]) == 0

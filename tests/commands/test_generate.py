@@ -8,6 +8,7 @@ import pytest
 
 import headjax
 from headjax.cli import main
+from headjax.core.terminal import printable
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.models.test_encoder_decoder import translation
@@ -61,7 +62,7 @@ def test_streaming_prints_the_same_texts(generate, folder, capsys):
     assert main(["generate", str(folder / "model"), *words, "--stream"]) == 0
     printed = capsys.readouterr().out
     for prompt, text in zip(("Paragraph", "no"), expected, strict=True):
-        assert prompt + text in printed
+        assert prompt + printable(text) in printed
     assert "Cache: " in printed
     assert "tokens per second" in printed
 
@@ -79,31 +80,6 @@ def test_an_encoder_decoder_translates(tmp_path, capsys):
     assert main(words) == 0
     greedy = json.loads(capsys.readouterr().out)["text"]
     assert greedy == [headjax.generate(model, "gut", max_new_tokens=3)]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "--prompt: give a text, or --file"),
-        (("--prompt", "a", "--file", "b"), "--prompt: give a text, or --file"),
-        (("--prompt", "a", "--beams", "2", "--top-k", "3"), "--beams: beam search does not draw"),
-        (("--prompt", "a", "--top-p", "0"), "--top-p: must be above 0 and at most 1, got 0.0"),
-        (("--prompt", "a", "--temperature", "-1"), "--temperature: must not be negative"),
-        (("--prompt", "a" * 40), "prompt: 40 tokens, but the model has 32 positions"),
-        (("--prompt", "a", "--max-new-tokens", "99"), "100 tokens, but the model has 32 learned positions"),
-        (("--file", "nowhere.txt"), "nowhere.txt"),
-        (("--prompt", ""), "--prompt: it is empty"),
-        (("--prompt", "<|user|>a"), "prompts[0]: <|user|> is no special token of the model; it has <|endoftext|>"),
-        (("--prompt", "abc", "--max-new-tokens", "3", "--cache", "5"), "--cache: room for 5 tokens, but the longest"),
-        (("--prompt", "a", "--beams", "2", "--stream"), "--stream: beams are compared until the end"),
-        (("--prompt", "a", "--beams", "2", "--cache", "9"), "--cache: beam search sizes its own"),
-    ],
-)
-def test_bad_requests(words, message, folder, capsys):
-    assert main(["generate", str(folder / "model"), *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 def test_an_encoder_does_not_generate(tmp_path, capsys):

@@ -135,9 +135,9 @@ def sandbox(pristine, tmp_path, monkeypatch):
 REQUESTS = [
     line.split()
     for line in """
-    quickstart --workdir out --path short.txt --steps 2
-    prepare lm1b out --source short.txt --length 8 --vocab-size 260
-    prepare mnli out --source labels.tsv --tokenizer classifier
+    quickstart --workdir out --path short.txt --train-steps 2
+    prepare lm1b --out out --source short.txt --length 8 --vocab-size 260
+    prepare mnli --out out --source labels.tsv --tokenizer classifier
     train --config config.py --workdir out
     train --config config.py:width=8,smoke --workdir out --profile-steps 1:2 --config.steps=3
     finetune classifier out --train labels.tsv --columns sentence,label --epochs 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from typing import Literal
 
 import pytest
@@ -30,8 +31,8 @@ def of_thousand(text: str) -> int:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     source: str = argument("SOURCE", "where it comes from")
-    out: str = argument("OUT", "where it goes", also=("--out",))
-    warm_up: Count = option(3, "steps at first", also=("--warm_up", "--begin"))
+    out: str = argument("OUT", "where it goes")
+    warm_up: Count = option(3, "steps at first")
     dropout: Rate = option(0.25, "share of zeros", "R")
     kind: Literal["one", "two"] = option("one", "how it is made")
     layers: tuple[Size, ...] = option((), "only these", "LAYERS")
@@ -42,7 +43,7 @@ class Options(CommandOptions):
     check: bool = option(False, "look at it again")
     remove: str | None = option(None, "some heads", "HEADS", one_of="goal")
     keep: Size | None = option(None, "some heads", one_of="goal")
-    count: Count = option(2, "how often", name="--times", also=("--count",))
+    count: Count = option(2, "how often", name="--times")
     repair: Literal["mean", "zero"] = option("mean", "what stands for them", requires="remove")
     overrides: tuple[str, ...] = ()
 
@@ -56,20 +57,7 @@ def test_defaults_are_those_of_the_dataclass():
 
 
 def test_every_type_is_read():
-    words = (
-        "--warm-up",
-        "7",
-        "--dropout",
-        "1e-1",
-        "--kind",
-        "two",
-        "--layers",
-        "3,1",
-        "--names",
-        "x,y",
-        "--memory",
-        "2k",
-    )
+    words = shlex.split("--warm-up 7 --dropout 1e-1 --kind two --layers 3,1 --names x,y --memory 2k")
     more = ("--set", "p=1", "--check", "--set", "q=2", "--json", "-", "--files", "f", "g")
     assert parsed("a", "b", *words, *more, overrides=("z",)) == Options(
         source="a", out="b", warm_up=7, dropout=0.1, kind="two", layers=(3, 1), names=("x", "y"), memory=2000,
@@ -79,23 +67,21 @@ def test_every_type_is_read():
 
 @pytest.mark.parametrize(
     "words",
-    [("a", "b"), ("a", "--out", "b"), ("--out", "b", "a"), ("a", "--warm-up", "3", "b"), ("--check", "a", "b")],
+    [("a", "b"), ("a", "--warm-up", "3", "b"), ("--check", "a", "b")],
 )
-def test_a_word_has_a_name_too_and_stands_anywhere(words):
+def test_a_word_stands_anywhere(words):
     found = parsed(*words)
     assert (found.source, found.out) == ("a", "b")
 
 
-@pytest.mark.parametrize("name", ["--warm-up", "--warm_up", "--begin", "--war"])
-def test_old_and_shortened_spellings(name):
-    assert parsed("a", "b", name, "8").warm_up == 8
+def test_a_name_can_be_shortened():
+    assert parsed("a", "b", "--war", "8").warm_up == 8
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("a", "b", "--warm-up", "-1"), "--warm-up: must not be negative, got -1"),
-        (("a", "b", "--warm_up", "-1"), "--warm_up: must not be negative, got -1"),
         (("a", "b", "--warm-up", "1.5"), "--warm-up: expected a whole number, got '1.5'"),
         (("a", "b", "--warm-up"), "--warm-up: expected one argument"),
         (("a", "b", "--dropout", "half"), "--dropout: expected a number, got 'half'"),
@@ -113,9 +99,8 @@ def test_old_and_shortened_spellings(name):
         (("a", "b", "--warm-up", str(2**63)), "--warm-up: must be below 2**63 in size, got 9223372036854775808"),
         (("a", "b", "c"), "unrecognized arguments: c"),
         (("a", "b", "--nothing"), "unrecognized arguments: --nothing"),
-        (("a", "b", "--out", "c"), "OUT: given twice, 'c' and 'b'"),
         (("a",), "the following arguments are required: OUT"),
-        ((), "the following arguments are required: SOURCE"),
+        ((), "the following arguments are required: SOURCE, OUT"),
     ],
 )
 def test_errors_name_the_option_as_typed(words, message):
@@ -126,7 +111,7 @@ def test_errors_name_the_option_as_typed(words, message):
 
 def test_an_option_may_have_another_name_than_its_field():
     options = parsed("a", "b", "--times", "4")
-    assert options.count == parsed("a", "b", "--count", "4").count == 4
+    assert options.count == 4
     assert [option_name(options, field) for field in ("count", "warm_up", "out")] == ["--times", "--warm-up", "OUT"]
     with pytest.raises(HeadjaxError, match=r"^--times: must not be negative, got -4$"):
         parsed("a", "b", "--times", "-4")
@@ -143,21 +128,19 @@ def test_an_option_that_does_nothing_without_another_needs_it():
         parsed("a", "b", "--repair", "mean")  # also with the default, which would be ignored as well
 
 
-def test_the_help_shows_defaults_and_no_old_spelling(capsys):
+def test_the_help_shows_defaults(capsys):
     with pytest.raises(SystemExit) as stopped:
         parsed("--help")
     assert stopped.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "headjax try" in shown
     for text in (
-        "OUT where it goes, or --out OUT", "steps at first (default 3)", "(default 0.25)", "{one,two}",
+        "OUT where it goes", "steps at first (default 3)", "(default 0.25)", "{one,two}",
         "--times N how often (default 2)",
         "with --remove: what stands for them (default mean)",
         "10% of them", "its memory (default 2k)", "look at it again --remove", "write the result as JSON",
     ):  # fmt: skip
         assert text in shown
-    assert "--begin" not in shown
-    assert "--count" not in shown
 
 
 def test_a_folder_is_overwritten_if_asked_for_and_headjaxs_own(tmp_path):

@@ -53,16 +53,3 @@ def test_texts_are_translated(tmp_path, capsys):
     words = ["predict", str(tmp_path / "model"), "--text", "gut", "--text", "a", "--beams", "2", "--json", "-"]
     assert main(words) == 0
     assert all("translation" in one for one in json.loads(capsys.readouterr().out)["predictions"])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "--task: give a task or file, or a text with --text"),
-        (("--text", "a", "--out", "x.csv"), "--out: expected a name that ends in .tsv or .jsonl, got 'x.csv'"),
-        (("--task", "no_such_task"), "no_such_task"),
-    ],
-)
-def test_bad_requests(folder, capsys, words, message):
-    assert main(["predict", str(folder / "model"), *words]) == 2
-    assert message in capsys.readouterr().err

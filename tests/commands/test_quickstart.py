@@ -8,12 +8,6 @@ from headjax.quickstart import study
 from headjax.training.loop import TrainResult
 
 
-def test_it_trains_for_a_step_at_least(tmp_path, capsys):
-    assert main(["quickstart", "--workdir", str(tmp_path / "run"), "--steps", "0"]) == 2
-    assert capsys.readouterr().err == "headjax: error: --steps: must be an integer of at least 1, got 0\n"
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("diverged", "exit_code", "message"),
     [
@@ -30,6 +24,6 @@ def test_a_training_run_that_stops_early_ends_it_with_that_exit_code(
         return TrainResult(None, None, 1, {}, 0.0, finished=False, diverged=diverged)
 
     monkeypatch.setattr(study, "train", stopped)
-    arguments = ["--workdir", str(tmp_path / "run"), "--path", str(tmp_path / "text.txt"), "--steps", "2"]
+    arguments = ["--workdir", str(tmp_path / "run"), "--path", str(tmp_path / "text.txt"), "--train-steps", "2"]
     assert main(["quickstart", *arguments]) == exit_code
     assert capsys.readouterr().err == message.format(run=tmp_path / "run" / "standard")

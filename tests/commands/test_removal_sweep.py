@@ -68,20 +68,3 @@ def test_each_trial_is_kept_and_told_as_it_ends(folder, tmp_path, monkeypatch, c
     assert main([*words, "--batch-size", "4"]) == 0
     assert [(done, total) for done, total, _ in told] == [(1, 2), (2, 2), (2, 2)]
     assert told[0][2].keys() == told[1][2].keys() == {"perplexity"}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "one of the arguments --remove --to is required"),
-        (("--remove", "50%", "--to", "gated"), "not allowed with argument"),
-        (("--remove", "half"), "remove: 'half' is no number of heads"),
-        (("--remove", "50%", "--by", "size"), "order: unknown order 'size'"),
-        (("--remove", "50%", "--repair", "glue"), "repair: unknown repair 'glue'"),
-        (("--remove", "50%", "--stacks", "cross"), "--stacks: "),
-        (("--remove", "50%", "--fine-tune", "3"), "--fine-tune: a sweep over removals trains nothing"),
-    ],
-)
-def test_a_removal_that_cannot_be_is_refused(folder, words, message, capsys):
-    assert main(sweep(folder, *words)) == 2
-    assert message in capsys.readouterr().err

@@ -33,7 +33,7 @@ def test_the_report_holds_what_the_commands_say(run, folder, capsys):
     (folder / "train.py").write_text(CONFIG.replace("FOLDER", str(folder)))
     assert main(["train", "--config", str(folder / "train.py"), "--workdir", str(folder / "trained")]) == 0
     capsys.readouterr()
-    measured = ("--orders", "importance,random", "--seeds", "1", "--scored", "8", "--percentages", "50,100")
+    measured = ("--orders", "importance,random", "--seeds", "1", "--selected", "8", "--percentages", "50,100")
     more = ("--second", f"all:{folder / 'text.txt'}", "--run", str(folder / "trained"))
     data = run("report", *measured, *more, "--out", str(folder / "heads.html"))
     assert not (folder / "heads.html.part").exists()

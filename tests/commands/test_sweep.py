@@ -52,23 +52,3 @@ def test_every_size_is_tried_once_and_kept(folder, capsys):
     again = json.loads(capsys.readouterr().out)["trials"]
     assert again[4]["parameters"] == 1
     assert [trial["cosine"] for trial in again] == [trial["cosine"] for trial in data["trials"]]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--to", "grouped:kv_heads=1", "--to", "grouped:heads=2/1"), "unknown option 'heads'"),
-        (("--to", "grouped:kv_heads=3", "--limit", "8"), "kv_heads: 3 does not divide"),
-        (("--to", "grouped:kv_heads=1", "--variants", "plane"), "--variants: unknown variant 'plane'"),
-        (
-            ("--to", "grouped:kv_heads=1", "--variants", "plain,fine-tuned"),
-            "--variants: fine-tuned needs --fine-tune N",
-        ),
-        (("--to", "grouped:kv_heads=1", "--draws", "3"), "--draws: needs --remove"),
-        (("--to", "grouped:kv_heads=1", "--distill", "0"), "--distill: needs --fine-tune"),
-        (("--to", "grouped:kv_heads=1", "--fine-tune", "-1"), "--fine-tune: must not be negative"),
-    ],
-)
-def test_a_target_that_cannot_be_is_refused(folder, words, message, capsys):
-    assert main(sweep(folder, *words)) == 2
-    assert message in capsys.readouterr().err

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from headjax.cli import main
-from headjax.core.errors import ConfigError, DataError
 from headjax.data.text_data import LanguageConfig, ParallelText
 
 TEXT = "".join(f"Line {i} of the text says that the sum of {i} and {i} is {2 * i}.\n\n" for i in range(300))
@@ -35,19 +34,3 @@ def test_a_vocabulary_is_learned_and_used(folder, tmp_path, kind, size):
         train=str(folder / "pairs"), validation=str(folder / "pairs"), source="en", target="de", tokenizer=str(out)
     )
     assert pairs.load().info["tokenizer"] == found["fingerprint"]
-
-
-def test_folders_without_a_tokenizer(folder, tmp_path, capsys):
-    with pytest.raises(ConfigError, match=r"^tokenizer: unknown tokenizer 'bep'; .*, and there is no such folder"):
-        LanguageConfig(tokenizer="bep")
-    with pytest.raises(DataError, match=rf"^{tmp_path}: no tokenizer files in this folder$"):
-        LanguageConfig(path=str(folder / "text.txt"), tokenizer=str(tmp_path)).load()
-    assert main(["tokenizer", str(folder / "none"), "--out", str(tmp_path / "out")]) == 2
-    assert not (tmp_path / "out").exists()
-    assert "none: no such file or folder" in capsys.readouterr().err
-
-
-def test_a_file_is_no_folder_to_write_to(folder, capsys):
-    text = str(folder / "text.txt")
-    assert main(["tokenizer", text, "--out", text, "--vocab-size", "300"]) == 2
-    assert "text.txt exists and is no folder" in capsys.readouterr().err

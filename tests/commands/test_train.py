@@ -70,9 +70,3 @@ def test_an_interrupted_run_has_its_own_exit_code(signal_number, config, text, t
     assert json.loads(printed.out)["finished"] is False
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 4
-
-
-@pytest.mark.parametrize("name", ["--profile-steps", "--profile_steps"])
-def test_steps_to_profile_in_both_spellings(name, config, tmp_path, capsys):
-    said = error_of(capsys, "train", "--config", config, "--workdir", str(tmp_path / "run"), name, "5:2")
-    assert "expected FIRST:LAST such as 10:15, got '5:2'" in said

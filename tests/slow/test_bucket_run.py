@@ -71,9 +71,23 @@ def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_pa
         (home / "text" / f"{name}.txt").write_text(text)
     prepared = ["--vocab-size", "280", "--length", "16", "--shard-mb", "0.001"]
     for host in ("1/2", "0/2"):
-        assert main(["prepare", "lm1b", f"{home}/data", "--source", f"{home}/text", *prepared, "--host", host]) == 0
+        assert (
+            main(["prepare", "lm1b", "--out", f"{home}/data", "--source", f"{home}/text", *prepared, "--host", host])
+            == 0
+        )
     assert (
-        main(["prepare", "lm1b", str(tmp_path / "data"), "--source", *map(str, tmp_path.glob("*.txt")), *prepared]) == 0
+        main(
+            [
+                "prepare",
+                "lm1b",
+                "--out",
+                str(tmp_path / "data"),
+                "--source",
+                *map(str, tmp_path.glob("*.txt")),
+                *prepared,
+            ]
+        )
+        == 0
     )
 
     here = trained(tmp_path / "run", tmp_path / "data", tmp_path, "disk")

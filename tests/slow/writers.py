@@ -222,13 +222,13 @@ WRITERS: Mapping[str, Writer] = {
         "prune IN/model OUT/model --remove 1 --by random",
     ),
     "prepare": Writer(
-        f"prepare lm1b OUT/data --source IN/paragraphs/train.txt IN/paragraphs/valid.txt --vocab-size 280 "
+        f"prepare lm1b --out OUT/data --source IN/paragraphs/train.txt IN/paragraphs/valid.txt --vocab-size 280 "
         f"--length {LENGTH} --shard-mb 0.002",
         _existing(of_shards, "data"),
     ),
     "report": Writer(
-        f"report IN/model OUT/heads.html {TASK} --orders importance,random --seeds 1 --scored 8 --percentages 50,100 "
-        "--json OUT/report.json",
+        f"report IN/model --out OUT/heads.html {TASK} --orders importance,random --seeds 1 --selected 8 "
+        "--percentages 50,100 --json OUT/report.json",
         _of_file("heads.html"),
     ),
     "sweep": Writer(
