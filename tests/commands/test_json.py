@@ -56,10 +56,11 @@ ELSEWHERE = {"quickstart", "plan", "bench"}
 
 
 def shape(value: Any) -> Any:
-    """The keys and types of JSON data; heads and layers are one key, items of a list one."""
+    """The keys and types of JSON data; heads, layers and targets are one key, items of a list one."""
     if isinstance(value, dict):
-        if value and all(re.fullmatch(r"[a-z]+/\d+(/\d+)?", key) for key in value):
-            return {"HEAD": shape(next(iter(value.values())))}
+        for name, pattern in (("HEAD", r"[a-z]+/\d+(/\d+)?"), ("TARGET", r"\w+:.*")):
+            if value and all(re.fullmatch(pattern, key) for key in value):
+                return {name: shape(next(iter(value.values())))}
         return {key: shape(entry) for key, entry in sorted(value.items())}
     if isinstance(value, list):
         return [shape(value[0])] if value else []

@@ -22,7 +22,7 @@ import pytest
 from docs import reference
 from headjax.attention import MultiHead
 from headjax.cli import COMMANDS, Parser, main
-from headjax.commands.options import CommandOptions, parse_options
+from headjax.commands.options import CommandOptions, name_of, parse_options
 from headjax.core import serialize
 from headjax.models import Bert, Model
 from headjax.models.sublayers import Dense
@@ -180,8 +180,7 @@ def test_commands_and_options_within_sentences_exist(path):
         assert name in COMMANDS, span
         fields = importlib.import_module(f"headjax.commands.{name}").Options.__dataclass_fields__.values()
         options = [field for field in fields if "option" in field.metadata]
-        known = {field.metadata["option"].name or f"--{field.name.replace('_', '-')}" for field in options}
-        known |= {other for field in options for other in field.metadata["option"].also} | {"--help"}
+        known = {"--help", *map(name_of, options)}
         asked = {word.split("=")[0] for word in words if word.startswith("--") and not word.startswith("--config.")}
         assert asked <= known, span
 
