@@ -32,7 +32,7 @@ class Options(ExamplesOptions):
     seeds: Listed = option(2, "repeats of every order")
     percentages: tuple[Size, ...] = option((25, 50, 75), "shares of the heads that are removed along the curves", "P")
     judged: Count = option(512, "judge curves on N of the evaluation examples, drawn at random; 0 is all")
-    ablated: Count = option(128, "ablate single heads on N of them; 0 is all")
+    ablated: Count = option(96, "ablate single heads on N of them; 0 is all")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

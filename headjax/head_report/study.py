@@ -47,7 +47,7 @@ class StudyConfig(Checked):
 
     limit: Count = 0
     judged: Count = 512
-    ablated: Count = 128
+    ablated: Count = 96
     batch_size: Size = 16
     buckets: tuple[int, ...] = ()
     orders: tuple[str, ...] = ORDERS
