@@ -37,8 +37,8 @@ def path_of(path: str | os.PathLike[str]) -> Path:
             `gcs` is not installed.
     """
     text = os.fspath(path)
-    if "\0" in text:
-        raise HeadjaxError(f"{in_line(text)}: a path has no NUL character")
+    if "\0" in text or not _is_spelled(text):
+        raise HeadjaxError(f"{in_line(text)}: no file can have this name, of NUL or half a character")
     scheme, separator, rest = text.partition("://")
     if not separator:
         _check_name(text, Path(text))
@@ -52,6 +52,15 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     except ImportError as error:
         raise HeadjaxError(f"{text}: buckets need {error.name}; pip install '.[gcs]' from a checkout") from None
     return cast(Path, BucketPath(text))
+
+
+def _is_spelled(text: str) -> bool:
+    """Return whether the characters of a path are whole, as bytes that are no UTF-8 count too."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_bucket(path: object) -> TypeGuard[BucketPath]:

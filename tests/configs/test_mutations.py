@@ -32,6 +32,7 @@ def run(recipe: str = "language_model", **changes: object) -> dict[str, object]:
         (run(attention={1: 2}), "config.model.attention"),
         (run() | {"model": {"kind": "directory", "path": "x" * 10**4}}, "xxx"),
         (run() | {"x" * 10**4: 1}, "config.xxx"),
+        (run() | {"model": {"kind": "directory", "path": "\ud800"}}, r"\ud800"),
         (run() | {"model": {"kind": "directory", "path": "\0"}}, r"\x00"),
         (ConfigDict(run(width=config_dict.required_placeholder(int))), "config.model.width"),
         (run(attention=MULTI | {"kind": np.array(["multi_head"])}), "config.model.attention.kind"),
