@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -30,8 +31,8 @@ class _Patient:
 def patient_interrupts() -> Iterator[None]:
     """Let Ctrl-C raise `KeyboardInterrupt` in the body only where no module is being imported or garbage collected.
 
-    JAX has Python called at collections, where an exception is printed and dropped. A handler that somebody else has
-    set stays, and so does one of another thread.
+    JAX has Python called at collections, where an exception is printed and dropped, and other libraries do. A handler
+    that somebody else has set stays, and so does one of another thread.
 
     Raises:
         KeyboardInterrupt: also at the end of the body, if an interrupt still waits.
@@ -59,9 +60,10 @@ def _come_again(number: int) -> None:
 
 
 def _is_delicate(frame: FrameType | None) -> bool:
-    """Return whether a frame belongs to an import or to JAX's callback of the garbage collector."""
+    """Return whether a frame belongs to an import or to a callback of the garbage collector."""
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None:
-        if frame.f_globals.get("__name__") == "importlib._bootstrap" or frame.f_code.co_name == "_xla_gc_callback":
+        if frame.f_globals.get("__name__") == "importlib._bootstrap" or frame.f_code in callbacks:
             return True
         frame = frame.f_back
     return False
