@@ -64,6 +64,9 @@ def data_dir() -> Path:
     return DATA
 
 
+STATM = Path("/proc/self/statm")
+"""File of Linux with the pages of this process."""
+
 FULL = 2**31 + 2**30
 """Bytes of a process from which on it forgets what it compiled."""
 
@@ -72,7 +75,7 @@ FULL = 2**31 + 2**30
 def room_for_programs() -> Iterator[None]:
     """Forgets compiled programs where memory, or the number of its maps, comes to an end."""
     yield
-    if not make_room() and int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > FULL:
+    if not make_room() and STATM.exists() and int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > FULL:
         jax.clear_caches()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
+from headjax.core.files import json_text
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
@@ -104,7 +104,7 @@ def _as_tsv(found: Sequence[Mapping[str, Any]]) -> str:
     rows = [{**{k: v for k, v in row.items() if k != "probabilities"}, **_chances(row)} for row in found]
     lines = ["\t".join(rows[0])]
     for row in rows:
-        cells = (one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in row.values())
+        cells = (one if isinstance(one, str) else json_text(one, ensure_ascii=False) for one in row.values())
         lines.append("\t".join(" ".join(cell.split()) for cell in cells))
     return "\n".join(lines) + "\n"
 
@@ -114,7 +114,7 @@ def _chances(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _as_lines(found: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
+    return "".join(json_text(row, ensure_ascii=False) + "\n" for row in found)
 
 
 WRITERS = {".tsv": _as_tsv, ".jsonl": _as_lines}

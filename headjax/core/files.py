@@ -213,19 +213,26 @@ def check_characters(text: str, place: str) -> str:
     return text
 
 
-def json_text(data: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+def json_text(
+    data: Any,
+    indent: int | None = None,
+    default: Callable[[Any], Any] | None = None,
+    *,
+    ensure_ascii: bool = True,
+) -> str:
     """Return data as JSON text, with null for numbers that are not finite: JSON has none.
 
     Args:
         data: values that JSON has, or that `default` turns into such.
         indent: spaces of each level; None is one line.
         default: of a value that JSON does not have, the value to write.
+        ensure_ascii: whether other characters are spelled as escapes.
     """
     try:
-        return json.dumps(data, indent=indent, default=default, allow_nan=False)
+        return json.dumps(data, indent=indent, default=default, allow_nan=False, ensure_ascii=ensure_ascii)
     except ValueError:
         plain = json.loads(json.dumps(data, default=default), parse_constant=lambda _: None)
-        return json.dumps(plain, indent=indent)
+        return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii)
 
 
 def parse_json(text: str | bytes, place: str) -> Any:

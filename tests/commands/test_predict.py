@@ -8,6 +8,7 @@ import pytest
 
 import headjax
 from headjax.cli import main
+from headjax.commands.predict import WRITERS
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
@@ -40,6 +41,13 @@ def test_a_table_is_labelled_and_written(folder, capsys):
     assert main([*words, "--out", str(folder / "out.jsonl")]) == 0
     assert [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()] == found
     assert "probability" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"), [(".jsonl", '{"value": null, "text": "é"}\n'), (".tsv", "value\ttext\nnull\té\n")]
+)
+def test_a_number_that_is_not_finite_is_written_as_null(suffix, text):
+    assert WRITERS[suffix]([{"value": float("nan"), "text": "é"}]) == text
 
 
 def test_texts_are_labelled(folder, capsys):
