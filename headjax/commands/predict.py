@@ -11,7 +11,7 @@ from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
-from headjax.core.files import json_text
+from headjax.core.files import json_text, write_file
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
@@ -60,7 +60,6 @@ class Found(Result):
 
 def run(options: Options, progress: Progress) -> Found:
     """Labels and probabilities, numbers, answers, translations or embeddings."""
-    from headjax.core.files import write_file
     from headjax.evaluation.predictions import Inputs, predict, predict_task, read_inputs
     from headjax.models.model import load
 

@@ -93,8 +93,9 @@ class Removals(OnExamples):
 def sweep_removals(options: RemovalOptions, progress: Progress) -> Removals:
     """Try every removal and evaluate the model; trials that are in OUT already are not run again."""
     from headjax.heads.head_id import require_stack
+    from headjax.heads.named_orders import parse_order
     from headjax.heads.ordering import amount_of
-    from headjax.trials.removals import Removal, parse_order, parse_repair, prepare_removals
+    from headjax.trials.removals import Removal, parse_repair, prepare_removals
 
     for order in options.by:
         parse_order(order)

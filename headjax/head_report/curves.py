@@ -11,11 +11,10 @@ import jax
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Checked
-from headjax.core.serialize import unknown_name
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
-from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
+from headjax.heads.named_orders import OrderConfig, order_heads, parse_order
 from headjax.heads.ordering import Order
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruction import reconstruct
@@ -48,16 +47,11 @@ class CurveConfig(Checked):
         Raises:
             HeadjaxError: an unknown order or addition.
         """
-        name, *additions = text.split("+")
-        for addition in additions:
-            if addition not in ("normalize", "rescale", "reconstruct"):
-                raise HeadjaxError(f"orders: {text!r}: {addition!r} is neither normalize nor rescale nor reconstruct")
-        if {"rescale", "reconstruct"} <= set(additions):
-            raise HeadjaxError(f"orders: {text!r}: one of rescale and reconstruct repairs the kept heads, not both")
-        if name not in ORDERS:
-            raise HeadjaxError(f"orders: {unknown_name('order', name, ORDERS)}")
-        order = OrderConfig(by=name, normalize="normalize" in additions)
-        return cls(order, "rescale" in additions, "reconstruct" in additions)
+        order = parse_order(text, ("rescale", "reconstruct"))
+        repairs = set(text.split("+")[1:])
+        if {"rescale", "reconstruct"} <= repairs:
+            raise HeadjaxError(f"order: {text!r}: one of rescale and reconstruct repairs the kept heads, not both")
+        return cls(order, "rescale" in repairs, "reconstruct" in repairs)
 
     @property
     def name(self) -> str:

@@ -75,6 +75,25 @@ class OrderConfig(Checked):
         )
 
 
+def parse_order(text: str, besides: Sequence[str] = ()) -> OrderConfig:
+    """Return the order that a text such as `fisher+normalize` names.
+
+    Args:
+        text: name in `ORDERS`, followed by `+normalize` and further additions.
+        besides: additions that are the caller's.
+
+    Raises:
+        HeadjaxError: an unknown order or addition.
+    """
+    name, *additions = text.split("+")
+    if name not in ORDERS:
+        raise HeadjaxError(f"order: {unknown_name('order', name, ORDERS)}")
+    for addition in additions:
+        if addition not in ("normalize", *besides):
+            raise HeadjaxError(f"order: {text!r}: {unknown_name('addition', addition, ('normalize', *besides))}")
+    return OrderConfig(by=name, normalize="normalize" in additions)
+
+
 def order_heads(
     model: Model,
     batches: Sequence[Batch],

@@ -33,7 +33,7 @@ from headjax.heads.agreement import (
     predictions_of,
 )
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.named_orders import ORDERS, OrderConfig, order_heads
+from headjax.heads.named_orders import order_heads, parse_order
 from headjax.heads.ordering import Order, requested_count
 from headjax.heads.reconstruction import reconstruct
 from headjax.heads.rescaling import rescale
@@ -98,20 +98,6 @@ class RemovalTrial(NamedTuple):
     against_none: Mapping[str, float] | None
     order_seconds: float
     repair_seconds: float
-
-
-def parse_order(text: str) -> OrderConfig:
-    """Return the order that `importance` or `importance+normalize` names.
-
-    Raises:
-        HeadjaxError: an unknown order or addition.
-    """
-    name, _, addition = text.partition("+")
-    if name not in ORDERS:
-        raise HeadjaxError(f"order: {unknown_name('order', name, ORDERS)}")
-    if addition not in ("", "normalize"):
-        raise HeadjaxError(f"order: {text!r}: expected ORDER or ORDER+normalize")
-    return OrderConfig(by=name, normalize=bool(addition))
 
 
 def parse_repair(text: str) -> Repair:

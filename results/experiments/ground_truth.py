@@ -19,7 +19,7 @@ import numpy as np
 
 from headjax.attention import MultiHead
 from headjax.heads.head_id import HeadId
-from headjax.heads.named_orders import LEARNED, ORDERS, order_heads
+from headjax.heads.named_orders import LEARNED, ORDERS, order_heads, parse_order
 from headjax.heads.scores import SCORES
 from headjax.models.decoder import LanguageModel
 from headjax.models.embeddings import Learned
@@ -27,7 +27,6 @@ from headjax.models.model import Model
 from headjax.models.outputs import IGNORED
 from headjax.models.residuals import NoNorm
 from headjax.models.sublayers import Dense
-from headjax.trials.removals import parse_order
 from results.table import Row, write
 
 TOKENS, LENGTH, LAYERS, HEADS, JUNK = 16, 24, 4, 8, 32
