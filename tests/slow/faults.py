@@ -13,6 +13,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -157,8 +158,9 @@ def broken(writer: Writer, ended: Ended, inputs: Path, out: Path, old: Any, new:
     """Yield what is wrong after a command that met a fault: with its message, with the files, with its next run."""
     if ended.code not in (0, 2):
         yield f"exit code {ended.code}: {ended.said[-1500:]}"
-    elif ended.code == 2 and not (ended.said.startswith("headjax: error: ") and ended.said.count("\n") == 1):
-        yield f"not one line: {ended.said[-1500:]}"
+    said = re.sub(f"^{writer.note}", "", ended.said) if writer.note else ended.said
+    if ended.code == 2 and not (said.startswith("headjax: error: ") and said.count("\n") == 1):
+        yield f"not one line: {said[-1500:]}"
     elif ended.code == 2 and str(out) not in ended.said:
         yield f"no path: {ended.said}"
     try:

@@ -158,11 +158,13 @@ class Writer(NamedTuple):
         words: of the command line; `IN` and `OUT` stand for the folders of inputs and outputs.
         read: fingerprint of the result below the folder of outputs, as its reader takes it; raises for half of one.
         before: words of a command that writes an older result to the same place.
+        note: pattern of the line that it says before it begins.
     """
 
     words: str
     read: Callable[[Path | str], Any]
     before: str = ""
+    note: str = ""
 
     def command(self, inputs: Path, out: Path | str, before: bool = False) -> list[str]:
         """The words of the command line, or of that for the older result."""
@@ -230,6 +232,7 @@ WRITERS: Mapping[str, Writer] = {
         f"report IN/model --out OUT/heads.html {TASK} --orders importance,random --seeds 1 --selected 8 "
         "--percentages 50,100 --json OUT/report.json",
         _of_file("heads.html"),
+        note=r"\d+ heads: about [^\n]*\n",
     ),
     "sweep": Writer(
         f"sweep IN/model OUT/sweep {TASK} --to grouped:kv_heads=1 --json OUT/sweep.json", _of_file("sweep/sweep.png")
@@ -239,10 +242,11 @@ WRITERS: Mapping[str, Writer] = {
     ),
     "sharing": Writer(f"sharing IN/model {TASK} --plots OUT/plots", _existing(lambda path: True, "plots")),
     "tokenizer": Writer(
-        "tokenizer IN/text.txt --out OUT/tokenizer --vocab-size 280", _existing(of_tokenizer, "tokenizer")
+        "tokenizer IN/text.txt --out OUT/tokenizer --vocab-size 280 --overwrite", _existing(of_tokenizer, "tokenizer")
     ),
     "predict": Writer(
-        "predict IN/classifier --task IN/films.tsv --out OUT/films.tsv --json OUT/films.json", _of_file("films.tsv")
+        "predict IN/classifier --task IN/films.tsv --out OUT/films.tsv --json OUT/films.json --overwrite",
+        _of_file("films.tsv"),
     ),
     "inspect": Writer("inspect IN/model --json OUT/model.json", _of_file("model.json")),
 }
