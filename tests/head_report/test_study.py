@@ -114,7 +114,7 @@ def test_the_bar_counts_batches_and_names_the_number_of_heads(study, task):
         ({"profile_percentages": ()}, r"^profile_percentages: must rise within 1..100, got \[\]$"),
         ({"buckets": (0,)}, r"^buckets: must be positive, got \[0\]$"),
         ({"seeds": 0}, r"^seeds: "),
-        ({"orders": ("importanse",)}, r"^orders: unknown order 'importanse'; did you mean 'importance'\?$"),
+        ({"orders": ("importanse",)}, r"^order: unknown order 'importanse'; did you mean 'importance'\?$"),
     ],
 )
 def test_bad_settings_are_errors(fields, message):
