@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -86,8 +87,11 @@ def out(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(WORDS, key=lambda name: (name == "import", list(WORDS).index(name))))
 def test_json_has_the_keys_and_types_of_the_golden_file(name, inputs, out, capsys):
     words = [word.replace("IN/", f"{inputs}/").replace("OUT/", f"{out}/") for word in WORDS[name].split()]
+    golden = json.loads(GOLDEN.read_text())[name]
+    if any(importlib.util.find_spec(peer) is None for peer in ("transformers", "torch")):
+        golden |= {"transformers": "null"} if "transformers" in golden else {}
     assert main([*words, "--json", "-"]) == 0
-    assert shape(json.loads(capsys.readouterr().out)) == json.loads(GOLDEN.read_text())[name]
+    assert shape(json.loads(capsys.readouterr().out)) == golden
 
 
 def test_every_command_has_a_golden_json():
