@@ -66,9 +66,10 @@ class Found(OnExamples):
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and looks at the heads of a model; writes one HTML page as sections finish."""
     from headjax.commands.repair import LENGTHS
+    from headjax.core.kept import Kept
     from headjax.evaluation.specs import load_task
     from headjax.head_report.estimate import estimate
-    from headjax.head_report.kept import Kept, fingerprint
+    from headjax.head_report.kept import fingerprint
     from headjax.head_report.measure import measure
     from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, begin

@@ -11,10 +11,10 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
+from headjax.core.kept import Kept
 from headjax.evaluation.selection import SEED, split_task, subset
 from headjax.evaluation.task import Task
 from headjax.head_report.curves import CurveConfig, CurvePoint
-from headjax.head_report.kept import Kept
 from headjax.head_report.patterns import Pattern, patterns
 from headjax.heads.attended import Role
 from headjax.heads.head_id import HeadId

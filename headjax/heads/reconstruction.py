@@ -21,7 +21,7 @@ from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_params
-from headjax.heads.units import prune_units, silenced, units_to_remove
+from headjax.heads.units import Place, prune_units, silenced, units_to_remove
 from headjax.mesh.distributed import fetch
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
@@ -81,7 +81,7 @@ def reconstruct(
     removed: Iterable[HeadId | str],
     *,
     feed_forward: bool = False,
-    units: float = 0.0,
+    units: float | Mapping[Place, int] = 0.0,
     converted: Model | None = None,
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
@@ -108,9 +108,9 @@ def reconstruct(
         batches: Calibration examples; labels are not needed. Each batch is read with one forward of every layer.
         removed: Heads to remove, as for `prune`.
         feed_forward: Whether to solve the second map of every feed-forward, too; it is where units are removed.
-        units: Share of the units to remove from every feed-forward, at least 0 and below 1: those whose removal costs
-            least once the others have been solved anew, in the pruned model (`headjax.heads.refit.least_needed`).
-            Every layer loses the same number, so that families with one inner size can hold the result.
+        units: Share of the units to remove from every feed-forward, at least 0 and below 1, so that families with one
+            inner size can hold the result; or their number by (stack, layer). Those go whose removal costs least once
+            the others have been solved anew, in the pruned model (`headjax.heads.refit.least_needed`).
         converted: The model to repair, a conversion of `model` with as many layers and heads; None is `model` itself.
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
         compute: How to compute.
@@ -122,13 +122,14 @@ def reconstruct(
         DataError: There are no batches, fewer than two examples, or no tokens.
         ConfigError: A batch does not divide over the mesh.
     """
-    require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
     gone = _removed(model.config, removed)
     if not batches:
         raise DataError("batches: there is no example to calibrate on")
-    placed, own = spread(model, batches), model if converted is None else converted
+    own = model if converted is None else converted
+    lost = _units_lost(own.config, units)
+    placed = spread(model, batches)
     models = TwoModels(model.config, placed, head_gates.without(own.config, gone), compute, converted)
-    walk = _Walk(models, gone, ridges, feed_forward or units > 0.0, units)
+    walk = _Walk(models, gone, ridges, feed_forward or any(lost.values()), lost)
     repairs: list[LayerRepair] = []
     for repair in walk.through():
         repairs.append(repair)
@@ -143,6 +144,24 @@ def reconstruct(
     params = _returned(own, placed.params if converted is None else own.params, models)
     repaired = own.replace(params=params, history=(*own.history, entry))
     return Reconstruction(repaired, tuple(sorted(gone)), walk.units, tuple(repairs), examples, tokens)
+
+
+def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict[Place, int]:
+    """Return how many units every feed-forward loses.
+
+    Raises:
+        ConfigError: No share, or more units than a feed-forward can lose.
+    """
+    there = {(name, i): layer.feed_forward.hidden for name, stack in config.stacks().items()
+             for i, layer in enumerate(stack.layers)}  # fmt: skip
+    if not isinstance(units, Mapping):
+        require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
+        return {place: units_to_remove(hidden, units) for place, hidden in there.items()}
+    for (stack, layer), count in units.items():
+        most = there.get((stack, layer), 0) - 1
+        fits = f"{stack}/{layer} can lose up to {max(most, 0)}, not {count}"
+        require(0 <= count <= most, "units", fits)
+    return dict(units)
 
 
 def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId]:
@@ -194,11 +213,16 @@ class _Walk:
     """
 
     def __init__(
-        self, models: TwoModels, gone: set[HeadId], ridges: Sequence[float], feed_forward: bool, share: float
+        self,
+        models: TwoModels,
+        gone: set[HeadId],
+        ridges: Sequence[float],
+        feed_forward: bool,
+        lost: Mapping[Place, int],
     ) -> None:
         self.models, self.config = models, models.own_config
         self.units: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._gone, self._ridges, self._feed_forward, self._share = gone, ridges, feed_forward, share
+        self._gone, self._ridges, self._feed_forward, self._lost = gone, ridges, feed_forward, lost
 
     def through(self) -> Iterator[LayerRepair]:
         """Yield the repairs of all stacks."""
@@ -207,11 +231,11 @@ class _Walk:
             layer = self.config.stacks()[at.stack].layers[at.block[0]]
             if at.slot == FEED_FORWARD:
                 kept = np.full(layer.feed_forward.hidden, self._feed_forward)
-                models.apart |= self._share > 0.0
+                models.apart |= self._lost.get((at.stack, at.block[0]), 0) > 0
             else:
                 kept = self._kept(at)
                 models.apart |= not kept.all()
-            bias = _names(at.slot)[1] in output_params(models.student[at.stack][at.block[0]][at.slot])
+            bias = map_names(at.slot)[1] in output_params(models.student[at.stack][at.block[0]][at.slot])
             if models.apart and (kept.any() or (bias and at.slot != FEED_FORWARD)):
                 yield self._repair(at, kept)
 
@@ -228,7 +252,7 @@ class _Walk:
         title = f"{name}/{block[0]}/{slot}" if slot == FEED_FORWARD else f"{at.head_stack}/{block[0]}"
         student = self.models.student[name]
         holder = output_params(student[block[0]][slot])
-        matrix, bias = _names(slot)
+        matrix, bias = map_names(slot)
         if len(kept) and matrix not in holder:
             kind = type(getattr(self.config.stacks()[name].layers[block[0]], slot)).__name__
             raise HeadjaxError(f"reconstruction: {title}: {kind} has no output projection to solve")
@@ -240,11 +264,11 @@ class _Walk:
             raise DataError("calibration: the examples hold padding alone")
         if min(tokens) == 0.0:
             raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
-        if slot == FEED_FORWARD and self._share:
+        if slot == FEED_FORWARD and self._lost.get((name, block[0])):
             sums, kept = self._without_units(name, block, sums)
         found = refit(sums, kept, bias=bias in holder, scale=scale, ridges=self._ridges)
         if found.helps:
-            changed = _changed(student[block[0]], slot, matrix, bias, found.change)
+            changed = with_change(student[block[0]], slot, matrix, bias, found.change)
             for layer in block:
                 student[layer] = changed
         return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
@@ -253,8 +277,7 @@ class _Walk:
         """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
         params = self.models.student[name][block[0]]
         weight = np.asarray(fetch(params[FEED_FORWARD]["down"]), np.float64)
-        count = units_to_remove(len(weight), self._share)
-        units = least_needed(centred(sums, "down_bias" in params[FEED_FORWARD]), weight, count)
+        units = least_needed(centred(sums, "down_bias" in params[FEED_FORWARD]), weight, self._lost[name, block[0]])
         kept = np.ones(len(weight), bool)
         kept[units] = False
         self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))
@@ -264,12 +287,12 @@ class _Walk:
         return without_rows(sums, weight, units), kept
 
 
-def _names(slot: str) -> tuple[str, str]:
+def map_names(slot: str) -> tuple[str, str]:
     """Return the names of a sub-layer's last map and of its bias among the parameters."""
     return ("down", "down_bias") if slot == FEED_FORWARD else ("output", "output_bias")
 
 
-def _changed(params: Params, slot: str, matrix: str, bias: str, change: Change) -> Params:
+def with_change(params: Params, slot: str, matrix: str, bias: str, change: Change) -> Params:
     """Return a layer's parameters with another map in a slot."""
 
     def added(holder: Params) -> Params:

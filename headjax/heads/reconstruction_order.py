@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.tensors import Params
 from headjax.heads import gates as head_gates
-from headjax.heads.agreement import Predictions, agreement_kind, compare, counted_tokens, mean_agreement, predictions_of
+from headjax.heads.agreement import counted_tokens
+from headjax.heads.effect import Effect, LossRise, OutputChange
 from headjax.heads.head_id import HeadId, require_stack
 from headjax.heads.layer_sums import replicated_sums, spread
 from headjax.heads.ordering import Order
@@ -26,15 +26,9 @@ from headjax.heads.surgery import AttentionLayer, attention_layers, map_attentio
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import by_example
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, Loss, ModelConfig, Options, Output
+from headjax.models.config import Batch, Gates, ModelConfig, Options
 from headjax.models.layer import Probe
 from headjax.models.model import Model
-
-MEASURED = 64
-"""Number of examples on which the effect of a layer's error on the model's output is measured."""
-
-LABELLED = 256
-"""Number of examples on which its effect on the loss is measured, which differs more from example to example."""
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
@@ -138,7 +132,7 @@ def reconstruction_order(
     Args:
         model: Model to order the heads of.
         batches: Examples: arrays by Hugging Face's names. Layers are compared on about `MEASURED` of them, with
-            `labels` on `LABELLED`, in batches spread evenly over all.
+            `labels` on `LABELLED` (`headjax.heads.effect`), in batches spread evenly over all.
         labels: Whether to compare layers by the loss.
         gates: `[layers, max_heads]` by head stack, heads already removed at 0; None is all ones.
         stacks: Head stacks to order; None is all.
@@ -158,7 +152,7 @@ def reconstruction_order(
     params, batches = spread(model, batches)
     model = model.replace(params=params)
     layers = [layer for layer in attention_layers(model) if layer.stack in chosen and layer.attention.num_heads]
-    effect = _LossRise(model.config) if labels else _OutputChange(model.config)
+    effect = LossRise(model.config) if labels else OutputChange(model.config)
     measure = _Measure(model, batches, at, compute, effect)
     moments = _collect(model, batches, at, compute, progress)
     effects: list[np.ndarray] = []
@@ -231,46 +225,6 @@ def _merged(
     return tuple(order)
 
 
-@dataclasses.dataclass(frozen=True)
-class _OutputChange:
-    """Change of the model's own output, at least 0."""
-
-    config: ModelConfig
-    limit: ClassVar[int] = MEASURED
-
-    def read(self, output: Output, batch: Batch) -> Predictions:
-        return predictions_of(self.config, output, batch)
-
-    def value(self, pairs: Iterable[tuple[Predictions, Predictions]]) -> float:
-        kind = agreement_kind(self.config)
-        return max(mean_agreement(kind, (compare(kind, whole, changed) for whole, changed in pairs)).apart, 0.0)
-
-    def by_count(self, values: Sequence[float]) -> np.ndarray:
-        return np.maximum.accumulate(values)
-
-
-@dataclasses.dataclass(frozen=True)
-class _LossRise:
-    """Rise of the mean loss of a target; below 0 where heads did harm."""
-
-    config: ModelConfig
-    limit: ClassVar[int] = LABELLED
-
-    def read(self, output: Output, batch: Batch) -> Loss:
-        return self.config.for_evaluation().loss(output, batch)
-
-    def value(self, pairs: Iterable[tuple[Loss, Loss]]) -> float:
-        risen, targets = sum_over(
-            (changed.total.sum() - whole.total.sum(), whole.weight.sum()) for whole, changed in pairs
-        )
-        if targets == 0.0:
-            raise DataError("batches: there is no example with a label to compare layers by")
-        return float(risen / targets)
-
-    def by_count(self, values: Sequence[float]) -> np.ndarray:
-        return np.asarray(values)
-
-
 class _Example(NamedTuple):
     """One batch with all heads.
 
@@ -298,7 +252,7 @@ class _Measure:
         batches: Sequence[dict[str, jax.Array]],
         gates: Gates,
         compute: Compute,
-        effect: _OutputChange | _LossRise,
+        effect: Effect,
     ) -> None:
         self.effect = effect
         self._model, self._gates, self._compute = model, gates, compute

@@ -1,0 +1,55 @@
+"""Measurements that are kept in a file as they are made, so that a study that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headjax.core.files import write_file
+from headjax.core.paths import path_of
+
+
+class Kept:
+    """Measurements by name, as JSON data, and the seconds that each took.
+
+    Attributes:
+        found: the measurements.
+        seconds: wall-clock time of each, compilation included.
+    """
+
+    def __init__(self, path: str | Path | None = None, key: str = "") -> None:
+        """Read the measurements of an earlier study.
+
+        Args:
+            path: file to keep them in; None keeps nothing.
+            key: says what is measured. A file of another key, or one that cannot be read, is begun anew.
+        """
+        self._path, self._key = None if path is None else path_of(path), key
+        self.found: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+        if self._path is not None and self._path.is_file():
+            try:
+                data = json.loads(self._path.read_text())
+                if data["key"] == key:
+                    self.found, self.seconds = dict(data["found"]), dict(data["seconds"])
+            except (ValueError, TypeError, KeyError):
+                pass
+
+    def __call__(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return what was found under a name; measure it, and write the file, if nothing was."""
+        if name not in self.found:
+            started = time.perf_counter()
+            self.found[name] = json.loads(json.dumps(measure()))
+            self.seconds[name] = time.perf_counter() - started
+            if self._path is not None:
+                data = {"key": self._key, "found": self.found, "seconds": self.seconds}
+                write_file(self._path, json.dumps(data).encode())
+        return self.found[name]
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

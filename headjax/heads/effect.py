@@ -1,0 +1,73 @@
+"""Effect of a change on a model: how far its output moves, or how much its loss rises."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from headjax.core.errors import DataError
+from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predictions_of
+from headjax.heads.statistics import sum_over
+from headjax.models.config import Batch, Loss, ModelConfig, Output
+
+MEASURED = 64
+"""Number of examples on which a change of the model's output is measured."""
+
+LABELLED = 256
+"""Number of examples on which a rise of the loss is measured, which differs more from example to example."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputChange:
+    """Change of the model's own output (`headjax.heads.agreement`), at least 0."""
+
+    config: ModelConfig
+    limit: ClassVar[int] = MEASURED
+
+    def read(self, output: Output, batch: Batch) -> Predictions:
+        """Return what is compared of a batch's output."""
+        return predictions_of(self.config, output, batch)
+
+    def value(self, pairs: Iterable[tuple[Predictions, Predictions]]) -> float:
+        """Return the effect, of what was read of every batch before and after the change."""
+        kind = agreement_kind(self.config)
+        return max(mean_agreement(kind, (compare(kind, whole, changed) for whole, changed in pairs)).apart, 0.0)
+
+    def by_count(self, values: Sequence[float]) -> np.ndarray:
+        """Return effects of removals that grow with their number."""
+        return np.maximum.accumulate(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class LossRise:
+    """Rise of the mean loss of a target; below 0 where heads did harm."""
+
+    config: ModelConfig
+    limit: ClassVar[int] = LABELLED
+
+    def read(self, output: Output, batch: Batch) -> Loss:
+        """Return the losses of a batch."""
+        return self.config.for_evaluation().loss(output, batch)
+
+    def value(self, pairs: Iterable[tuple[Loss, Loss]]) -> float:
+        """Return the effect, of the losses of every batch before and after the change.
+
+        Raises:
+            DataError: No example has a label.
+        """
+        risen, targets = sum_over(
+            (changed.total.sum() - whole.total.sum(), whole.weight.sum()) for whole, changed in pairs
+        )
+        if targets == 0.0:
+            raise DataError("batches: there is no example with a label to compare layers by")
+        return float(risen / targets)
+
+    def by_count(self, values: Sequence[float]) -> np.ndarray:
+        """Return effects of removals by their number, as they are."""
+        return np.asarray(values)
+
+
+Effect = OutputChange | LossRise
