@@ -1,7 +1,5 @@
 """Wrong types at the public functions: one line that names the function, the argument, what it takes and what came."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -30,6 +30,7 @@ def test_arguments_keep_the_types_of_their_defaults(file):
     config = load_config_file(f"{file}:width=16,rate=1,name=a=b,smoke")
     assert config.to_dict() == {"model": {"width": 16, "name": "a=b"}, "rate": 1.0, "smoke": True}
     assert load_config_file(f"{file}:smoke=false").smoke is False
+    assert vars(parse_arguments("", a=1, b="x")) == {"a": 1, "b": "x"}
 
 
 def test_a_config_in_a_bucket(bucket):
@@ -37,18 +38,14 @@ def test_a_config_in_a_bucket(bucket):
     path.write_text(FILE)
     assert load_config_file(f"{path}:width=16,name=gs://a/b").model.to_dict() == {"width": 16, "name": "gs://a/b"}
     assert load_config_file(str(path), ["--config.rate=2"]).rate == 2.0
-    with pytest.raises(ConfigError, match=rf"^{bucket}/other.py: no such config file$"):
+    with pytest.raises(ConfigError, match=rf"^{bucket}/other.py: "):
         load_config_file(f"{bucket}/other.py:width=1")
 
 
 def test_overrides_set_fields_named_or_left_at_their_default(file):
     overrides = ["--config.model.width=3", "--config.rate=2", "--config.model.name=7", "--config.model.depth=5"]
     config = load_config_file(file, [*overrides, "--config.smoke=True"])
-    assert config.to_dict() == {
-        "model": {"width": 3, "name": "7", "depth": 5},
-        "rate": 2.0,
-        "smoke": True,
-    }
+    assert config.to_dict() == {"model": {"width": 3, "name": "7", "depth": 5}, "rate": 2.0, "smoke": True}
 
 
 @pytest.mark.parametrize("argument", ["widht=3", "width=x", "width", "smoke=maybe"])
@@ -60,27 +57,21 @@ def test_unusable_arguments(file, argument):
 @pytest.mark.parametrize(
     "path, text",
     [
-        *(
-            ("model.width", "wide"),
-            ("model.width", "1if 2 else"),
-            ("model", "3"),
-            ("modl", "3"),
-            ("model.width", ".x=3"),
-        ),
-        *(("model", "{'a.b': 1}"), ("model", "{'a': {1: 2}}"), ("rate", "{[]: 1}"), ("rate", "-" * 10_000 + "1")),
+        *(("model.width", text) for text in ("=wide", "=1if 2 else", ".x=3")),
+        *(("model", text) for text in ("=3", "={'a.b': 1}", "={'a': {1: 2}}")),
+        *(("rate", "={[]: 1}"), ("rate", "=" + "-" * 10_000 + "1"), ("modl", ".x=3")),
     ],
 )
 def test_unusable_overrides(file, path, text):
-    override = f"--config.{path}{text}" if text[0] == "." else f"--config.{path}{'.x' * (path == 'modl')}={text}"
     with pytest.raises(ConfigError, match=f"^config.{path}: "):
-        load_config_file(file, [override])
+        load_config_file(file, [f"--config.{path}{text}"])
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("x = 1", "def get_config(arg=''): return {}", "def get_config(arg=''): return 1 / 0"),
-        *("import nothing_of_that_name", "def get_config(:"),
+        *("import nothing_of_that_name", "def get_config(:", None),
         *(
             f"from ml_collections import ConfigDict\ndef get_config(arg=''): return ConfigDict({fields})"
             for fields in ("{1: 2}", "{'a': 1, 2: 3}", "{'a': {(1, 2): 3, 'b': 4}}")
@@ -89,7 +80,8 @@ def test_unusable_overrides(file, path, text):
 )
 def test_unusable_files(tmp_path, text):
     path = tmp_path / "broken.py"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(ConfigError, match=f"^{path}: ") as error:
         load_config_file(str(path))
     assert "\n" not in str(error.value)
@@ -143,47 +135,28 @@ def test_another_kind_drops_the_fields_it_does_not_have(drawing):
     overrides = ("shape.kind=test_box", "shape.width=3")
     assert drawn(drawing, *overrides) == drawn(drawing, *reversed(overrides))
     assert drawn(drawing, *overrides).shape == Box(width=3, colour="blue")
-
-
-def test_the_same_kind_again_changes_nothing(drawing):
     assert drawn(drawing, "shape.kind=test_round") == drawn(drawing)
 
 
-def test_a_group_that_the_file_leaves_out_can_be_named(drawing):
+def test_a_group_that_the_file_leaves_out_can_be_named_and_text_stays_text(drawing):
     overrides = ("frame.kind=test_box", "frame.width=1", "frame.within.kind=test_round", "frame.within.radius=2")
-    assert drawn(drawing, *overrides).frame == Box(width=1, within=Round(radius=2.0))
-
-
-def test_text_stays_text_where_the_field_holds_text(drawing):
-    assert drawn(drawing, "title=2024").title == "2024"
+    found = drawn(drawing, *overrides, "title=2024")
+    assert (found.frame, found.title) == (Box(width=1, within=Round(radius=2.0)), "2024")
 
 
 @pytest.mark.parametrize(
-    ("override", "field"),
+    ("overrides", "field"),
     [
-        *(
-            ("shape.kind=test_bx", "shape.kind"),
-            ("shape.kind=test_box", "shape.width"),
-            ("shape.radios=2", "shape.radios"),
-        ),
-        *(("frme.kind=test_box", "frme"), ("title.kind=test_box", "title"), ("shape.radius.deep=1", "shape.radius")),
+        ("shape.kind=test_bx", "shape.kind"),
+        ("shape.kind=test_box", "shape.width"),
+        ("shape.kind=test_box shape.width=3 shape.radius=2", "shape.radius"),  # which the new kind lacks
+        ("shape.radios=2", "shape.radios"),
+        ("shape.radius.deep=1", "shape.radius"),
+        ("frme.kind=test_box", "frme"),
+        ("title.kind=test_box", "title"),
         ("frame.width=1", "frame.kind"),
     ],
 )
-def test_unusable_kinds_and_groups(drawing, override, field):
+def test_unusable_kinds_and_groups(drawing, overrides, field):
     with pytest.raises(ConfigError, match=f"^config.{field}: "):
-        drawn(drawing, override)
-
-
-def test_an_explicit_field_that_the_new_kind_lacks_is_an_error(drawing):
-    with pytest.raises(ConfigError, match=r"^config\.shape\.radius: "):
-        drawn(drawing, "shape.kind=test_box", "shape.width=3", "shape.radius=2")
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(ConfigError, match=r"gone\.py: "):
-        load_config_file(str(tmp_path / "gone.py"))
-
-
-def test_parse_arguments_of_nothing_gives_the_defaults():
-    assert vars(parse_arguments("", a=1, b="x")) == {"a": 1, "b": "x"}
+        drawn(drawing, *overrides.split())

@@ -1,7 +1,5 @@
 """Functions that state their own derivative: same values, same slopes, fewer arrays kept."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,6 +1,4 @@
-"""Types and bounds of config fields: what is refused, and the one line that says so."""
-
-from __future__ import annotations
+"""Types and bounds of config fields: what is refused, and the one line that says so; labels that are class names."""
 
 import dataclasses
 import math
@@ -9,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from headjax.core.class_names import class_numbers, find_class, reorder, same_classes, tell_nothing
 from headjax.core.errors import ConfigError
 from headjax.core.fields import (
     Amount,
@@ -102,25 +101,44 @@ def test_a_value_is_shown_in_a_few_words():
             Whole(**{name: 10**5000})
 
 
-def test_a_number_or_two_that_training_goes_between():
+def test_text_becomes_an_amount_or_a_number_or_two_that_training_goes_between():
+    assert read_amount("60%", "x") == Amount(0.6, True)
+    assert read_amount(" 1.5e9 ", "x") == Amount(1.5e9, False)
+    assert (read_amount("60%", "x").of(50.0), read_amount("20", "x").of(50.0)) == (30.0, 20.0)
     assert number_or_ramp("0.5") == 0.5
     assert number_or_ramp("2:1") == Ramp(2.0, 1.0)
     assert str(Ramp(2.0, 1.0)) == "2:1"
 
 
-def test_text_becomes_an_amount():
-    assert read_amount("60%", "x") == Amount(0.6, True)
-    assert read_amount(" 1.5e9 ", "x") == Amount(1.5e9, False)
-    assert (read_amount("60%", "x").of(50.0), read_amount("20", "x").of(50.0)) == (30.0, 20.0)
+def below_two_fifths(text):
+    return read_amount(text, "0.3", lambda amount: amount.number < 0.4)
 
 
-@pytest.mark.parametrize("text", ["", "%", "-1", "-1%", "many", "1e999", "nan", "5%%", "40%"])
-def test_other_text_is_no_amount(text):
-    with pytest.raises(ValueError, match=f"^expected a number such as 0.3, got '{text}'$"):
-        read_amount(text, "0.3", lambda amount: amount.number < 0.4)
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        *((below_two_fifths, text) for text in ("", "%", "-1", "-1%", "many", "1e999", "nan", "5%%", "40%")),
+        *((number_or_ramp, text) for text in ("", "a", "1:", "1:2:3", "-1:1", "nan:1")),
+    ],
+)
+def test_other_text_is_none(read, text):
+    with pytest.raises(ValueError, match=f"expected a number such as .*'{text}'"):
+        read(text)
 
 
-@pytest.mark.parametrize("text", ["", "a", "1:", "1:2:3", "-1:1", "nan:1"])
-def test_other_text_is_neither_a_number_nor_two(text):
-    with pytest.raises(ValueError, match="expected a number such as"):
-        number_or_ramp(text)
+def test_a_label_finds_its_class_by_case_only_where_that_is_needed():
+    assert find_class("Cat", ("dog", "cat")) == 1
+    assert find_class("Cat", ("cat", "Cat")) == 1
+    assert find_class("CAT", ("cat", "Cat")) is None
+    assert find_class("cow", ("dog", "cat")) is None
+
+
+def test_classifications_are_compared_by_names_that_tell_something():
+    assert reorder(("b", "a"), ("a", "b")) == (1, 0)
+    assert reorder(("b", "c"), ("a", "b")) is None
+    assert tell_nothing(class_numbers(3))
+    assert not tell_nothing(("1", "0"))
+    assert same_classes(("LABEL_0", "LABEL_1"), ("no", "yes"))
+    assert not same_classes(("yes", "no"), ("no", "yes"))
+    assert not same_classes(("no", "yes"), ("no", "yes", "maybe"))
+    assert same_classes([f"n{number:08d}" for number in range(1000)], [f"class {number}" for number in range(1000)])

@@ -1,13 +1,17 @@
-"""Records of folders: every changed byte is found and named, and folders of earlier versions are still read."""
+"""Records of folders: every changed byte is found and named, earlier versions are read and later ones refused."""
 
 import json
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from headjax.core import integrity
-from headjax.core.errors import CheckpointError, DamagedError
+from headjax.core import history, integrity
+from headjax.core.errors import CheckpointError, DamagedError, DataError
+from headjax.core.formats import check_format, stated
 from headjax.core.paths import path_of
+from headjax.version import __version__
 
 CONTENTS = {"config.json": b'{"width": 4}\n', "params/d/data": bytes(range(256)), "params/empty": b""}
 
@@ -76,11 +80,30 @@ def test_every_flipped_bit_of_the_record_is_found_or_harmless(folder):
     assert refused > 4 * len(content)
 
 
-def test_a_newer_record_is_refused(folder):
+def test_a_later_format_says_what_to_install(folder):
+    file = Path("folder/config.json")
+    for data in ({}, {"format": 1}, {"format": 2}, stated(2)):
+        check_format(data, 2, file)
+    for data, writer, install in (
+        ({"format": 3}, None, "a later headjax"),
+        ({"format": 3, "headjax": "9.1.0"}, None, "headjax 9.1.0 or later"),
+        ({"format": 3, "headjax": 7}, None, "a later headjax"),
+        ({"format": 3}, "9.2.0", "headjax 9.2.0 or later"),
+    ):
+        with pytest.raises(DataError) as caught:
+            check_format(data, 2, file, writer, DataError)
+        assert str(caught.value) == f"{file}: format 3 is newer than headjax {__version__} reads (2); install {install}"
+    with pytest.raises(CheckpointError, match=r"config\.json: "):
+        check_format({"format": "two"}, 2, file)
     record = folder / integrity.RECORD
     record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 2}))
     with pytest.raises(CheckpointError, match=r"checksums\.json: "):
         integrity.check(folder)
+
+
+def test_an_entry_of_a_history_names_the_versions():
+    versions = {"headjax": __version__, "jax": jax.__version__}
+    assert history.entry("prune", heads=3) == {"action": "prune", "heads": 3, "versions": versions}
 
 
 def test_large_files_are_compared_block_by_block_while_the_body_reads(folder, monkeypatch):
@@ -92,12 +115,8 @@ def test_large_files_are_compared_block_by_block_while_the_body_reads(folder, mo
     integrity.check(folder)
     data[120] ^= 1
     (folder / "params/d/data").write_bytes(data)
-    with (
-        pytest.raises(DamagedError, match=r"params/d/data: "),
-        integrity.checking(folder),
-    ):
-        read.append(True)
-    assert read
+    with pytest.raises(DamagedError, match=r"params/d/data: "), integrity.checking(folder):
+        pass
     # Damage explains whatever else goes wrong on reading it.
     with pytest.raises(DamagedError, match="params/d/data"), integrity.checking(folder):
         raise KeyError("of the reader")

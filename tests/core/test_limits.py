@@ -1,7 +1,5 @@
 """Files, lines and unpacked data above a limit are refused before they fill the memory."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

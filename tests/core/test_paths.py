@@ -1,12 +1,16 @@
 """One function reads every path: folders stay `pathlib.Path`, addresses of buckets become paths with its methods."""
 
+import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from headjax.core import mirror
 from headjax.core.errors import HeadjaxError
+from headjax.core.mirror import Mirror
 from headjax.core.paths import (
     check_file,
     check_folder,
@@ -18,24 +22,20 @@ from headjax.core.paths import (
     remove_tree,
 )
 
+NO_BUCKET = "gs://none-such/a"
+
 
 def test_paths_of_this_machine_are_pathlibs(tmp_path):
     assert path_of("a/b") == Path("a/b")
-    assert path_of(tmp_path) is not None
     assert not is_bucket(path_of(tmp_path))
     check_writable(tmp_path / "nowhere" / "yet")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["s3://heads/a", "https://a.b/c", "hf://a/b"])
+@pytest.mark.parametrize("path", ["s3://heads/a", "https://a.b/c", "hf://a/b", "gs:///run"])
 def test_other_addresses_are_refused(path):
-    with pytest.raises(HeadjaxError, match=f"^{path}: not a path .* gs://BUCKET/NAME"):
+    with pytest.raises(HeadjaxError, match=f"^{path}: "):
         path_of(path)
-
-
-def test_a_bucket_needs_a_name():
-    with pytest.raises(HeadjaxError, match=r"^gs:///run: the bucket has no name"):
-        path_of("gs:///run")
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
@@ -45,7 +45,12 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch):
         path_of("gs://heads/a")
 
 
-def test_what_cannot_become_a_folder_or_a_file_is_known_before_the_work(tmp_path):
+def test_clients_of_buckets_are_imported_with_the_first_one():
+    check = "import sys, headjax.cli; assert not {'gcsfs', 'etils', 'fsspec'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_what_cannot_become_a_folder_or_a_file_is_known_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     (tmp_path / "dangling").symlink_to("nothing")
@@ -55,38 +60,17 @@ def test_what_cannot_become_a_folder_or_a_file_is_known_before_the_work(tmp_path
     for name in ("file", "dangling", "new/er", "link/x"):
         check_file(tmp_path / name)
     check_file("/dev/null")
-    for name in ("file", "file/x", "dangling/x"):
-        with pytest.raises(HeadjaxError, match=r": .* exists and is no folder$"):
-            check_folder(tmp_path / name)
-    with pytest.raises(HeadjaxError, match=r"dangling: "):
-        check_folder(tmp_path / "dangling")
-    with pytest.raises(HeadjaxError, match=r"link: "):
-        check_file(tmp_path / "link")
-    with pytest.raises(HeadjaxError, match=r"file/x: "):
-        check_file(tmp_path / "file" / "x")
-    for check in (check_file, check_folder):
-        with pytest.raises(HeadjaxError, match="too long"):
-            check(tmp_path / ("x" * 300))
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_without_permission_is_known_before_the_work(tmp_path, monkeypatch):
+    for check, name in (
+        *((check_folder, name) for name in ("file", "file/x", "dangling", "dangling/x", "x" * 300)),
+        *((check_file, name) for name in ("link", "file/x", "x" * 300)),
+    ):
+        with pytest.raises(HeadjaxError, match=f"{name}: |too long"):
+            check(tmp_path / name)
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     for check in (check_folder, check_file):
         with pytest.raises(HeadjaxError, match=rf"new: no permission to write to {tmp_path}$"):
             check(tmp_path / "new")
-
-
-def test_clients_of_buckets_are_imported_with_the_first_one():
-    check = "import sys, headjax.cli; assert not {'gcsfs', 'etils', 'fsspec'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", check], check=True)
-
-
-def test_a_bucket_is_tried_before_the_work(bucket):
-    check_writable(f"{bucket}/run")
-    assert not path_of(bucket).exists()
-    with pytest.raises(HeadjaxError, match=r"^gs://none-such/run: cannot be written \(no such bucket"):
-        check_writable("gs://none-such/run")
+    assert not (tmp_path / "new").exists()
 
 
 def test_files_are_copied_and_counted(bucket, tmp_path):
@@ -117,3 +101,151 @@ def test_files_that_go_away_meanwhile_are_left_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "is_file", looked_at)
     assert file_sizes(tmp_path) == {"b": 1}
+
+
+@pytest.fixture
+def home(bucket):
+    return path_of(bucket)
+
+
+def test_parts_of_a_path(home):
+    path = home / "a b" / "c#1.txt"
+    assert is_bucket(path)
+    assert is_bucket(path.parent)
+    assert str(path) == f"{home}/a b/c#1.txt"
+    assert (path.name, path.suffix, path.with_name("d").name) == ("c#1.txt", ".txt", "d")
+    assert path.relative_to(home).as_posix() == "a b/c#1.txt"
+    assert path.absolute() == path.resolve() == path.expanduser() == pickle.loads(pickle.dumps(path)) == path
+
+
+def test_objects_are_read_and_written(home):
+    path = home / "a b" / "c#1.txt"
+    assert (path.exists(), path.is_file(), path.is_dir(), path.generation) == (False, False, False, None)
+    path.write_text("één\ntwo")
+    assert (path.exists(), path.is_file(), path.is_dir(), path.is_symlink()) == (True, True, False, False)
+    assert (path.parent.is_file(), path.parent.is_dir()) == (False, True)
+    assert path.read_bytes().decode() == path.read_text() == "één\ntwo"
+    with path.open("rb") as file:
+        file.seek(2)
+        assert file.read(3) == "é".encode() + b"n"
+        assert file.readline(1) == b"\n"
+        assert file.readinto(bytearray(8)) == 3
+    with path.open() as text:
+        assert list(text) == ["één\n", "two"]
+    with path.open("w") as text:
+        text.write("three")
+    assert path.stat().st_size == 5
+    assert path.stat().st_mtime > 1e9
+    path.unlink()
+    path.unlink(missing_ok=True)
+    for call in (path.unlink, path.read_text, path.stat):
+        with pytest.raises(FileNotFoundError) as found:
+            call()
+        assert found.value.filename == str(path)
+
+
+def test_folders_are_the_beginnings_of_names(home):
+    for name in ("a/b.txt", "a/c/d.txt", "e.json", "a.txt"):
+        (home / name).write_bytes(b"1")
+    assert list(home.iterdir()) == [home / "a", home / "a.txt", home / "e.json"]
+    assert list(home.rglob("*.txt")) == [home / "a.txt", home / "a/b.txt", home / "a/c/d.txt"]
+    assert list(home.glob("*/*.txt")) == [home / "a/b.txt"]
+    (home / "a").rmtree()
+    assert [path.name for path in home.rglob("*")] == ["a.txt", "e.json"]
+    (home / "new").mkdir(parents=True)
+    assert not (home / "new").exists()
+
+
+def test_an_object_is_written_by_its_generation(home):
+    path = home / "lock"
+    assert path.write_if(b"1", 0) == path.generation
+    assert path.write_if(b"2", 0) is None
+    first = path.generation
+    assert path.write_if(b"3", first) == path.generation
+    assert path.write_if(b"4", first) is None
+    assert path.read_bytes() == b"3"
+
+
+def test_a_bucket_that_is_not_there_is_known_before_the_work(bucket):
+    check_writable(f"{bucket}/run")
+    assert not path_of(bucket).exists()
+    with pytest.raises(HeadjaxError, match=f"^{NO_BUCKET}: "):
+        check_writable(NO_BUCKET)
+    path = path_of(NO_BUCKET)
+    assert not path.exists()
+    assert list(path.rglob("*")) == []
+    for call in (lambda: path.write_bytes(b""), lambda: path.write_if(b"", 0), path.read_bytes):
+        with pytest.raises(FileNotFoundError):
+            call()
+    with pytest.raises(FileNotFoundError):
+        list(path.iterdir())
+
+
+def test_a_service_that_cannot_be_reached_is_named_at_once(home, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    begun = time.monotonic()
+    for call in (home.exists, lambda: home.write_bytes(b""), lambda: home.write_if(b"", 0), lambda: [*home.iterdir()]):
+        with pytest.raises(OSError, match=r"127.0.0.1 cannot be reached"):
+            call()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://nowhere.invalid:80")
+    with pytest.raises(OSError, match=r"nowhere.invalid "):
+        home.exists()
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    "answer, expected",
+    [
+        ("Forbidden: b/o\nno", "the bucket refuses"),
+        ({"code": 401, "message": "Invalid"}, "the bucket refuses"),
+        ({"code": 500, "message": "broken\nmore"}, "the service answers: broken"),
+    ],
+)
+def test_refusals_and_other_answers_have_a_reason(home, monkeypatch, answer, expected):
+    from gcsfs.retry import HttpError
+
+    class Refusing:
+        def info(self, key):
+            raise OSError(answer) if isinstance(answer, str) else HttpError(answer)
+
+    monkeypatch.setattr(type(home), "_fs", Refusing())
+    with pytest.raises(OSError) as found:
+        home.exists()
+    assert found.value.strerror.startswith(expected)
+    assert "\n" not in found.value.strerror
+
+
+def append(folder, text):
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(text)
+
+
+def test_files_that_grow_are_written_where_they_belong(tmp_path):
+    own = Mirror(tmp_path)
+    append(own.folder, "1\n")
+    assert (tmp_path / "metrics.jsonl").read_text() == "1\n"
+    assert not own.is_due
+    own.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == "1\n"
+
+
+def test_a_bucket_gets_what_has_grown_as_a_whole(home, monkeypatch):
+    copies = Mirror(home)
+    append(copies.folder, "1\n")
+    assert not home.exists()
+    copies.publish()
+    generation = (home / "metrics.jsonl").generation
+    copies.publish()
+    assert (home / "metrics.jsonl").generation == generation
+    append(copies.folder, "2\n")
+    assert not copies.is_due
+    monkeypatch.setattr(mirror, "EVERY", 0.0)
+    assert copies.is_due
+    copies.close()
+    assert (home / "metrics.jsonl").read_text() == "1\n2\n"
+    assert not copies.folder.exists()
+    refused = Mirror(path_of(NO_BUCKET))
+    append(refused.folder, "1\n")
+    with pytest.raises(HeadjaxError, match=f"^{NO_BUCKET}/metrics.jsonl: "):
+        refused.close()
+    assert not refused.folder.exists()

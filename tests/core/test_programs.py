@@ -1,28 +1,27 @@
-"""Compiled programs are forgotten before a process has no more room for them, and only then."""
-
-from __future__ import annotations
+"""What compiled programs, losses and timings cost the machine: room, threads, fetches and turns."""
 
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
-from headjax.core import programs
+from headjax.core import programs, timing
+from headjax.core.blas import one_blas_thread
+from headjax.core.errors import HeadjaxError
+from headjax.core.losses import FETCH_EVERY, Losses
 from headjax.evaluation.task import evaluate_task
 from headjax.training.distillation import distill
 from headjax.training.loop import train
-
-
-def compiled(function):
-    return function._cache_size()
 
 
 @pytest.fixture
 def doubled():
     function = jax.jit(lambda x: x * 2)
     function(jnp.ones(3))
-    assert compiled(function) == 1
+    assert function._cache_size() == 1
     return function
 
 
@@ -30,22 +29,15 @@ def doubled():
 def test_programs_are_forgotten_where_half_of_the_maps_are_taken(doubled, tmp_path, monkeypatch):
     taken = programs.MAPS.read_bytes().count(b"\n")
     monkeypatch.setattr(programs, "ALLOWED", tmp_path / "max_map_count")
-    programs.ALLOWED.write_text(f"{4 * taken}\n")
-    assert not programs.make_room()
-    assert compiled(doubled) == 1
+    for content in (None, "many", f"{4 * taken}\n"):  # a system without the limit forgets nothing
+        if content is not None:
+            programs.ALLOWED.write_text(content)
+        assert not programs.make_room()
+        assert doubled._cache_size() == 1
     programs.ALLOWED.write_text(f"{taken}\n")
     assert programs.make_room()
-    assert compiled(doubled) == 0
+    assert doubled._cache_size() == 0
     assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
-
-
-@pytest.mark.parametrize("content", [None, "many"])
-def test_a_system_without_the_limit_forgets_nothing(doubled, content, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "ALLOWED", tmp_path / "max_map_count")
-    if content is not None:
-        programs.ALLOWED.write_text(content)
-    assert not programs.make_room()
-    assert compiled(doubled) == 1
 
 
 class MadeRoom(Exception):
@@ -68,3 +60,72 @@ def test_room_is_made_before_a_model_is_compiled(module, work, tmp_path, monkeyp
     monkeypatch.setattr(f"{module}.make_room", make_room)
     with pytest.raises(MadeRoom):
         work(tmp_path)
+
+
+def blas_threads():
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_every_loaded_blas_computes_in_one_thread_and_gets_its_threads_back():
+    np.linalg.inv(np.eye(2))
+    with one_blas_thread():
+        inside = blas_threads()
+    before = blas_threads()  # SciPy's library is loaded by now
+    assert inside == [1] * len(before)
+    assert len(before) >= 1
+    with one_blas_thread():
+        pass
+    assert blas_threads() == before
+
+
+def test_losses_are_known_after_the_first_step_then_at_intervals_and_at_the_end():
+    losses, total, known = Losses("a test", 2 * FETCH_EVERY + 3), 2 * FETCH_EVERY + 3, []
+    for step in range(total):
+        losses.add(jnp.float32(step))
+        known.append(len(losses.fetched))
+    changes = [1 + i for i in range(total) if known[i] != (known[i - 1] if i else 0)]
+    assert changes == [1, FETCH_EVERY, 2 * FETCH_EVERY, total]
+    np.testing.assert_array_equal(losses.fetch(), np.arange(total))
+    assert losses.latest() == {"loss": total - 1}
+
+
+def test_the_step_of_a_loss_that_is_not_finite_is_named():
+    losses = Losses("a test", 100)
+    for step in range(FETCH_EVERY - 1):
+        losses.add(jnp.float32(np.nan if step == 7 else 1.0))
+    with pytest.raises(HeadjaxError, match=r"^a test: the loss is nan at step 7, counted from 0$"):
+        losses.add(jnp.float32(1.0))
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A clock that calls move by the next of their durations, and the calls that were made."""
+    clock, called = [0.0], []
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+
+    def call(name, *durations):
+        left = list(durations)
+
+        def once():
+            called.append(name)
+            clock[0] += left.pop(0) if len(left) > 1 else left[0]
+
+        return once
+
+    return call, called
+
+
+def test_a_turn_is_a_call_that_settles_and_one_that_counts(timed):
+    call, called = timed
+    calls = {"a": call("a", 100.0, 50.0, 1.0, 50.0, 3.0), "b": call("b", 100.0, 50.0, 10.0, 50.0, 20.0)}
+    timings = timing.time_in_turns(calls, repeats=2, warmup=1, settle=1)
+    assert "".join(called) == "ab" + "aabb" * 2
+    assert (timings["a"].median, timings["b"].median) == (2.0, 15.0)
+    assert (timings["a"].low, timings["b"].high) == (1.5, 17.5)
+
+
+def test_preparations_come_before_every_call_and_are_not_timed(timed):
+    call, called = timed
+    calls, before = {"a": call("a", 2.0), "b": call("b", 3.0)}, {"a": call("p", 100.0)}
+    assert timing.seconds_in_turns(calls, repeats=2, settle=0, before=before) == {"a": [2.0, 2.0], "b": [3.0, 3.0]}
+    assert "".join(called) == "pab" + "pab" * 2

@@ -1,6 +1,4 @@
-"""Progress is a bar on a terminal and a line every few seconds anywhere else."""
-
-from __future__ import annotations
+"""Progress is a bar on a terminal and a line every few seconds anywhere else; control characters reach no terminal."""
 
 import io
 import threading
@@ -8,8 +6,12 @@ import time
 
 import pytest
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from headjax.core.console import Terminal
 from headjax.core.progress import Lines, shown_on
+from headjax.core.terminal import Spelled, printable
 
 NEVER = 3600.0
 
@@ -17,16 +19,27 @@ NEVER = 3600.0
 class Clock:
     """A clock that stands still until it is moved."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 @pytest.fixture
 def clock():
     return Clock()
+
+
+@pytest.fixture
+def written():
+    return []
+
+
+@pytest.fixture
+def lines(clock, written):
+    """Progress that writes lines by the clock alone."""
+    return Lines(written.append, clock=clock, tick=NEVER)
 
 
 def test_a_terminal_shows_title_count_and_measurements():
@@ -45,9 +58,8 @@ def test_a_file_gets_nothing_from_a_short_command():
     assert shown.getvalue() == ""
 
 
-def test_a_file_gets_a_line_every_ten_seconds_with_the_time_left(clock):
-    written = []
-    with Lines(written.append, clock=clock, tick=NEVER)("training", 50, "step") as bar:
+def test_a_file_gets_a_line_every_ten_seconds_with_the_time_left(lines, clock, written):
+    with lines("training", 50, "step") as bar:
         for step in range(50):
             clock.now += 1.0
             bar(step + 1, {"loss": 5.0 - step / 10})
@@ -60,27 +72,23 @@ def test_a_file_gets_a_line_every_ten_seconds_with_the_time_left(clock):
     ]
 
 
-def test_a_stage_of_one_unit_is_not_counted(clock):
-    written = []
-    with Lines(written.append, clock=clock, tick=NEVER)("reading", 1, "text") as bar:
+def test_a_stage_of_one_unit_is_not_counted(lines, clock, written):
+    with lines("reading", 1, "text") as bar:
         clock.now += 12.0
         bar(0, {})
     assert written == ["reading, for 12 s"]
 
 
-def test_stages_share_the_interval(clock):
-    written = []
-    progress = Lines(written.append, clock=clock, tick=NEVER)
+def test_stages_share_the_interval(lines, clock, written):
     for stage in ("one", "two", "three", "four"):
-        with progress(stage, 0, "batch") as bar:
+        with lines(stage, 0, "batch") as bar:
             clock.now += 4.0
             bar(3, {})
     assert written == ["three: batch 3, for 4 s"]
 
 
-def test_the_time_left_counts_neither_compilation_nor_what_an_earlier_run_did(clock):
-    written = []
-    with Lines(written.append, clock=clock, tick=NEVER)("training", 100, "step") as bar:
+def test_the_time_left_counts_neither_compilation_nor_what_an_earlier_run_did(lines, clock, written):
+    with lines("training", 100, "step") as bar:
         bar(0, {})
         clock.now += 30.0
         bar(80, {})
@@ -89,10 +97,8 @@ def test_the_time_left_counts_neither_compilation_nor_what_an_earlier_run_did(cl
     assert written == ["training: step 80 of 100, for 30 s", "training: step 90 of 100, about 10 s left"]
 
 
-def test_the_time_left_falls_between_two_reports_and_is_silent_once_it_is_over(clock):
-    written = []
-    shown = Lines(written.append, clock=clock, tick=0.001)
-    with shown("training", 100, "step") as bar:
+def test_the_time_left_falls_between_two_reports_and_is_silent_once_it_is_over(clock, written):
+    with Lines(written.append, clock=clock, tick=0.001)("training", 100, "step") as bar:
         for done in (20, 40):
             clock.now += 20.0
             bar(done, {})
@@ -115,3 +121,51 @@ def test_a_line_comes_while_nothing_is_reported(clock):
         clock.now += 200.0
         assert came.wait(60)
     assert written == ["compiling: program 0 of 3, for 3 min"]
+
+
+CLIPBOARD = "\x1b]52;c;aGk=\x07"
+HOSTILE = f"{CLIPBOARD} \x9b31m a\rb \u202eabc \u2066x\u2069 a\u2028b \U000e0041 \ufeffx \x00 \x7f".split(" ")
+
+
+@pytest.mark.parametrize(
+    "text", ["a\n\tb", "né 中文\u3000。", "\U0001f469\u200d\U0001f52c", "\u0645\u06cc\u200c\u062e", "a\u00a0b"]
+)
+def test_text_stays_as_it_is(text):
+    assert printable(text) == text
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def screen_of(content):
+    """What a console writes of a text in every place that it has."""
+    screen = Screen()
+    console = Terminal(screen, force_terminal=True, color_system="standard")
+    table = Table(title=content)
+    table.add_column(Text(content, style="bold"))
+    table.add_row(Text(content, style="bold"))
+    console.print(table)
+    console.tell(content)
+    with shown_on(console)(content, 2, content) as bar:
+        bar(1, {content: 1.0})
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_console_spells_control_characters_and_writes_its_own_codes_alone(text):
+    assert printable(text).isprintable()
+    assert printable(text) != text
+    assert {each for each in screen_of(text) if not each.isprintable()} <= set("\x1b\n\r")
+    assert text not in screen_of(text)
+    assert "\x1b[" in screen_of("plain")
+
+
+def test_a_stream_spells_what_is_printed():
+    screen = Screen()
+    print(f"{CLIPBOARD}\n", end="", file=Spelled(screen), flush=True)
+    assert screen.getvalue() == "\\x1b]52;c;aGk=\\x07\n"
+    assert Spelled(screen).isatty()

@@ -1,7 +1,5 @@
 """Configs to JSON and back, and the one line a user reads when JSON cannot become a config."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any, Literal
@@ -128,10 +126,8 @@ def test_every_field_type_survives_json(value):
 def test_equal_neighbours_are_written_once():
     data = to_data(tiny.decoder_config(*[tiny.layer()] * 12, tiny.layer(tiny.collaborative())))
     written = data["decoder"]["layers"]
-    assert [(entry["repeat"], entry["item"]["attention"]["kind"]) for entry in written] == [
-        (12, "multi_head"),
-        (1, "collaborative"),
-    ]
+    kinds = [(entry["repeat"], entry["item"]["attention"]["kind"]) for entry in written]
+    assert kinds == [(12, "multi_head"), (1, "collaborative")]
 
 
 def test_every_field_is_written_so_that_defaults_may_change():
@@ -141,10 +137,8 @@ def test_every_field_is_written_so_that_defaults_may_change():
 
 
 def test_absent_fields_take_their_defaults_and_layers_may_be_listed_plainly():
-    layer = {
-        "attention": {"kind": "multi_head", "num_heads": 2, "head_dim": 4},
-        "feed_forward": {"kind": "dense", "hidden": 8},
-    }
+    attention = {"kind": "multi_head", "num_heads": 2, "head_dim": 4}
+    layer = {"attention": attention, "feed_forward": {"kind": "dense", "hidden": 8}}
     stack = from_data(Stack, {"layers": [layer, {"repeat": 2, "item": layer}]})
     assert stack.layers == (Layer(attention=tiny.multi_head(2), feed_forward=Dense(8)),) * 3
 
