@@ -111,11 +111,11 @@ def _compare(folder: Path) -> _Compared:
 
 def _compare_prepared(folder: Path) -> _Compared:
     """Compare the shards of a prepared folder with its manifest; nothing of one that is still written."""
-    from headjax.data.prepared import hosts_of, read_manifest
+    from headjax.data.prepared import manifests_in, read_manifest
 
-    if not all(hosts_of(folder).values()):
-        return _Compared(0, 0, ())
     try:
+        if not all(manifest.is_finished for manifest in manifests_in(folder).values()):
+            return _Compared(0, 0, ())
         shards = read_manifest(folder).shards
     except DataError as error:
         return _Compared(0, 0, [_damage(error)])
@@ -124,13 +124,11 @@ def _compare_prepared(folder: Path) -> _Compared:
 
 
 def _is_of_earlier_version(folder: Path) -> bool:
-    from headjax.data.prepared import hosts_of, load_manifest
+    from headjax.data.prepared import manifests_in
 
     try:
-        return not all(
-            load_manifest(folder / host.manifest()).has_checksums for host, done in hosts_of(folder).items() if done
-        )
-    except (DataError, FileNotFoundError):
+        return not all(each.has_checksums for each in manifests_in(folder).values() if each.is_finished)
+    except DataError:
         return False
 
 

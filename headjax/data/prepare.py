@@ -31,9 +31,8 @@ from headjax.data.prepared import (
     Host,
     Manifest,
     has_tokenizer,
-    host_manifest,
-    hosts_of,
     joined,
+    manifests_in,
     names_in,
 )
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, chunks, fingerprint
@@ -139,7 +138,7 @@ def prepare(
         versions=_versions(),
     )
     folder = path_of(out).expanduser()
-    journal = Journal(folder, wanted, tokenizer, host, complete_shards(folder, wanted, host))
+    journal = Journal(folder, wanted, tokenizer, host)
     with _workers(form, tokenizer, processes) as submit:
         for split in (split for split in SPLITS if split in splits):
             rows = splits[split]
@@ -148,7 +147,7 @@ def prepare(
             if host.count == 1:
                 _check_examples(journal.manifest(), split)
     journal.finish()
-    whole, waiting = joined(folder, hosts_of(folder), journal.rows)
+    whole, waiting = joined(folder, manifests_in(folder), journal.rows)
     for split in () if waiting else splits:
         _check_examples(whole, split)
     return Prepared(whole, journal.written, waiting)
@@ -159,26 +158,25 @@ def _check_examples(found: Manifest, split: Split) -> None:
         raise DataError(f"{found.source or found.task}: the split {split} has no examples")
 
 
-def complete_shards(folder: Path, wanted: Manifest, host: Host) -> dict[str, Shard]:
-    """Return the shards that the host has completed in earlier calls, by name.
+def begun(folder: Path, wanted: Manifest, host: Host) -> Manifest:
+    """Return the manifest of the host's earlier calls, with the shards that are still whole.
 
     Raises:
         DataError: the folder has other content, or another preparation.
     """
     names = names_in(folder)  # first: other hosts may begin at any moment
-    hosts = hosts_of(folder)
-    if folder.exists() and (not folder.is_dir() or not (hosts or all(map(_is_ours, names)))):
+    manifests = manifests_in(folder)
+    if folder.exists() and (not folder.is_dir() or not (manifests or all(map(_is_ours, names)))):
         raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")
-    shards: tuple[Shard, ...] = ()
-    for other in hosts:
-        manifest = host_manifest(folder, other)
+    for other, manifest in manifests.items():
         difference = manifest.difference(wanted)
         if other.count != host.count:
             difference = f"number of hosts was {other.count} and is {host.count} now"
         if difference:
             raise DataError(f"{folder}: holds another preparation, {difference}; choose another folder")
-        shards = manifest.shards if other == host else shards
-    return {shard.name: shard for shard in shards if _is_whole(folder, shard, wanted.form.limit)}
+    earlier = manifests.get(host, wanted)
+    whole = tuple(shard for shard in earlier.shards if _is_whole(folder, shard, wanted.form.limit))
+    return dataclasses.replace(earlier, shards=whole)
 
 
 def _is_ours(name: str) -> bool:
@@ -196,18 +194,18 @@ def _is_whole(folder: Path, shard: Shard, limit: int) -> bool:
 
 
 class Journal:
-    """The complete shards of a host, listed on disk after each of them.
+    """A host's manifest on disk, which lists its complete shards after each of them.
 
-    `there` are those of earlier calls by name, `shards` those that this call needs, of which it has written `written`.
+    `shards` has them by name, `needed` the names of those that this call needs, `written` counts those that it wrote.
     """
 
-    def __init__(
-        self, folder: Path, wanted: Manifest, tokenizer: Tokenizer | None, host: Host, there: dict[str, Shard]
-    ) -> None:
-        self.folder, self.wanted, self.tokenizer, self.host, self.there = folder, wanted, tokenizer, host, there
-        self.shards: dict[str, Shard] = {}
+    def __init__(self, folder: Path, wanted: Manifest, tokenizer: Tokenizer | None, host: Host) -> None:
+        self.folder, self.wanted, self.tokenizer, self.host = folder, wanted, tokenizer, host
+        earlier = begun(folder, wanted, host)
+        self.shards = {shard.name: shard for shard in earlier.shards}
+        self.needed: list[str] = []
         self.written = 0
-        self._rows = hashlib.sha256()
+        self._is_finished, self._rows = earlier.is_finished, hashlib.sha256()
 
     @property
     def rows(self) -> str:
@@ -216,43 +214,44 @@ class Journal:
 
     def manifest(self, rows: str = "") -> Manifest:
         """Return the manifest of the shards of this call."""
-        return dataclasses.replace(self.wanted, shards=tuple(self.shards.values()), rows=rows)
+        return dataclasses.replace(self.wanted, shards=tuple(self.shards[name] for name in self.needed), rows=rows)
 
     def read(self, name: str, rows: str) -> None:
         """Enter the fingerprint of the rows of the next shard, of whichever host."""
         self._rows.update(f"{name} {rows}\n".encode())
 
     def forget(self, name: str) -> None:
-        """Take a shard out of the manifest, and its final name from that, before the shard changes."""
-        final = self.folder / self.host.manifest()
-        if self.there.pop(name, None) is not None or final.is_file():
-            self._save(self.there | self.shards)
-            final.unlink(missing_ok=True)
+        """Take a shard out of the manifest, which is no longer finished, before the shard changes."""
+        if self.shards.pop(name, None) is not None or self._is_finished:
+            self._save()
 
     def add(self, shard: Shard, *, fresh: bool) -> None:
         """Enter the next shard; `fresh` if this call has written it."""
+        self.needed.append(shard.name)
         self.shards[shard.name] = shard
         self.written += fresh
         if fresh:
-            self._save(self.there | self.shards)
+            self._save()
 
-    def _save(self, shards: dict[str, Shard]) -> None:
-        ordered = tuple(shards[name] for name in sorted(shards))
-        dataclasses.replace(self.wanted, shards=ordered).write(self.folder / self.host.manifest(partial=True))
+    def finish(self) -> None:
+        """Remove shards without rows, and write the final manifest."""
+        for name in names_in(self.folder):
+            if name.endswith(SUFFIX) and is_shard(name) and self.host.owns(number_of(name)) and name not in self.needed:
+                self.forget(name)
+                remove_shard(self.folder / name)
+        self._write(self.manifest(self.rows))
+
+    def _save(self) -> None:
+        self._is_finished = False
+        self._write(dataclasses.replace(self.wanted, shards=tuple(self.shards.values())))
+
+    def _write(self, manifest: Manifest) -> None:
+        manifest.write(self.folder / self.host.manifest)
         try:
             if self.tokenizer is not None and not has_tokenizer(self.folder):
                 self.tokenizer.save(self.folder / TOKENIZER)
         except OSError as error:
             raise DataError(f"{self.folder / TOKENIZER}: cannot be written ({error.strerror})") from None
-
-    def finish(self) -> None:
-        """Remove shards without rows, and write the final manifest."""
-        for name in names_in(self.folder):
-            if name.endswith(SUFFIX) and is_shard(name) and self.host.owns(number_of(name)) and name not in self.shards:
-                self.forget(name)
-                remove_shard(self.folder / name)
-        self.manifest(self.rows).write(self.folder / self.host.manifest())
-        (self.folder / self.host.manifest(partial=True)).unlink(missing_ok=True)
 
 
 def _plan(journal: Journal, split: Split, source: RowSource, bar: Update) -> Iterator[Shard | Work]:
@@ -269,7 +268,7 @@ def _plan(journal: Journal, split: Split, source: RowSource, bar: Update) -> Ite
         journal.read(name, found)
         if not journal.host.owns(number):
             continue
-        there = journal.there.get(name)
+        there = journal.shards.get(name)
         if there is not None and there.rows == found:
             yield there
         else:

@@ -1,12 +1,11 @@
 """Prepared folders: the manifests that describe shards of records, and the kind of data `task` that reads them.
 
 A process writes `manifest.json`. Of N hosts that prepare a folder together host I writes `manifest-I-of-N.json`, and
-readers join all N. Until its host has finished, a manifest has `.partial` in its name and lists the complete shards.
+readers join all N. Until its host has finished, a manifest lists the complete shards and has no hash of all rows.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -41,8 +40,8 @@ FORMAT = 2
 SETTINGS = ("task", "form", "source", "tokenizer", "shard_bytes", "seed")
 """Fields of the manifest that must be the same for a preparation to resume."""
 
-MANIFESTS = re.compile(r"manifest(?:-(\d+)-of-(\d+))?(\.partial)?\.json")
-"""Names of manifests: number of the host, number of hosts, and whether it is still at work."""
+MANIFESTS = re.compile(r"manifest(?:-(\d+)-of-(\d+))?\.json")
+"""Names of manifests: number of the host, and number of hosts."""
 
 READ_AHEAD = 8
 """Threads that read training batches ahead from a bucket, where each example is a request to the service."""
@@ -64,10 +63,10 @@ class Host:
         """Return whether the host encodes the shard of a number."""
         return number % self.count == self.index
 
-    def manifest(self, partial: bool = False) -> str:
-        """Return the name of the host's manifest, while it is at work or after it has finished."""
-        name = "manifest" if self.count == 1 else f"manifest-{self.index}-of-{self.count}"
-        return f"{name}.partial.json" if partial else f"{name}.json"
+    @property
+    def manifest(self) -> str:
+        """Name of the host's manifest."""
+        return MANIFEST if self.count == 1 else f"manifest-{self.index}-of-{self.count}.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,6 +106,11 @@ class Manifest:
         """Hash of everything that the examples depend on."""
         data = [dumps(self.form), self.tokenizer, self.seed, [[shard.name, shard.rows] for shard in self.shards]]
         return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the host has finished; those of earlier versions had another name before."""
+        return bool(self.rows) or self.format < FORMAT
 
     @property
     def has_checksums(self) -> bool:
@@ -180,7 +184,6 @@ def load_manifest(file: Path) -> Manifest:
 
     Raises:
         DataError: a damaged file, or one of a later format; the message starts with it.
-        FileNotFoundError: there is none.
     """
     try:
         data = json.loads(read_document(file))
@@ -189,8 +192,6 @@ def load_manifest(file: Path) -> Manifest:
         if said != (_checksum(data) if data.get("format", 0) >= FORMAT else None):
             raise DataError(f"{file}: damaged: differs from its checksum")
         return from_data(Manifest, data, "manifest")
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         if isinstance(error, HeadjaxError) and str(error).startswith(f"{file}: "):
             raise
@@ -207,18 +208,24 @@ def has_tokenizer(folder: Path) -> bool:
     return (folder / TOKENIZER / SPECIAL_FILE).is_file()
 
 
-def hosts_of(folder: Path) -> dict[Host, bool]:
-    """Return the hosts whose manifests a folder holds, and whether each has finished."""
-    found: dict[Host, bool] = {}
-    for match in filter(None, map(MANIFESTS.fullmatch, names_in(folder))):
-        host = Host() if match[1] is None else Host(int(match[1]), int(match[2]))
-        found[host] = match[3] is None and found.get(host, True)
-    return dict(sorted(found.items()))
+def hosts_of(folder: Path) -> list[Host]:
+    """Return the hosts whose manifests a folder holds, whether they have finished or not."""
+    found = filter(None, map(MANIFESTS.fullmatch, names_in(folder)))
+    return sorted(Host() if match[1] is None else Host(int(match[1]), int(match[2])) for match in found)
 
 
 def names_in(folder: Path) -> list[str]:
     """Return the names of a folder's entries; none of a folder that is not there."""
     return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+
+
+def manifests_in(folder: Path) -> dict[Host, Manifest]:
+    """Return the manifests of a folder, finished or not, by host.
+
+    Raises:
+        DataError: one is damaged.
+    """
+    return {host: load_manifest(folder / host.manifest) for host in hosts_of(folder)}
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -227,11 +234,11 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         DataError: the folder has no manifest, is not finished, is damaged, or hosts have read different rows.
     """
-    hosts = hosts_of(folder)
-    if not hosts:
+    parts = manifests_in(folder)
+    if not parts:
         raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
-    whole, waiting = joined(folder, hosts)
-    if waiting == (0,) and Host() in hosts:
+    whole, waiting = joined(folder, parts)
+    if waiting == (0,) and Host() in parts:
         raise DataError(f"{folder}: not prepared to the end; the same `headjax prepare` goes on")
     if waiting:
         names = ", ".join(map(str, waiting))
@@ -239,45 +246,30 @@ def read_manifest(folder: Path) -> Manifest:
     return whole
 
 
-def joined(folder: Path, hosts: Mapping[Host, bool], rows: str = "") -> tuple[Manifest, tuple[int, ...]]:
+def joined(folder: Path, parts: Mapping[Host, Manifest], rows: str = "") -> tuple[Manifest, tuple[int, ...]]:
     """Return the manifest of all shards of the hosts that have finished, and the numbers of those that have not.
 
     Args:
         folder: the prepared folder.
-        hosts: see `hosts_of`.
+        parts: its manifests.
         rows: hash of the rows; a host that has finished with others counts as one that has not. Empty takes those of
             the first that has finished.
 
     Raises:
-        DataError: manifests are damaged, or of hosts with different settings or numbers of hosts.
+        DataError: manifests of hosts with different settings or numbers of hosts.
     """
-    parts: dict[Host, Manifest] = {}
-    for host in (host for host, finished in hosts.items() if finished):
-        with contextlib.suppress(FileNotFoundError):  # it goes on with other rows
-            parts[host] = load_manifest(folder / host.manifest())
-    counts = {host.count for host in hosts}
-    whole = next(iter(parts.values()), None) or host_manifest(folder, min(hosts))
-    for host, part in parts.items():
+    counts = {host.count for host in parts}
+    finished = {host: part for host, part in parts.items() if part.is_finished}
+    whole = next(iter((finished or parts).values()))
+    for host, part in finished.items():
         difference = whole.difference(part, (*SETTINGS, "versions"))
         if difference or len(counts) > 1:
             difference = difference or f"hosts are {' and '.join(map(str, sorted(counts)))} in number"
-            raise DataError(f"{folder / host.manifest()}: another preparation, {difference}; choose another folder")
-    agreed = {host.index: part for host, part in parts.items() if part.rows == (rows or whole.rows)}
+            raise DataError(f"{folder / host.manifest}: another preparation, {difference}; choose another folder")
+    agreed = {host.index: part for host, part in finished.items() if part.rows == (rows or whole.rows)}
     shards = sorted((shard for part in agreed.values() for shard in part.shards), key=_place)
     waiting = tuple(index for index in range(min(counts)) if index not in agreed)
     return dataclasses.replace(whole, shards=tuple(shards)), waiting
-
-
-def host_manifest(folder: Path, host: Host) -> Manifest:
-    """Return the manifest of a host, whether it is at work, has finished, or does so meanwhile.
-
-    Raises:
-        DataError: a damaged file, or none.
-    """
-    for partial in (True, False, True):
-        with contextlib.suppress(FileNotFoundError):
-            return load_manifest(folder / host.manifest(partial))
-    raise DataError(f"{folder / host.manifest()}: no such file")
 
 
 def _place(shard: Shard) -> tuple[int, int]:

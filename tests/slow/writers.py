@@ -19,7 +19,7 @@ from headjax.core.directories import UNFINISHED as UNFINISHED_DIRECTORY
 from headjax.core.errors import CheckpointError
 from headjax.core.paths import file_sizes, is_bucket, path_of
 from headjax.data import PreparedData
-from headjax.data.prepared import Host, hosts_of, load_manifest
+from headjax.data.prepared import Host, manifests_in
 from headjax.data.shards import ShardRecords
 from headjax.hub import from_huggingface
 from headjax.models.model import Model, load
@@ -85,19 +85,13 @@ def of_parameters(model: Model) -> str:
 
 def of_shards(path: Path) -> str | None:
     """What a prepared folder holds; None while it is not finished. Every shard in a manifest is whole."""
-    hosts = hosts_of(path)
-    if not hosts:
+    manifest = manifests_in(path).get(Host())
+    if manifest is None:
         return None
-    if hosts == {Host(): True}:
+    if manifest.is_finished:
         data = PreparedData(path=str(path)).load()
         assert sum(len(data.train[index]["input_ids"]) for index in range(len(data.train))) > 0
         return str(data.info["data"])
-    try:
-        manifest = load_manifest(path / Host().manifest(partial=True))
-    except FileNotFoundError:
-        if hosts_of(path) != {Host(): True}:
-            raise
-        return of_shards(path)  # finished meanwhile
     for shard in manifest.shards:
         records = ShardRecords([path / shard.name], [shard.examples])
         assert [records[index] for index in range(len(records))]
