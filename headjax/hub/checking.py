@@ -1,4 +1,4 @@
-"""Checks of an export: the directory is read again, by headjax, and by `transformers` where it is installed."""
+"""Results of exports, and their checks: headjax reads the directory again, and so does `transformers` if installed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,25 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.paths import path_of
 from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
+from headjax.hub.safetensors_files import SINGLE
 from headjax.models.decoder import DecoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
 from headjax.models.generation import generate
 from headjax.models.model import Model
 from headjax.models.prompts import prompt_batch
 from headjax.models.vision import VisionModel
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.files import CONFIG_FILE, write_tokenizer
+from headjax.tokenizers.tokenizer import SPECIAL_FILE, TARGET_FILE, VOCABULARY_FILE, Tokenizer
 
 if TYPE_CHECKING:
     import transformers
+
+ONNX = "model.onnx"
+EXPORTED = frozenset(
+    {"config.json", SINGLE, ONNX, f"{ONNX}.data", "inputs.json"}
+    | {VOCABULARY_FILE, TARGET_FILE, SPECIAL_FILE, CONFIG_FILE}
+)
+"""Names of the files that an export may have."""
 
 LENGTH = 16
 """Largest number of tokens of the sequences on which an export is checked."""
@@ -44,6 +53,44 @@ TEXTS = (
     "A_b-C/d@e.fg <b>UPPER lower</b> ``x'' 1,2,3 ...",
 )
 """Texts whose tokens are compared: cases, accents, numbers, white space, code and other scripts."""
+
+
+class Padding(NamedTuple):
+    """Difference between the shapes that the layout `padded` writes and those of the model.
+
+    Attributes:
+        bytes: bytes of weights.
+        flops: floating-point operations of one forward of one example, as a share of the model's own.
+        cache_bytes_per_token: bytes that a float32 decoding cache holds for each token.
+        length: tokens of the example.
+    """
+
+    bytes: int
+    flops: float
+    cache_bytes_per_token: int
+    length: int
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        family: `model_type` of the config; the kind of model for ONNX.
+        layout: the layout taken.
+        tensors: number of tensors in the file.
+        bytes: size of the weights in bytes.
+        max_difference: largest difference of outputs, where they were compared.
+        padding: cost of the family's larger shapes, where the layout is `padded`.
+        notes: sentences about what a reader of the directory may not expect, such as another family than before.
+    """
+
+    family: str
+    layout: str
+    tensors: int
+    bytes: int
+    max_difference: float | None = None
+    padding: Padding | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Peer(NamedTuple):
@@ -179,3 +226,10 @@ def longest(model: Model) -> int | None:
 
 def _tokens(generator: np.random.Generator, vocab_size: int, length: int) -> np.ndarray:
     return generator.integers(0, vocab_size, (2, length), dtype=np.int32)
+
+
+def write_own_tokenizer(model: Model, folder: Path) -> None:
+    """Write the model's tokenizer, if it has one, for `transformers`."""
+    if model.tokenizer is not None:
+        embeddings = getattr(model.config, "embeddings", None)
+        write_tokenizer(model.tokenizer, folder, longest(model), segments=getattr(embeddings, "segments", 0) > 1)

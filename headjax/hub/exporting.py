@@ -20,8 +20,7 @@ from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
-from headjax.hub.checking import longest
-from headjax.hub.exported import EXPORTED, Exported, Padding, write_own_tokenizer
+from headjax.hub.checking import EXPORTED, Exported, Padding, longest, write_own_tokenizer
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.labels import label_names
 from headjax.hub.family import Family

@@ -14,8 +14,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.failures import in_one_line
 from headjax.core.paths import path_of
 from headjax.core.serialize import kind_of
-from headjax.hub.checking import example_batch, longest
-from headjax.hub.exported import EXPORTED, ONNX, Exported, write_own_tokenizer
+from headjax.hub.checking import EXPORTED, ONNX, Exported, example_batch, longest, write_own_tokenizer
 from headjax.models.compute import Compute
 from headjax.models.config import Options
 from headjax.models.model import Model

@@ -10,7 +10,7 @@ from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves,
 from headjax.core.errors import ConfigError
 from headjax.core.norms import OffsetRMSNorm
 from headjax.hub.families.labels import classifier, labelled
-from headjax.hub.families.layer_types import common
+from headjax.hub.families.positions import common
 from headjax.hub.fields import Fields
 from headjax.models.residuals import SandwichNorm
 from headjax.models.tasks import Classification, Regression, TokenClassification

@@ -11,9 +11,20 @@ from headjax.attention.multi_head import Grouped
 from headjax.attention.rotary import Rotary, RotaryHalves
 from headjax.core.norms import OffsetRMSNorm
 from headjax.core.tensors import Normal
-from headjax.hub.families.layer_types import FULL, SLIDING, common, layer_type, own_windows, read_layer_types, window
 from headjax.hub.families.llama import decoder_family, decoder_rules, grouped, text_classes
-from headjax.hub.families.rotary import POSITIONS, check_base, read_rotary, write_rotary
+from headjax.hub.families.positions import (
+    FULL,
+    POSITIONS,
+    SLIDING,
+    check_base,
+    common,
+    layer_type,
+    own_windows,
+    read_layer_types,
+    read_rotary,
+    window,
+    write_rotary,
+)
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one
