@@ -13,8 +13,8 @@ from benchmarks.result import BenchResult
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, seconds_in_turns
 from headjax.report import numbers
-from headjax.report.presets import CostPoints, cost_curves
-from headjax.report.style import Plot
+from headjax.report.curves import PREDICTED, Axis, Panel, Points, draw
+from headjax.report.style import INK, Plot
 from headjax.report.tables import Column, Table
 
 TOLERANCE = 0.15
@@ -230,12 +230,47 @@ def table(ours: Mapping[str, Any]) -> Table:
 
 
 def plot(ours: Mapping[str, Any]) -> Plot:
-    """Return the curves as small multiples, see `headjax.report.presets`."""
-    points = {
-        name: {
-            factor: CostPoints(curve.values, curve.medians, curve.flops, curve.memory, curve.departs)
-            for factor, curve in by.items()
-        }
-        for name, by in curves_of(ours).items()
-    }
-    return cost_curves(points, title="Cost as one factor grows and all others stay")
+    """Draw two panels an operation, time and memory, each relative to the first value; both axes are logarithmic.
+
+    The cost that is 1 stands in the panel, that of the first factor's curve. The time that the FLOPs predict is dashed.
+    """
+    rows, said = [], []
+    for name, by in curves_of(ours).items():
+        first = next(iter(by.values()))
+        departing = ", ".join(factor for factor, curve in by.items() if curve.departs)
+        time = Panel(
+            series={factor: _grown(curve, curve.medians) for factor, curve in by.items()},
+            predicted={factor: _grown(curve, curve.flops) for factor, curve in by.items()},
+            y=Axis("time, times first", scale="log"),
+            title=name,
+            aside=f"departs: {departing}" if departing else "",
+            note=f"1 = {numbers.duration(first.medians[0])}",
+        )
+        memory = Panel(
+            series={factor: _grown(curve, curve.memory) for factor, curve in by.items()},
+            y=Axis("memory, times first", scale="log"),
+            title=name,
+            note=f"1 = {numbers.size(first.memory[0])}",
+        )
+        rows.append([time, memory])
+        said.append(f"{name}: {'; '.join(_growth(factor, curve) for factor, curve in by.items())}.")
+    title = "Cost as one factor grows and all others stay"
+    return draw(
+        rows,
+        x=Axis("factor, times its first value", numbers.significant, "doubling"),
+        title=title,
+        alt=f"{title}. {' '.join(said)}",
+        width=9.0,
+        height=1.3 + 2.1 * len(rows),
+        legend=[("by count of FLOPs", {"color": INK, **PREDICTED})],
+    )
+
+
+def _grown(curve: CostCurve, costs: Sequence[float]) -> Points:
+    return [(value / curve.values[0], cost / costs[0]) for value, cost in zip(curve.values, costs, strict=True)]
+
+
+def _growth(factor: str, curve: CostCurve) -> str:
+    time, work = (costs[-1] / costs[0] for costs in (curve.medians, curve.flops))
+    grown = f"{factor} {curve.values[0]} to {curve.values[-1]}: time {time:.3g} times, work {work:.3g} times"
+    return grown + (", departs" if curve.departs else "")

@@ -1,4 +1,4 @@
-"""Plots of what headjax measures: learning, pruning, depth, captured variance, trade-offs, transfer and costs.
+"""Plots of what headjax measures: learning, pruning, depth, captured variance, trade-offs and transfer.
 
 All raise `DataError` where there is nothing to draw, a series has no finite point, or an axis cannot show a value.
 """
@@ -6,7 +6,7 @@ All raise `DataError` where there is nothing to draw, a series has no finite poi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.curves import (
     LEVEL,
-    PREDICTED,
     THIN,
     Axis,
     Curve,
@@ -274,86 +273,6 @@ def importance_transfer(
         alt=f"{title}: scatter plot of {heads} heads, {y_label} against {x_label}, r = {correlation}.",
         height=0.85 * WIDTH,
     )
-
-
-class CostPoints(NamedTuple):
-    """Costs of an operation by the values of one factor, ascending.
-
-    Attributes:
-        values: values of the factor.
-        seconds: measured time at each.
-        work: predicted work at each, in any unit.
-        memory: bytes at each.
-        departs: whether the time grows otherwise than the work.
-    """
-
-    values: Sequence[float]
-    seconds: Sequence[float]
-    work: Sequence[float]
-    memory: Sequence[float]
-    departs: bool
-
-
-def cost_curves(operations: Mapping[str, Mapping[str, CostPoints]], *, title: str = "Cost curves") -> Plot:
-    """Two panels an operation, time and memory, each relative to the first value; both axes are logarithmic.
-
-    The cost that is 1 stands in the panel, that of the first factor's curve. The time that the work predicts is dashed.
-    The factors whose time departs from the prediction stand above the panel.
-
-    Args:
-        operations: costs by operation and factor.
-        title: heading of the plot.
-    """
-    if not operations or not all(operations.values()):
-        raise DataError("operations: none to draw")
-    rows, said = [], []
-    for name, by_factor in operations.items():
-        field, first = f"operations[{name!r}]", next(iter(by_factor.values()))
-        for factor, points in by_factor.items():
-            if np.min([points.values, points.seconds, points.work, points.memory]) <= 0:
-                raise DataError(f"{field}[{factor!r}]: a logarithmic axis cannot show zero or less")
-        departing = ", ".join(factor for factor, points in by_factor.items() if points.departs)
-        grown = {
-            cost: {factor: _grown(points.values, getattr(points, cost)) for factor, points in by_factor.items()}
-            for cost in ("seconds", "work", "memory")
-        }
-        time = Panel(
-            series=grown["seconds"],
-            predicted=grown["work"],
-            y=Axis("time, times first", scale="log"),
-            title=name,
-            aside=f"departs: {departing}" if departing else "",
-            note=f"1 = {numbers.duration(first.seconds[0])}",
-            field=field,
-        )
-        memory = Panel(
-            series=grown["memory"],
-            y=Axis("memory, times first", scale="log"),
-            title=name,
-            note=f"1 = {numbers.size(first.memory[0])}",
-            field=field,
-        )
-        rows.append([time, memory])
-        said.append(f"{name}: {'; '.join(_growth(factor, points) for factor, points in by_factor.items())}.")
-    return draw(
-        rows,
-        x=Axis("factor, times its first value", numbers.significant, "doubling"),
-        title=title,
-        alt=f"{title}. {' '.join(said)}",
-        width=9.0,
-        height=1.3 + 2.1 * len(rows),
-        legend=[("by count of FLOPs", {"color": INK, **PREDICTED})],
-    )
-
-
-def _grown(values: Sequence[float], costs: Sequence[float]) -> Points:
-    return [(value / values[0], cost / costs[0]) for value, cost in zip(values, costs, strict=True)]
-
-
-def _growth(factor: str, points: CostPoints) -> str:
-    time, work = (costs[-1] / costs[0] for costs in (points.seconds, points.work))
-    grown = f"{factor} {points.values[0]:g} to {points.values[-1]:g}: time {time:.3g} times, work {work:.3g} times"
-    return grown + (", departs" if points.departs else "")
 
 
 def _bare_percent(fraction: float | None) -> str:

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import scaling
 from benchmarks.operations import OPERATIONS, Operation, Shape
 from benchmarks.scaling import SIZES, CostCurve, Study, slope
+from headjax.report.style import look
 
 VALUES = (1, 2, 4, 8)
 
@@ -116,3 +117,24 @@ def test_a_tiny_run_to_the_end():
         for curve in by_factor.values():
             assert all(seconds > 0 for turns in curve["seconds"] for seconds in turns)
             assert curve["memory"][-1] > curve["memory"][0] > 0
+
+
+STRAIGHT = CostCurve((6, 12, 24), [[1.0] * 2, [2.0] * 2, [4.0] * 2], (10, 20, 40), (100, 200, 400))
+FLAT = CostCurve((1, 2, 4, 8), [[1.0] * 2, [1.1] * 2, [1.2] * 2, [1.3] * 2], (5, 10, 20, 40), (100, 100, 200, 300))
+
+
+def test_every_operation_has_a_panel_of_time_and_one_of_memory():
+    curves = {"train": {"depth": STRAIGHT, "batch": FLAT}, "decode": {"depth": STRAIGHT}}
+    plot = scaling.plot({"curves": {name: {f: c._asdict() for f, c in by.items()} for name, by in curves.items()}})
+    titles = [axes.get_title(loc="left") for axes in plot.figure.axes]
+    assert titles == ["train", "train", "decode", "decode"]
+    time, memory, *_ = plot.figure.axes
+    assert (time.get_ylabel(), memory.get_ylabel()) == ("time, times first", "memory, times first")
+    # The theory's lines and the measured ones, each factor in the colour that it has everywhere.
+    assert [line.get_color() for line in time.lines] == [look(i).color for i in (0, 1, 0, 1)]
+    assert [line.get_color() for line in memory.lines] == [look(0).color, look(1).color]
+    assert list(time.lines[3].get_ydata()) == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert list(time.lines[1].get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 8.0])
+    assert [axes.get_title(loc="right") for axes in plot.figure.axes] == ["departs: batch", "", "", ""]
+    assert all(axes.get_yscale() == axes.get_xscale() == "log" for axes in plot.figure.axes)
+    assert "batch 1 to 8: time 1.3 times, work 8 times, departs" in plot.alt

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.result import BenchResult
 from headjax.cli import main
-from headjax.report.presets import CostPoints, cost_curves
+from headjax.report.curves import line_plot
 from headjax.report.tables import Column, Table
 
 
@@ -36,7 +36,7 @@ def test_scaling_takes_a_size_and_draws_a_plot(monkeypatch, capsys, tmp_path):
 
     def run(progress, size="full"):
         sizes.append(size)
-        plot = cost_curves({"step": {"depth": CostPoints((1, 2), (1.0, 2.0), (1, 2), (1, 2), False)}})
+        plot = line_plot({"depth": [(1, 1.0), (2, 2.0)]}, title="Costs", x_label="depth", y_label="seconds")
         return BenchResult({}, {}, 1.0, (), plot=plot)
 
     monkeypatch.setattr("benchmarks.scaling.run", run)

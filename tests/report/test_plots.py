@@ -7,8 +7,6 @@ from headjax.core.errors import DataError
 from headjax.report import numbers
 from headjax.report.curves import line_plot
 from headjax.report.presets import (
-    CostPoints,
-    cost_curves,
     depth_curves,
     importance_transfer,
     learning_curves,
@@ -16,7 +14,6 @@ from headjax.report.presets import (
     trade_off,
     variance_curves,
 )
-from headjax.report.style import look
 
 
 def drawn(axes):
@@ -224,30 +221,3 @@ def test_transfer_checks_its_values(values, message):
 def test_trade_off_needs_points(series):
     with pytest.raises(DataError, match=r"^series"):
         trade_off(series)
-
-
-STRAIGHT = CostPoints((6, 12, 24), (1.0, 2.0, 4.0), (10, 20, 40), (100, 200, 400), False)
-FLAT = CostPoints((1, 2, 4, 8), (1.0, 1.1, 1.2, 1.3), (5, 10, 20, 40), (100, 100, 200, 300), True)
-
-
-def test_every_operation_has_a_panel_of_time_and_one_of_memory():
-    plot = cost_curves({"train": {"depth": STRAIGHT, "batch": FLAT}, "decode": {"depth": STRAIGHT}}, title="Costs")
-    titles = [axes.get_title(loc="left") for axes in plot.figure.axes]
-    assert titles == ["train", "train", "decode", "decode"]
-    time, memory, *_ = plot.figure.axes
-    assert (time.get_ylabel(), memory.get_ylabel()) == ("time, times first", "memory, times first")
-    # The theory's lines and the measured ones, each factor in the colour that it has everywhere.
-    assert [line.get_color() for line in time.lines] == [look(i).color for i in (0, 1, 0, 1)]
-    assert [line.get_color() for line in memory.lines] == [look(0).color, look(1).color]
-    assert list(time.lines[3].get_ydata()) == pytest.approx([1.0, 1.1, 1.2, 1.3])
-    assert list(time.lines[1].get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 8.0])
-    assert [axes.get_title(loc="right") for axes in plot.figure.axes] == ["departs: batch", "", "", ""]
-    assert all(axes.get_yscale() == axes.get_xscale() == "log" for axes in plot.figure.axes)
-    assert "batch 1 to 8: time 1.3 times, work 8 times, departs" in plot.alt
-
-
-def test_what_cannot_be_drawn_is_named():
-    with pytest.raises(DataError, match=r"^operations: none to draw$"):
-        cost_curves({})
-    with pytest.raises(DataError, match=r"^operations\['train'\]\['depth'\]: a logarithmic axis cannot"):
-        cost_curves({"train": {"depth": STRAIGHT._replace(seconds=(0.0, 1.0, 2.0))}})
