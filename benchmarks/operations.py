@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from benchmarks import generate
 from headjax.attention import Attention, MultiHead
@@ -16,7 +17,7 @@ from headjax.conversion import convert
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Search, Solver, fit_start
 from headjax.conversion.products import Products
-from headjax.core.tensors import Constant, Tensor, Zeros, map_tensors
+from headjax.core.tensors import Constant, Zeros, map_tensors
 from headjax.heads import ablation
 from headjax.heads import gates as head_gates
 from headjax.heads.prefix import Chunk
@@ -91,7 +92,7 @@ def drawn(config: DecoderModel) -> Model:
     """Return the model with random weights, drawn by NumPy, because nothing has to be compiled for that."""
     generator = np.random.default_rng(0)
 
-    def draw(path: str, tensor: Tensor) -> jax.Array:
+    def draw(path: str, tensor: nnx.Param) -> jax.Array:
         if isinstance(tensor.init, Zeros | Constant):
             return jnp.full(tensor.shape, getattr(tensor.init, "value", 0.0), jnp.float32)
         return jnp.asarray(0.02 * generator.standard_normal(tensor.shape), jnp.float32)

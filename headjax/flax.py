@@ -35,7 +35,7 @@ from headjax.conversion.model import convert_layer
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.serialize import class_of_kind, kinds_of, unknown_name
-from headjax.core.tensors import Initializer, Normal, Params, Tensor, Tensors
+from headjax.core.tensors import Initializer, Normal, Params, Tensors
 from headjax.mesh.rules import RULES
 from headjax.models.cache import write
 from headjax.models.compute import Compute
@@ -290,8 +290,8 @@ def hold(tensors: Tensors, params: Mapping[str, Any], rules: Rules = RULES) -> d
     table = tuple((dict.fromkeys(RULES) | dict(rules)).items())
 
     def held(tensor: Any, entry: Any) -> Any:
-        if isinstance(tensor, Tensor):
-            return nnx.Param(entry, out_sharding=tensor.axes, sharding_rules=table, eager_sharding=False)
+        if isinstance(tensor, nnx.Param):
+            return nnx.Param(entry, out_sharding=tensor.out_sharding, sharding_rules=table, eager_sharding=False)
         return nnx.Dict({name: held(tensor[name], entry[name]) for name in tensor})
 
     return {name: held(tensor, params[name]) for name, tensor in tensors.items()}

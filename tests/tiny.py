@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.attention import Attention, Collaborative, MultiHead
 from headjax.core.norms import LayerNorm
-from headjax.core.tensors import Constant, Normal, Tensor, Zeros, map_tensors
+from headjax.core.tensors import Constant, Normal, Zeros, map_tensors
 from headjax.models import DecoderModel, Model, Options
 from headjax.models.embeddings import Embeddings, Learned
 from headjax.models.encoder import Bert
@@ -80,7 +81,7 @@ def model(config: Any, seed: int = 0) -> Model:
     """
     generator = np.random.default_rng(seed)
 
-    def draw(path: str, tensor: Tensor) -> jax.Array:
+    def draw(path: str, tensor: nnx.Param) -> jax.Array:
         init = tensor.init or config.initializer
         noise = generator.standard_normal(tensor.shape).astype(np.float32)
         if isinstance(init, Normal):

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call, default_scale
 from headjax.attention.formulation import Attention, KeyValues
@@ -17,7 +18,7 @@ from headjax.attention.projections import declare_into_heads, declare_output, in
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import FanIn, Initializer, Normal, Ones, Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import FanIn, Initializer, Normal, Ones, Params, Tensors, Zeros, weight
 
 
 @kind("concatenate")
@@ -29,7 +30,7 @@ class Concatenate(Initializer):
     section 3.1). A full mixing matrix per head (Tucker) has the blocks on its diagonal.
     """
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+    def __call__(self, key: jax.Array, tensor: nnx.Param[Any], dtype: Any) -> jax.Array:
         shape = tensor.shape[tensor.stacked :]
         heads, *sizes = shape or (1,)
         if len(set(sizes)) != 1 or sizes[0] % heads:
@@ -92,7 +93,7 @@ class SharedKey(Attention):
         """Size of the shared key."""
 
     @abc.abstractmethod
-    def mixing(self) -> Tensor:
+    def mixing(self) -> nnx.Param[Any]:
         """Declare the mixing weights."""
 
     @abc.abstractmethod
@@ -105,17 +106,17 @@ class SharedKey(Attention):
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         tensors: Tensors = {
-            "query": Tensor((width, self.query_size), ("embed", "shared_dim")),
-            "key": Tensor((memory_width, self.key_size), ("embed", "shared_dim")),
+            "query": weight((width, self.query_size), ("embed", "shared_dim")),
+            "key": weight((memory_width, self.key_size), ("embed", "shared_dim")),
             "mixing": self.mixing(),
             **declare_into_heads("value", memory_width, self.num_heads, self.value_dim, bias=self.value_bias),
             **declare_output(self.num_heads, self.value_dim, width, bias=self.output_bias),
         }
         if self.projection_bias:
-            tensors["query_bias"] = Tensor((self.query_size,), ("shared_dim",), Zeros(), decay=False)
-            tensors["key_bias"] = Tensor((self.key_size,), ("shared_dim",), Zeros(), decay=False)
+            tensors["query_bias"] = weight((self.query_size,), ("shared_dim",), Zeros(), decay=False)
+            tensors["key_bias"] = weight((self.key_size,), ("shared_dim",), Zeros(), decay=False)
         if self.content_bias:
-            tensors["content_bias"] = Tensor((memory_width, self.num_heads), ("embed", "heads"), Zeros(), decay=False)
+            tensors["content_bias"] = weight((memory_width, self.num_heads), ("embed", "heads"), Zeros(), decay=False)
         return tensors
 
     def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
@@ -190,9 +191,9 @@ class Collaborative(SharedKey):
     def key_size(self) -> int:
         return self.shared_dim
 
-    def mixing(self) -> Tensor:
+    def mixing(self) -> nnx.Param[Any]:
         shape = (self.num_heads, self.shared_dim)
-        return Tensor(shape, ("heads", "shared_dim"), self.mixing_init, inputs=(1,))
+        return weight(shape, ("heads", "shared_dim"), self.mixing_init, inputs=(1,))
 
     def mixing_flops(self) -> int:
         return 0
@@ -236,9 +237,9 @@ class Tucker(SharedKey):
     def key_size(self) -> int:
         return self.key_rank
 
-    def mixing(self) -> Tensor:
+    def mixing(self) -> nnx.Param[Any]:
         shape = (self.num_heads, self.query_rank, self.key_rank)
-        return Tensor(shape, ("heads", "shared_dim", None), self.mixing_init, inputs=(1,))
+        return weight(shape, ("heads", "shared_dim", None), self.mixing_init, inputs=(1,))
 
     def mixing_flops(self) -> int:
         return self.num_heads * self.query_rank * self.key_rank

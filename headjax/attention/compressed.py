@@ -18,7 +18,7 @@ from headjax.attention.rotary import positions_or_count
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, Tensors
+from headjax.core.tensors import Params, Tensors, weight, with_axes
 
 
 @kind("compressed")
@@ -54,7 +54,7 @@ class Compressed(Wrapping):
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         return {
-            "latent": Tensor((memory_width, self.rank), ("embed", "latent")),
+            "latent": weight((memory_width, self.rank), ("embed", "latent")),
             "inner": {name: _of_latent(name, tensor) for name, tensor in self.inner.tensors(width, self.rank).items()},
         }
 
@@ -128,4 +128,4 @@ def _of_latent(name: str, tensor: Any) -> Any:
     """Return a tensor whose inputs are the latent's dimensions, where it reads the attended sequence."""
     if name not in READING:
         return tensor
-    return dataclasses.replace(tensor, axes=("latent", *tensor.axes[1:]))
+    return with_axes(tensor, ("latent", *tensor.out_sharding[1:]))

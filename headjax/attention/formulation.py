@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from headjax.attention.attend import Call
 from headjax.attention.operands import Attended
 from headjax.core.errors import require
-from headjax.core.fields import Checked, Listed, check_fields
+from headjax.core.fields import Listed, check_fields
+from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, Tensors, Zeros, abstract, count, take_heads
+from headjax.core.tensors import Params, Tensors, Zeros, abstract, count, take_heads, weight
 
 KeyValues = dict[str, jax.Array]
 """Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds them."""
@@ -45,7 +46,7 @@ class Step(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Attention(Checked, abc.ABC):
+class Attention(Spec, abc.ABC):
     """Base of the formulations.
 
     In its methods, `width` is the width of the residual stream and `memory_width` that of the sequence attended to: the
@@ -253,7 +254,7 @@ class NoHeads(Attention):
         return cls(output_bias=bool(kept)), kept
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
-        return {"output_bias": Tensor((width,), ("embed",), Zeros(), decay=False)} if self.output_bias else {}
+        return {"output_bias": weight((width,), ("embed",), Zeros(), decay=False)} if self.output_bias else {}
 
     def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         return {}

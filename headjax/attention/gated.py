@@ -14,7 +14,7 @@ from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Initializer, Params, Tensors, Zeros, weight
 
 
 @kind("gated_heads")
@@ -44,8 +44,8 @@ class Gated(Wrapping):
         heads = self.num_heads
         return {
             "inner": self.inner.tensors(width, memory_width),
-            "gate": Tensor((width, heads), ("embed", "heads"), self.kernel_init),
-            "gate_bias": Tensor((heads,), ("heads",), self.bias_init, decay=False),
+            "gate": weight((width, heads), ("embed", "heads"), self.kernel_init),
+            "gate_bias": weight((heads,), ("heads",), self.bias_init, decay=False),
         }
 
     def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:

@@ -16,7 +16,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.norms import Norm, declare_small
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, Tensors
+from headjax.core.tensors import Params, Tensors, weight
 
 
 @kind("latent")
@@ -90,20 +90,20 @@ class Latent(Attention):
 
     def tensors(self, width: int, memory_width: int) -> Tensors:
         heads, bias = self.num_heads, self.projection_bias
-        tensors: Tensors = {"latent": Tensor((memory_width, self.rank), ("embed", "latent"))}
+        tensors: Tensors = {"latent": weight((memory_width, self.rank), ("embed", "latent"))}
         if self.latent_norm is not None:
             tensors["latent_norm"] = declare_small(self.latent_norm, self.rank)
         if self.query_rank is None:
             tensors |= declare_into_heads("query", width, heads, self.query_size, bias=bias)
         else:
-            tensors["query_latent"] = Tensor((width, self.query_rank), ("embed", "latent"))
+            tensors["query_latent"] = weight((width, self.query_rank), ("embed", "latent"))
             if self.query_norm is not None:
                 tensors["query_norm"] = declare_small(self.query_norm, self.query_rank)
             tensors |= declare_into_heads(
                 "query", self.query_rank, heads, self.query_size, bias=bias, input_axis="latent"
             )
         if self.rotary_dim:
-            tensors["rotary_key"] = Tensor((memory_width, self.rotary_dim), ("embed", None))
+            tensors["rotary_key"] = weight((memory_width, self.rotary_dim), ("embed", None))
         return {
             **tensors,
             **declare_into_heads("key", self.rank, heads, self.head_dim, bias=False, input_axis="latent"),

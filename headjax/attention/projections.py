@@ -8,7 +8,7 @@ import jax
 
 from headjax.attention.attend import default_scale
 from headjax.attention.rotary import Rotary
-from headjax.core.tensors import Tensor, Tensors, Zeros
+from headjax.core.tensors import Tensors, Zeros, weight
 
 
 def declare_into_heads(
@@ -18,20 +18,20 @@ def declare_into_heads(
 
     Heads on the axis `heads` are those that surgery removes; heads on any other axis (`kv_heads`) stay whole.
     """
-    weight = Tensor((inputs, heads, size), (input_axis, axis, "head_dim"))
+    kernel = weight((inputs, heads, size), (input_axis, axis, "head_dim"))
     if not bias:
-        return {name: weight}
+        return {name: kernel}
     return {
-        name: weight,
-        f"{name}_bias": Tensor((heads, size), (axis, "head_dim"), Zeros(), decay=False),
+        name: kernel,
+        f"{name}_bias": weight((heads, size), (axis, "head_dim"), Zeros(), decay=False),
     }
 
 
 def declare_output(heads: int, size: int, width: int, *, bias: bool) -> Tensors:
     """Declare `output [heads, size, width]` and, with a bias, `output_bias [width]`."""
-    tensors = {"output": Tensor((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))}
+    tensors = {"output": weight((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))}
     if bias:
-        tensors["output_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
+        tensors["output_bias"] = weight((width,), ("embed",), Zeros(), decay=False)
     return tensors
 
 

@@ -19,7 +19,7 @@ from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Initializer, Normal, Params, Tensors, Zeros, weight
 
 FOLDED = ("key", "key_bias", "key_norm")
 """Parameters of the grouped layer inside that the shared components replace."""
@@ -91,13 +91,13 @@ class SharedRotary(Wrapping):
         total, axes = self.total, (None, "shared_dim")
         tensors: Tensors = {
             "inner": self._inner_tensors(width, memory_width),
-            "key": Tensor((memory_width, 2, total), ("embed", *axes)),
-            "mixing": Tensor(
+            "key": weight((memory_width, 2, total), ("embed", *axes)),
+            "mixing": weight(
                 (2, self.inner.kv_heads, total), (None, "kv_heads", "shared_dim"), self._mixing_init, inputs=(0, 2)
             ),
         }
         if self.inner.projection_bias:
-            tensors["key_bias"] = Tensor((2, total), axes, Zeros(), decay=False)
+            tensors["key_bias"] = weight((2, total), axes, Zeros(), decay=False)
         return tensors
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues
@@ -14,7 +15,7 @@ from headjax.attention.operands import AcrossHeads, Attended
 from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
 from headjax.core.fields import Listed, NotNegative, Positive, Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensor, Tensors
+from headjax.core.tensors import Initializer, Params, Tensors, weight
 
 
 @kind("near_identity")
@@ -30,7 +31,7 @@ class NearIdentity(Initializer):
 
     stddev: NotNegative = 0.02
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+    def __call__(self, key: jax.Array, tensor: nnx.Param[Any], dtype: Any) -> jax.Array:
         noise = self.stddev * jax.random.normal(key, tensor.shape, dtype)
         if noise.ndim < 2:
             return noise
@@ -85,8 +86,8 @@ class Talking(HeadSizes, Attention):
             **declare_into_heads("query", width, logits, self.head_dim, bias=bias, axis="logit_heads"),
             **declare_into_heads("key", memory_width, logits, self.head_dim, bias=bias, axis="logit_heads"),
             **declare_into_heads("value", memory_width, heads, self.values, bias=bias),
-            "logit_mixing": Tensor((logits, softmaxes), (None, None), self.mixing_init),
-            "weight_mixing": Tensor((softmaxes, heads), (None, "heads"), self.mixing_init),
+            "logit_mixing": weight((logits, softmaxes), (None, None), self.mixing_init),
+            "weight_mixing": weight((softmaxes, heads), (None, "heads"), self.mixing_init),
             **declare_output(heads, self.values, width, bias=self.output_bias),
         }
 

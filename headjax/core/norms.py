@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from headjax.core.derivatives import standardised
-from headjax.core.fields import Checked, NotNegative
+from headjax.core.fields import NotNegative
+from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Ones, Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Ones, Params, Tensors, Zeros, weight, with_axes
 
 
 @dataclasses.dataclass(frozen=True)
-class Norm(Checked, abc.ABC):
+class Norm(Spec, abc.ABC):
     """A normalisation over the last axis.
 
     Attributes:
@@ -53,8 +54,8 @@ class LayerNorm(Norm):
 
     def tensors(self, width: int) -> Tensors:
         return {
-            "scale": Tensor((width,), ("embed",), Ones, decay=False),
-            "bias": Tensor((width,), ("embed",), Zeros(), decay=False),
+            "scale": weight((width,), ("embed",), Ones, decay=False),
+            "bias": weight((width,), ("embed",), Zeros(), decay=False),
         }
 
     def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
@@ -68,7 +69,7 @@ class RMSNorm(Norm):
     """gamma * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019)."""
 
     def tensors(self, width: int) -> Tensors:
-        return {"scale": Tensor((width,), ("embed",), Ones, decay=False)}
+        return {"scale": weight((width,), ("embed",), Ones, decay=False)}
 
     def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
         x = inputs.astype(jnp.float32)
@@ -86,7 +87,7 @@ class OffsetRMSNorm(RMSNorm):
     """
 
     def tensors(self, width: int) -> Tensors:
-        return {"scale": Tensor((width,), ("embed",), Zeros(), decay=False)}
+        return {"scale": weight((width,), ("embed",), Zeros(), decay=False)}
 
     def __call__(self, params: Params, inputs: jax.Array) -> jax.Array:
         gain = {"scale": self.gain(params).astype(jnp.float32)}
@@ -105,4 +106,4 @@ def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
 
 def declare_small(norm: Norm, size: int) -> Tensors:
     """The tensors of a normalisation of vectors smaller than the stream (a head, a latent), which is never sharded."""
-    return {name: dataclasses.replace(tensor, axes=(None,)) for name, tensor in norm.tensors(size).items()}
+    return {name: with_axes(tensor, (None,)) for name, tensor in norm.tensors(size).items()}

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.core.errors import ParameterError
 from headjax.core.fields import Checked, NotNegative, Size
@@ -28,80 +29,88 @@ Params = dict[str, Any]
 """Nested dict of arrays."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """One declared parameter.
+def weight(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    init: Initializer | None = None,
+    *,
+    inputs: tuple[int, ...] = (0,),
+    decay: bool = True,
+    stacked: int = 0,
+) -> nnx.Param[Any]:
+    """Declare a parameter: an `nnx.Param` of a shape without numbers, with all that is known of it as metadata.
 
-    Attributes:
+    Args:
         shape: its shape.
         axes: one logical name per dimension (`embed`, `heads`, `head_dim`, `feed_forward`, `vocabulary`, ...), which
             the sharding rules map to mesh axes; None is never sharded. Removing a head is taking its slice out along
-            the axis `heads`.
+            the axis `heads`. The metadata `out_sharding` holds them.
         init: its initialiser; None takes the model's.
-        inputs: the dimensions summed over when the tensor is applied; their product is the fan-in.
+        inputs: the dimensions summed over when the parameter is applied; their product is the fan-in.
         decay: whether it is a weight: weight decay shrinks it, initialisations by depth scale it. False for biases,
             normalisations and multipliers of residual branches.
         stacked: how many leading dimensions count layers of a run. They belong to no fan.
     """
+    if len(shape) != len(axes):
+        raise ParameterError(f"tensor of shape {shape} declares {len(axes)} axes {axes}")
+    array = jax.ShapeDtypeStruct(shape, jnp.float32)
+    # Flax would otherwise place every new value at once, and ask for a mesh.
+    return nnx.Param(
+        array, out_sharding=axes, eager_sharding=False, init=init, inputs=inputs, decay=decay, stacked=stacked
+    )
 
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    init: Initializer | None = None
-    inputs: tuple[int, ...] = (0,)
-    decay: bool = True
-    stacked: int = 0
 
-    def __post_init__(self) -> None:
-        if len(self.shape) != len(self.axes):
-            raise ParameterError(f"tensor of shape {self.shape} declares {len(self.axes)} axes {self.axes}")
+def with_axes(one: nnx.Param[Any], axes: tuple[str | None, ...]) -> nnx.Param[Any]:
+    """Declare the same parameter with other logical axes."""
+    return weight(one.shape, axes, one.init, inputs=one.inputs, decay=one.decay, stacked=one.stacked)
 
-    @property
-    def head_axis(self) -> int | None:
-        """The dimension that counts heads, or None."""
-        return self.axes.index("heads") if "heads" in self.axes else None
 
-    @property
-    def size(self) -> int:
-        """Number of scalars."""
-        return math.prod(self.shape)
+def head_axis(weight: nnx.Param[Any]) -> int | None:
+    """Return the dimension of a declared parameter that counts heads, or None."""
+    return weight.out_sharding.index("heads") if "heads" in weight.out_sharding else None
 
-    @property
-    def fan_in(self) -> int:
-        """Number of inputs summed into one output."""
-        return math.prod(self.shape[i] for i in self.inputs if i < len(self.shape))  # a scalar sums nothing
 
-    @property
-    def fan_out(self) -> int:
-        """Number of outputs that one input feeds."""
-        return self.size // max(self.fan_in, 1) // max(math.prod(self.shape[: self.stacked]), 1)
+def fan_in(weight: nnx.Param[Any]) -> int:
+    """Return the number of inputs summed into one output."""
+    return math.prod(weight.shape[i] for i in weight.inputs if i < len(weight.shape))  # a scalar sums nothing
 
-    def stack(self, count: int) -> Tensor:
-        """Return the tensor of `count` equal layers, stacked along a new leading axis `layers`."""
-        return dataclasses.replace(
-            self,
-            shape=(count, *self.shape),
-            axes=("layers", *self.axes),
-            inputs=tuple(i + 1 for i in self.inputs),
-            stacked=self.stacked + 1,
-        )
 
-    def of_one_layer(self) -> Tensor:
-        """Return the tensor of a single layer: invert `stack`."""
-        return dataclasses.replace(
-            self,
-            shape=self.shape[1:],
-            axes=self.axes[1:],
-            inputs=tuple(i - 1 for i in self.inputs),
-            stacked=self.stacked - 1,
-        )
+def fan_out(weight: nnx.Param[Any]) -> int:
+    """Return the number of outputs that one input feeds."""
+    own = weight.shape[weight.stacked :]
+    return math.prod(own) // max(fan_in(weight), 1)
+
+
+def stack_weight(one: nnx.Param[Any], count: int) -> nnx.Param[Any]:
+    """Declare the parameter of `count` equal layers, stacked along a new leading axis `layers`."""
+    return weight(
+        (count, *one.shape),
+        ("layers", *one.out_sharding),
+        one.init,
+        inputs=tuple(i + 1 for i in one.inputs),
+        decay=one.decay,
+        stacked=one.stacked + 1,
+    )
+
+
+def one_layer(stack: nnx.Param[Any]) -> nnx.Param[Any]:
+    """Declare the parameter of a single layer: invert `stack_weight`."""
+    return weight(
+        stack.shape[1:],
+        stack.out_sharding[1:],
+        stack.init,
+        inputs=tuple(i - 1 for i in stack.inputs),
+        decay=stack.decay,
+        stacked=stack.stacked - 1,
+    )
 
 
 class Initializer(Checked, abc.ABC):
-    """Draws the first value of a declared tensor."""
+    """Draws the first value of a declared parameter."""
 
     @abc.abstractmethod
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        """An array of the tensor's shape."""
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        """An array of the parameter's shape."""
 
 
 @kind("zeros")
@@ -109,8 +118,8 @@ class Initializer(Checked, abc.ABC):
 class Zeros(Initializer):
     """All zeros."""
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        return jnp.zeros(tensor.shape, dtype)
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        return jnp.zeros(weight.shape, dtype)
 
 
 @kind("constant")
@@ -124,8 +133,8 @@ class Constant(Initializer):
 
     value: float
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        return jnp.full(tensor.shape, self.value, dtype)
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        return jnp.full(weight.shape, self.value, dtype)
 
 
 Ones = Constant(1.0)
@@ -159,8 +168,8 @@ class Normal(Initializer):
 
     stddev: NotNegative = 0.02
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        return self.stddev * drawn(lambda shape: jax.random.normal(key, shape, dtype), tensor.shape)
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        return self.stddev * drawn(lambda shape: jax.random.normal(key, shape, dtype), weight.shape)
 
 
 @kind("truncated_normal")
@@ -174,9 +183,9 @@ class TruncatedNormal(Initializer):
 
     stddev: NotNegative = 0.02
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
         return self.stddev * drawn(
-            lambda shape: jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype), tensor.shape
+            lambda shape: jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype), weight.shape
         )
 
 
@@ -191,9 +200,9 @@ class Xavier(Initializer):
 
     gain: NotNegative = 1.0
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        limit = self.gain * math.sqrt(6.0 / max(tensor.fan_in + tensor.fan_out, 1))
-        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), tensor.shape)
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        limit = self.gain * math.sqrt(6.0 / max(fan_in(weight) + fan_out(weight), 1))
+        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), weight.shape)
 
 
 @kind("sliced_xavier")
@@ -211,14 +220,15 @@ class SlicedXavier(Xavier):
 
     slices: Size = 1
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        cut = next((i for i, axis in enumerate(tensor.axes) if axis in ("heads", "feed_forward")), None)
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        cut = next((i for i, axis in enumerate(weight.out_sharding) if axis in ("heads", "feed_forward")), None)
         if cut is None:
-            return super().__call__(key, tensor, dtype)
-        shape = tuple(size * self.slices if i == cut else size for i, size in enumerate(tensor.shape))
-        whole = dataclasses.replace(tensor, shape=shape)
-        limit = self.gain * math.sqrt(6.0 / (whole.fan_in + whole.fan_out))
-        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), tensor.shape)
+            return super().__call__(key, weight, dtype)
+        shape = tuple(size * self.slices if i == cut else size for i, size in enumerate(weight.shape))
+        inputs = math.prod(shape[i] for i in weight.inputs)
+        outputs = math.prod(shape[weight.stacked :]) // inputs
+        limit = self.gain * math.sqrt(6.0 / (inputs + outputs))
+        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), weight.shape)
 
 
 @kind("fan_in")
@@ -232,13 +242,13 @@ class FanIn(Initializer):
 
     gain: NotNegative = 1.0
 
-    def __call__(self, key: jax.Array, tensor: Tensor, dtype: Any) -> jax.Array:
-        scale = self.gain / math.sqrt(max(tensor.fan_in, 1))
-        return scale * drawn(lambda shape: jax.random.normal(key, shape, dtype), tensor.shape)
+    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+        scale = self.gain / math.sqrt(max(fan_in(weight), 1))
+        return scale * drawn(lambda shape: jax.random.normal(key, shape, dtype), weight.shape)
 
 
 Tensors = dict[str, Any]
-"""Nested dict of `Tensor`s, shaped like the `Params` it declares."""
+"""Nested dict of declared `nnx.Param`s, shaped like the `Params` that it declares."""
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -262,7 +272,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def map_tensors(function: Callable[[str, Tensor], Any], tensors: Tensors, prefix: str = "") -> dict[str, Any]:
+def map_tensors(function: Callable[[str, nnx.Param[Any]], Any], tensors: Tensors, prefix: str = "") -> dict[str, Any]:
     """`function(path, tensor)` for every declared tensor, in the same nesting (groups without tensors included)."""
     return {
         name: map_tensors(function, entry, f"{prefix}{name}/")
@@ -274,7 +284,7 @@ def map_tensors(function: Callable[[str, Tensor], Any], tensors: Tensors, prefix
 
 def stack_tensors(tensors: Tensors, count: int) -> Tensors:
     """The declarations of a run of `count` layers, each declared as here."""
-    return map_tensors(lambda _, tensor: tensor.stack(count), tensors)
+    return map_tensors(lambda _, tensor: stack_weight(tensor, count), tensors)
 
 
 def count(tensors: Tensors) -> int:
@@ -301,7 +311,7 @@ def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: An
         dtype: type of the arrays.
     """
 
-    def draw(path: str, tensor: Tensor) -> jax.Array:
+    def draw(path: str, tensor: nnx.Param[Any]) -> jax.Array:
         init, group = tensor.init or default, _GROUP.search(path)
         first = int(group[1]) if group else 0
         layers = range(first, first + (tensor.shape[0] if tensor.stacked else 1))
@@ -310,7 +320,7 @@ def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: An
         if not tensor.stacked:
             return init(jax.random.fold_in(key, numbers[0]), tensor, dtype)
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(numbers)
-        return jax.vmap(lambda own: init(own, tensor.of_one_layer(), dtype))(keys)
+        return jax.vmap(lambda own: init(own, one_layer(tensor), dtype))(keys)
 
     return map_tensors(draw, tensors)
 
@@ -364,9 +374,10 @@ def take_heads(tensors: Tensors, params: Params, heads: Sequence[int]) -> Params
     """Keep the given heads, in the given order, of every tensor that has a head axis; leave the others as they are."""
     index = jnp.asarray(heads, dtype=jnp.int32)
 
-    def take(path: str, tensor: Tensor) -> Any:
+    def take(path: str, tensor: nnx.Param[Any]) -> Any:
         array = given[path]
-        return array if tensor.head_axis is None else jnp.take(array, index, axis=tensor.head_axis)
+        axis = head_axis(tensor)
+        return array if axis is None else jnp.take(array, index, axis=axis)
 
     given = flatten(params)
     return map_tensors(take, tensors)

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention import Attention, NoHeads, Talking
 from headjax.attention.formulation import Wrapping
@@ -24,7 +25,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind, kind_of
-from headjax.core.tensors import Params, Tensor, map_tensors
+from headjax.core.tensors import Params, map_tensors
 from headjax.models.config import ModelConfig
 from headjax.models.layer import Layer
 from headjax.models.model import Model
@@ -194,10 +195,10 @@ def split_feed_forward(feed_forward: FeedForward, params: Params, parts: int, wi
     size = feed_forward.hidden // parts
 
     def part(index: int) -> Params:
-        def cut(name: str, tensor: Tensor) -> Any:
-            if "feed_forward" not in tensor.axes:
+        def cut(name: str, tensor: nnx.Param[Any]) -> Any:
+            if "feed_forward" not in tensor.out_sharding:
                 return params[name]
-            before = (slice(None),) * tensor.axes.index("feed_forward")
+            before = (slice(None),) * tensor.out_sharding.index("feed_forward")
             return params[name][*before, index * size : (index + 1) * size]
 
         return _share_bias(map_tensors(cut, feed_forward.tensors(width)), parts, "down_bias")

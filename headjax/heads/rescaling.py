@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.attention.formulation import Attention
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
-from headjax.core.tensors import Params, Tensor, flatten, map_tensors
+from headjax.core.tensors import Params, flatten, head_axis, map_tensors
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import HeadId, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
@@ -153,14 +155,15 @@ def _scale_outputs(attention: Attention, params: Params, gates: jax.Array, width
     """Return the parameters with every head's slice of `output` times its gate, inside wrapped formulations too."""
     given = flatten(params)
 
-    def scale(path: str, tensor: Tensor) -> jax.Array:
+    def scale(path: str, tensor: nnx.Param[Any]) -> jax.Array:
         array = given[path]
         if path.rpartition("/")[2] != "output":
             return array
-        if tensor.head_axis is None:
+        axis = head_axis(tensor)
+        if axis is None:
             raise HeadjaxError(f"gates: cannot be folded into {type(attention).__name__}, whose output knows no heads")
         shape = [1] * array.ndim
-        shape[tensor.head_axis] = len(gates)
+        shape[axis] = len(gates)
         return array * gates.reshape(shape).astype(array.dtype)
 
     return map_tensors(scale, attention.tensors(width, width))

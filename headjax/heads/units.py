@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.core import history
 from headjax.core.deferred import held
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import Params, Tensor, flatten
+from headjax.core.tensors import Params, flatten
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.models.sublayers import FeedForward
@@ -169,11 +170,11 @@ def resized(feed_forward: FeedForward, params: Params, units: np.ndarray, width:
         units: numbers of the units; -1 is a unit of zeros.
         width: size of the residual stream.
     """
-    declared: dict[str, Tensor] = flatten(feed_forward.tensors(width))
+    declared: dict[str, nnx.Param[Any]] = flatten(feed_forward.tensors(width))
     index, present = jnp.asarray(np.maximum(units, 0)), jnp.asarray(units >= 0)
 
     def take(name: str) -> jnp.ndarray:
-        array, axes = params[name], declared[name].axes
+        array, axes = params[name], declared[name].out_sharding
         if AXIS not in axes:
             return array
         axis = axes.index(AXIS)

@@ -8,10 +8,11 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from headjax.core import history
@@ -20,7 +21,7 @@ from headjax.core.errors import ConfigError, ParameterError, require
 from headjax.core.limits import host_memory
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
-from headjax.core.tensors import Params, Tensor, Tensors, all_finite, flatten, map_tensors
+from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -230,7 +231,7 @@ def _deferred_params(
 ) -> Params:
     """Return the parameters that a model declares as deferred arrays; beside one, a tensor of the file is held."""
 
-    def defer(path: str, tensor: Tensor) -> Deferred:
+    def defer(path: str, tensor: nnx.Param[Any]) -> Deferred:
         own, kind = pieces[path], kinds[path]
         everything = (slice(None),) * len(tensor.shape)
         return Deferred(tensor.shape, kind, lambda: _read(tensor, own, files, kind, [everything])[0])
@@ -264,7 +265,7 @@ def _load_params(
     with progress("reading", len(placed), "arrays") as update:
         numbers = itertools.count(1)
 
-        def load(path: str, tensor: Tensor) -> jax.Array:
+        def load(path: str, tensor: nnx.Param[Any]) -> jax.Array:
             array = _load(tensor, pieces[path], files, placed[path], kinds[path])
             update(next(numbers), {})
             return array
@@ -273,7 +274,7 @@ def _load_params(
 
 
 def _load(
-    tensor: Tensor, pieces: Sequence[_Piece], files: SafetensorsFiles, sharding: NamedSharding, kind: np.dtype
+    tensor: nnx.Param[Any], pieces: Sequence[_Piece], files: SafetensorsFiles, sharding: NamedSharding, kind: np.dtype
 ) -> jax.Array:
     everything = (slice(None),) * len(tensor.shape)
     places = {
@@ -294,7 +295,7 @@ def _kind(pieces: Sequence[_Piece], files: SafetensorsFiles, dtype: str | None) 
 
 
 def _read(
-    tensor: Tensor, pieces: Sequence[_Piece], files: SafetensorsFiles, kind: np.dtype, shards: Sequence[Index]
+    tensor: nnx.Param[Any], pieces: Sequence[_Piece], files: SafetensorsFiles, kind: np.dtype, shards: Sequence[Index]
 ) -> list[np.ndarray]:
     """Return shards of an array, each in a buffer of its own; every tensor of the files is read once.
 

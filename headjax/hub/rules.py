@@ -7,12 +7,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from flax import nnx
 
 from headjax.core.errors import ParameterError
-from headjax.core.tensors import Tensor, flatten
+from headjax.core.tensors import flatten
 from headjax.hub.safetensors_files import shorten
 from headjax.models.config import ModelConfig
 
@@ -22,43 +23,43 @@ _RUN = re.compile(r"((?:encoder|decoder)/)layers_([0-9]+)_([0-9]+)(/.*)")
 class TensorForm(abc.ABC):
     """Mapping between one tensor of a file and one or several tensors of ours.
 
-    Ours are declared as `Tensor`s of one layer. The shape in the file follows from the declarations.
+    Ours are declared as parameters of one layer. The shape in the file follows from the declarations.
     """
 
     @abc.abstractmethod
-    def shape(self, ours: Sequence[Tensor]) -> tuple[int, ...]:
+    def shape(self, ours: Sequence[nnx.Param[Any]]) -> tuple[int, ...]:
         """Return the shape of the tensor in the file."""
 
     @abc.abstractmethod
-    def load(self, theirs: np.ndarray, ours: Sequence[Tensor], part: int) -> np.ndarray:
+    def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         """Return our tensor number `part`, perhaps as a view of the file's."""
 
     @abc.abstractmethod
-    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[Tensor]) -> np.ndarray:
+    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
         """Return the file's tensor."""
 
 
 class OneForm(TensorForm):
     """A form between one tensor and one tensor."""
 
-    def shape(self, ours: Sequence[Tensor]) -> tuple[int, ...]:
+    def shape(self, ours: Sequence[nnx.Param[Any]]) -> tuple[int, ...]:
         return self.shape_of(ours[0])
 
-    def load(self, theirs: np.ndarray, ours: Sequence[Tensor], part: int) -> np.ndarray:
+    def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         return self.load_one(theirs, ours[0])
 
-    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[Tensor]) -> np.ndarray:
+    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
         return self.store_one(arrays[0], ours[0])
 
     @abc.abstractmethod
-    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
         """Return the shape of the tensor in the file."""
 
-    def load_one(self, theirs: np.ndarray, ours: Tensor) -> np.ndarray:
+    def load_one(self, theirs: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
         """Return our tensor."""
         return theirs.reshape(ours.shape)
 
-    def store_one(self, array: np.ndarray, ours: Tensor) -> np.ndarray:
+    def store_one(self, array: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
         """Return the file's tensor."""
         return array.reshape(self.shape_of(ours))
 
@@ -67,7 +68,7 @@ class OneForm(TensorForm):
 class Same(OneForm):
     """A tensor with one shape on both sides: embedding tables, norms."""
 
-    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
         return ours.shape
 
 
@@ -75,7 +76,7 @@ class Same(OneForm):
 class Flat(OneForm):
     """A vector in the file: biases, which have the shape `[heads, head_dim]` here."""
 
-    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
         return (ours.size,)
 
 
@@ -89,7 +90,7 @@ class Leading(OneForm):
 
     ones: int = 1
 
-    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
         return (1,) * self.ones + ours.shape
 
 
@@ -97,7 +98,7 @@ class Leading(OneForm):
 class Matrix(OneForm):
     """`[inputs, outputs]` in the file (GPT-2's Conv1D), with the features of all heads in one dimension."""
 
-    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
         inputs = math.prod(ours.shape[: len(ours.inputs)])
         return inputs, ours.size // max(inputs, 1)
 
@@ -106,13 +107,13 @@ class Matrix(OneForm):
 class Transposed(OneForm):
     """`[outputs, inputs]` in the file (`torch.nn.Linear`), with the features of all heads in one dimension."""
 
-    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
         return Matrix().shape_of(ours)[::-1]
 
-    def load_one(self, theirs: np.ndarray, ours: Tensor) -> np.ndarray:
+    def load_one(self, theirs: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
         return theirs.T.reshape(ours.shape)
 
-    def store_one(self, array: np.ndarray, ours: Tensor) -> np.ndarray:
+    def store_one(self, array: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
         return array.reshape(Matrix().shape_of(ours)).T
 
 
@@ -120,13 +121,13 @@ class Transposed(OneForm):
 class LastFirst(OneForm):
     """Our last dimension first in the file (`torch.nn.Conv2d`: `[outputs, channels, height, width]`)."""
 
-    def shape_of(self, ours: Tensor) -> tuple[int, ...]:
+    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
         return ours.shape[-1:] + ours.shape[:-1]
 
-    def load_one(self, theirs: np.ndarray, ours: Tensor) -> np.ndarray:
+    def load_one(self, theirs: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
         return np.moveaxis(theirs, 0, -1)
 
-    def store_one(self, array: np.ndarray, ours: Tensor) -> np.ndarray:
+    def store_one(self, array: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
         return np.moveaxis(array, -1, 0)
 
 
@@ -140,16 +141,16 @@ class Fused(TensorForm):
 
     parts: OneForm
 
-    def shape(self, ours: Sequence[Tensor]) -> tuple[int, ...]:
+    def shape(self, ours: Sequence[nnx.Param[Any]]) -> tuple[int, ...]:
         shapes = [self.parts.shape_of(tensor) for tensor in ours]
         return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
 
-    def load(self, theirs: np.ndarray, ours: Sequence[Tensor], part: int) -> np.ndarray:
+    def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         sizes = [self.parts.shape_of(tensor)[-1] for tensor in ours]
         start = sum(sizes[:part])
         return self.parts.load_one(theirs[..., start : start + sizes[part]], ours[part])
 
-    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[Tensor]) -> np.ndarray:
+    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
         stored = [self.parts.store_one(array, tensor) for array, tensor in zip(arrays, ours, strict=True)]
         return np.concatenate(stored, axis=-1)
 
@@ -247,7 +248,7 @@ class Place(NamedTuple):
 
     path: str
     layer: int | None
-    tensor: Tensor
+    tensor: nnx.Param[Any]
 
 
 def places(config: ModelConfig) -> dict[str, Place]:
@@ -261,7 +262,7 @@ def places(config: ModelConfig) -> dict[str, Place]:
             found[f"{run[1]}{run[2]}{run[4]}"] = Place(path, None, tensor)
         else:
             for index, number in enumerate(range(int(run[2]), int(run[3]) + 1)):
-                found[f"{run[1]}{number}{run[4]}"] = Place(path, index, tensor.of_one_layer())
+                found[f"{run[1]}{number}{run[4]}"] = Place(path, index, tensor)
     return found
 
 
@@ -279,7 +280,7 @@ class BoundRule(NamedTuple):
     form: TensorForm
 
     @property
-    def tensors(self) -> Sequence[Tensor]:
+    def tensors(self) -> Sequence[nnx.Param[Any]]:
         """The declarations of the parts."""
         return [place.tensor for place in self.ours]
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core.errors import require, within
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Params, Tensor, Tensors, flatten, map_tensors
+from headjax.core.tensors import Params, Tensors, flatten, map_tensors
 from headjax.models.compute import Compute, LayerGroup
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.recipe import Recipe
@@ -124,7 +125,7 @@ def num_sub_layers(stack: Stack) -> int:
 
 
 def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, int, str], float]) -> Params:
-    """Multiply every weight of every layer by a factor; biases and norms (`Tensor.decay` is False) stay.
+    """Multiply every weight of every layer by a factor; biases and norms (`decay` is False) stay.
 
     Args:
         config: the architecture.
@@ -144,7 +145,7 @@ def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, in
 def _scale_group(group: LayerGroup, tensors: Tensors, params: Params, factor: Callable[[int, str], float]) -> Params:
     given = flatten(params[group.name])
 
-    def scale(path: str, tensor: Tensor) -> Any:
+    def scale(path: str, tensor: nnx.Param[Any]) -> Any:
         if not tensor.decay:
             return given[path]
         factors = np.asarray([factor(layer, path) for layer in range(group.start, group.stop)], given[path].dtype)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+from flax import nnx
 
 from headjax.core.errors import require
 from headjax.core.fields import Positive
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, flatten, map_tensors
+from headjax.core.tensors import Params, flatten, map_tensors
 from headjax.initialization.initialization import (
     Initialization,
     require_own_layers,
@@ -178,7 +179,7 @@ class TFixup(Initialization):
         given = flatten(params)
         embedding = (9 * list(depths.values())[-1]) ** -0.25
 
-        def scale(path: str, _: Tensor) -> jax.Array:
+        def scale(path: str, _: nnx.Param[Any]) -> jax.Array:
             return given[path] * embedding if path.endswith("embeddings/token") else given[path]
 
         return map_tensors(scale, config.tensors())

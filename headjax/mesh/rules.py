@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Checked
-from headjax.core.tensors import Tensor, Tensors, map_tensors
+from headjax.core.tensors import Tensors, map_tensors
 from headjax.mesh.mesh import MODEL_AXIS
 
 RULES: Mapping[str, str | None] = {
@@ -45,7 +46,7 @@ class ShardingConfig(Checked):
 
 def partition_spec(
     path: str,
-    tensor: Tensor,
+    tensor: nnx.Param[Any],
     mesh: Mesh,
     rules: Mapping[str, str | None] = RULES,
     sharding: ShardingConfig = ShardingConfig(),
@@ -60,7 +61,7 @@ def partition_spec(
             divide, unless these are replicated.
     """
     spec: list[str | None] = []
-    for size, axis in zip(tensor.shape, tensor.axes, strict=True):
+    for size, axis in zip(tensor.shape, tensor.out_sharding, strict=True):
         if axis is not None and axis not in rules and axis not in RULES:
             raise ConfigError(f"{path}: no sharding rule for logical axis {axis!r}")
         target = None if axis is None else rules.get(axis)
@@ -78,7 +79,7 @@ def partition_spec(
     return _shortened(spec)
 
 
-def moment_spec(tensor: Tensor, placed: PartitionSpec, mesh: Mesh) -> PartitionSpec:
+def moment_spec(tensor: nnx.Param[Any], placed: PartitionSpec, mesh: Mesh) -> PartitionSpec:
     """Return the placement of a tensor's moments under ZeRO stage 1: the tensor's own, and `data` on one more.
 
     This dimension is the largest that is whole and divides over `data`. Without one, the moments lie as the tensor
@@ -109,7 +110,7 @@ def moment_shardings(tensors: Tensors, mesh: Mesh, sharding: ShardingConfig = Sh
     if sharding.optimizer == "params":
         return shardings(tensors, mesh, sharding=sharding)
 
-    def place(path: str, tensor: Tensor) -> NamedSharding:
+    def place(path: str, tensor: nnx.Param[Any]) -> NamedSharding:
         own = partition_spec(path, tensor, mesh, sharding=sharding)
         return NamedSharding(mesh, moment_spec(tensor, own, mesh))
 

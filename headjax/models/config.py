@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from headjax.attention.formulation import Attention
 from headjax.core import tensors as declared
 from headjax.core.errors import DataError
-from headjax.core.fields import Checked, Size
+from headjax.core.fields import Size
+from headjax.core.modules import Spec
 from headjax.core.tensors import Initializer, Normal, Params, Tensors
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import Compute
@@ -159,7 +160,7 @@ class Loss(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(Checked, abc.ABC):
+class ModelConfig(Spec, abc.ABC):
     """Base of the architectures.
 
     Attributes:

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Checked, Count, Listed, Rate, Size
+from headjax.core.fields import Count, Listed, Rate, Size
+from headjax.core.modules import Spec
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Initializer, Params, Tensors, Zeros, weight
 from headjax.mesh.mesh import look_up
 from headjax.models.ranges import Range
 
 
-class Positions(Checked, abc.ABC):
+class Positions(Spec, abc.ABC):
     """Positions added to the embeddings. Rotary and relative positions belong to attention and the stack instead."""
 
     @abc.abstractmethod
@@ -62,7 +63,7 @@ class Learned(Positions):
     offset: Count = 0
 
     def tensors(self, width: int) -> Tensors:
-        return {"position": Tensor((self.max_length + self.offset, width), (None, "embed"))}
+        return {"position": weight((self.max_length + self.offset, width), (None, "embed"))}
 
     def __call__(self, params: Params, positions: jax.Array, width: int) -> jax.Array:
         return look_up(params["position"], positions + self.offset)
@@ -149,7 +150,7 @@ class NoPositions(Positions):
 
 @kind("embeddings")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Embeddings(Checked):
+class Embeddings(Spec):
     """dropout(norm(scale * E[token] + position + S[segment])), and P x + b of that where `size` is given.
 
     Attributes:
@@ -187,15 +188,15 @@ class Embeddings(Checked):
     def tensors(self, width: int) -> Tensors:
         """The declared parameters."""
         size = self.token_size(width)
-        tensors: Tensors = {"token": Tensor((self.vocab_size, size), ("vocabulary", "embed"), self.token_initializer)}
+        tensors: Tensors = {"token": weight((self.vocab_size, size), ("vocabulary", "embed"), self.token_initializer)}
         tensors |= self.positions.tensors(size)
         if self.segments:
-            tensors["segment"] = Tensor((self.segments, size), (None, "embed"))
+            tensors["segment"] = weight((self.segments, size), (None, "embed"))
         if self.norm is not None:
             tensors["norm"] = self.norm.tensors(size)
         if self.size is not None:
-            tensors["projection"] = Tensor((size, width), (None, "embed"))
-            tensors["projection_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
+            tensors["projection"] = weight((size, width), (None, "embed"))
+            tensors["projection_bias"] = weight((width,), ("embed",), Zeros(), decay=False)
         return tensors
 
     def __call__(
@@ -227,7 +228,7 @@ class Embeddings(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PositionBias(Checked, abc.ABC):
+class PositionBias(Spec, abc.ABC):
     """A bias of self-attention logits that depends on positions; all layers of a stack share it.
 
     Attributes:
@@ -277,7 +278,7 @@ class RelativeBuckets(PositionBias):
         )
 
     def tensors(self) -> Tensors:
-        return {"table": Tensor((self.buckets, self.num_heads), (None, None))}
+        return {"table": weight((self.buckets, self.num_heads), (None, None))}
 
     def __call__(self, params: Params, query: jax.Array, key: jax.Array) -> jax.Array:
         buckets = self.bucket(key[:, None, :] - query[:, :, None])

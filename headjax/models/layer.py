@@ -12,7 +12,8 @@ from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues, structure
 from headjax.attention.operands import Attended, Dropout
 from headjax.core.errors import DataError
-from headjax.core.fields import Checked, Rate, Size
+from headjax.core.fields import Rate, Size
+from headjax.core.modules import Spec
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.cache import LayerCache, append, is_empty, stored
@@ -85,7 +86,7 @@ CACHE = "cache"
 
 @kind("layer")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Layer(Checked):
+class Layer(Spec):
     """One layer.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""A model as a value, (config, params): its forward pass and its directory.
+"""A model as a `flax.nnx` module: its forward pass and its directory.
 
 A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `history.json` and the record of their
 checksums, `checksums.json` (see `headjax.core.integrity`), with which they are compared whenever they are read.
@@ -6,7 +6,6 @@ checksums, `checksums.json` (see `headjax.core.integrity`), with which they are 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core import integrity
@@ -25,6 +25,7 @@ from headjax.core.directories import Layout, check_whole, read_directory, settle
 from headjax.core.errors import CheckpointError, ConfigError, DataError, require
 from headjax.core.files import first_line, json_text, read_document
 from headjax.core.formats import check_format, stated
+from headjax.core.modules import arrays, bind
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
@@ -39,21 +40,73 @@ from headjax.models.tasks.classification import remembered_names, with_class_nam
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Model:
-    """A model is (config, params): an immutable value. Whatever changes a model is a function from Model to Model.
+class Record:
+    """What a model carries besides arrays. Models that differ in it alone share compiled programs.
+
+    Attributes:
+        history: changes made to the model, oldest first.
+        tokenizer: its tokenizer, or None.
+    """
+
+    def __init__(self, history: tuple[Mapping[str, Any], ...], tokenizer: Any) -> None:
+        self.history, self.tokenizer = history, tokenizer
+
+    def __hash__(self) -> int:
+        return hash(Record)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record)
+
+    def __deepcopy__(self, memo: Any) -> Record:
+        return self
+
+
+class Model(nnx.Module):
+    """A model: a config, and the `flax.nnx` modules that it describes, with their arrays.
+
+    Every transformation of Flax takes it. headjax's own functions leave the model that they are given as it is, and
+    return another one.
 
     Attributes:
         config: the architecture.
-        params: nested dict of arrays, as `config.tensors()` declares them.
-        history: changes made to it, oldest first.
-        tokenizer: its tokenizer, if it has one.
     """
 
-    config: ModelConfig
-    params: Params
-    history: tuple[Mapping[str, Any], ...] = ()
-    tokenizer: Any = None
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Mapping[str, Any],
+        history: tuple[Mapping[str, Any], ...] = (),
+        tokenizer: Any = None,
+    ) -> None:
+        """Make a model of arrays.
+
+        Args:
+            config: the architecture.
+            params: nested dict of arrays, as `config.tensors()` declares them; what is missing is left out.
+            history: changes made to it, oldest first.
+            tokenizer: its tokenizer, if it has one.
+        """
+        self.config = config
+        self.record = Record(tuple(history), tokenizer)
+        parts = config.module()
+        bind(parts, params)
+        for name in params:
+            setattr(self, name, getattr(parts, name))
+
+    @property
+    def params(self) -> Params:
+        """The arrays as a nested dict."""
+        return arrays(self)
+
+    @property
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """Changes made to the model, oldest first."""
+        return self.record.history
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, or None."""
+        return self.record.tokenizer
 
     @checked
     def __call__(
@@ -95,6 +148,9 @@ class Model:
         ]
         return "\n".join(lines)
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def _repr_html_(self) -> str:
         """Return the foldable view that notebooks show."""
         return model_view(repr(self), self.config, self.params, self.history)
@@ -105,8 +161,12 @@ class Model:
         return declared.count(self.config.tensors())
 
     def replace(self, **changes: Any) -> Model:
-        """Return a copy with other fields."""
-        return dataclasses.replace(self, **changes)
+        """Return a model of the same arrays with another `config`, `params`, `history` or `tokenizer`."""
+        fields = {"config": self.config, "params": None, "history": self.history, "tokenizer": self.tokenizer}
+        fields |= changes
+        if fields["params"] is None:
+            fields["params"] = self.params
+        return Model(**fields)
 
     def save(self, path: str | Path) -> None:
         """Write a model directory, see `headjax.models.model`."""

@@ -11,16 +11,17 @@ import optax
 
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
-from headjax.core.fields import Checked, Positive, Rate
+from headjax.core.fields import Positive, Rate
+from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Params, Tensors, Zeros, weight
 from headjax.models.sublayers import ACTIVATIONS, ActivationName
 
 IGNORED = -100
 """The label of positions that carry no loss."""
 
 
-class TokenLogits(Checked, abc.ABC):
+class TokenLogits(Spec, abc.ABC):
     """Base of the outputs over the vocabulary."""
 
     @abc.abstractmethod
@@ -48,7 +49,7 @@ class Tied(TokenLogits):
     softcap: Positive | None = None
 
     def tensors(self, width: int, vocab_size: int) -> Tensors:
-        return {"bias": Tensor((vocab_size,), ("vocabulary",), Zeros(), decay=False)} if self.bias else {}
+        return {"bias": weight((vocab_size,), ("vocabulary",), Zeros(), decay=False)} if self.bias else {}
 
     def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
         if self.scale_by_width:
@@ -70,9 +71,9 @@ class Untied(TokenLogits):
     softcap: Positive | None = None
 
     def tensors(self, width: int, vocab_size: int) -> Tensors:
-        tensors = {"kernel": Tensor((width, vocab_size), ("embed", "vocabulary"))}
+        tensors = {"kernel": weight((width, vocab_size), ("embed", "vocabulary"))}
         if self.bias:
-            tensors["bias"] = Tensor((vocab_size,), ("vocabulary",), Zeros(), decay=False)
+            tensors["bias"] = weight((vocab_size,), ("vocabulary",), Zeros(), decay=False)
         return tensors
 
     def __call__(self, params: Params, hidden: jax.Array, embedding: jax.Array) -> jax.Array:
@@ -101,7 +102,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
 
 def linear_tensors(width: int, size: int) -> Tensors:
     """Declares `kernel [width, size]` and `bias [size]`."""
-    return {"kernel": Tensor((width, size), ("embed", None)), "bias": Tensor((size,), (None,), Zeros(), decay=False)}
+    return {"kernel": weight((width, size), ("embed", None)), "bias": weight((size,), (None,), Zeros(), decay=False)}
 
 
 def linear(params: Params, inputs: jax.Array) -> jax.Array:
@@ -111,7 +112,7 @@ def linear(params: Params, inputs: jax.Array) -> jax.Array:
 
 @kind("pooler")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Pooler(Checked):
+class Pooler(Spec):
     """phi(dropout(h_0) W + b), h_0 the first token's hidden state.
 
     BERT pools with tanh in every model; the first layer of RoBERTa's classification output is the same map with a

@@ -7,13 +7,14 @@ import dataclasses
 
 import jax
 
-from headjax.core.fields import Checked, Positive
+from headjax.core.fields import Positive
+from headjax.core.modules import Spec
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Constant, Ones, Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Constant, Ones, Params, Tensors, Zeros, weight
 
 
-class Residual(Checked, abc.ABC):
+class Residual(Spec, abc.ABC):
     """A residual connection around a sub-layer f."""
 
     @property
@@ -71,7 +72,7 @@ class ScaledPostNorm(Normalised):
     """
 
     def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"shortcut": Tensor((width,), ("embed",), Ones, decay=False)}
+        return super().tensors(width) | {"shortcut": weight((width,), ("embed",), Ones, decay=False)}
 
     def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
         return self.norm(params["norm"], _row(params["shortcut"]) * x + outputs)
@@ -138,7 +139,7 @@ class ScaledPreNorm(PreNorm):
     initial: float = 1e-5
 
     def tensors(self, width: int) -> Tensors:
-        return super().tensors(width) | {"scale": Tensor((width,), ("embed",), Constant(self.initial), decay=False)}
+        return super().tensors(width) | {"scale": weight((width,), ("embed",), Constant(self.initial), decay=False)}
 
     def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
         return x + _row(params["scale"]) * outputs
@@ -172,7 +173,7 @@ class ScaledNoNorm(NoNorm):
     """
 
     def tensors(self, width: int) -> Tensors:
-        return {"scale": Tensor((), (), Zeros(), inputs=(), decay=False)}
+        return {"scale": weight((), (), Zeros(), inputs=(), decay=False)}
 
     def join(self, params: Params, x: jax.Array, outputs: jax.Array) -> jax.Array:
         return x + params["scale"] * outputs

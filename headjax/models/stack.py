@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from headjax.attention.formulation import Attention
 from headjax.attention.operands import Mask
 from headjax.core.errors import require
-from headjax.core.fields import Checked
+from headjax.core.modules import Spec
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
@@ -27,7 +27,7 @@ from headjax.models.layer import Layer
 
 @kind("stack")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stack(Checked):
+class Stack(Spec):
     """Layers one after another, and a final normalisation for pre-norm stacks.
 
     Attributes:

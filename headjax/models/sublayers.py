@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.derivatives import gelu
-from headjax.core.fields import Checked, Size
+from headjax.core.fields import Size
+from headjax.core.modules import Spec
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Params, Tensors, Zeros, weight
 
 
 def fold(key: jax.Array | None, index: int) -> jax.Array | None:
@@ -37,7 +38,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedForward(Checked, abc.ABC):
+class FeedForward(Spec, abc.ABC):
     """Base of the feed-forward sub-layers.
 
     Attributes:
@@ -75,12 +76,12 @@ class Dense(FeedForward):
 
     def tensors(self, width: int) -> Tensors:
         tensors = {
-            "up": Tensor((width, self.hidden), ("embed", "feed_forward")),
-            "down": Tensor((self.hidden, width), ("feed_forward", "embed")),
+            "up": weight((width, self.hidden), ("embed", "feed_forward")),
+            "down": weight((self.hidden, width), ("feed_forward", "embed")),
         }
         if self.bias:
-            tensors["up_bias"] = Tensor((self.hidden,), ("feed_forward",), Zeros(), decay=False)
-            tensors["down_bias"] = Tensor((width,), ("embed",), Zeros(), decay=False)
+            tensors["up_bias"] = weight((self.hidden,), ("feed_forward",), Zeros(), decay=False)
+            tensors["down_bias"] = weight((width,), ("embed",), Zeros(), decay=False)
         return tensors
 
     def inner(self, params: Params, inputs: jax.Array) -> jax.Array:
@@ -96,14 +97,14 @@ class GatedDense(FeedForward):
     """(phi(x W_g) * x W_1) W_2 (Shazeer 2020): SwiGLU with `silu`, GEGLU with `gelu`."""
 
     def tensors(self, width: int) -> Tensors:
-        up = Tensor((width, self.hidden), ("embed", "feed_forward"))
-        tensors = {"gate": up, "up": up, "down": Tensor((self.hidden, width), ("feed_forward", "embed"))}
+        up = weight((width, self.hidden), ("embed", "feed_forward"))
+        tensors = {"gate": up, "up": up, "down": weight((self.hidden, width), ("feed_forward", "embed"))}
         if self.bias:
-            bias = Tensor((self.hidden,), ("feed_forward",), Zeros(), decay=False)
+            bias = weight((self.hidden,), ("feed_forward",), Zeros(), decay=False)
             tensors |= {
                 "gate_bias": bias,
                 "up_bias": bias,
-                "down_bias": Tensor((width,), ("embed",), Zeros(), decay=False),
+                "down_bias": weight((width,), ("embed",), Zeros(), decay=False),
             }
         return tensors
 

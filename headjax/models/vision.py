@@ -12,10 +12,11 @@ from headjax.attention.formulation import Attention
 from headjax.attention.operands import Dropout
 from headjax.attention.projections import into_heads
 from headjax.core.errors import DataError, require
-from headjax.core.fields import Checked, Listed, Rate, Size
+from headjax.core.fields import Listed, Rate, Size
+from headjax.core.modules import Spec
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensor, Tensors, TruncatedNormal, Zeros
+from headjax.core.tensors import Initializer, Params, Tensors, TruncatedNormal, Zeros, weight
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.inputs import batch_array
@@ -31,7 +32,7 @@ from headjax.models.tasks.task_output import task_answer
 
 @kind("patches")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Patches(Checked):
+class Patches(Spec):
     """dropout([class token, distillation token, patch_1 W + b, patch_2 W + b, ...] + positions).
 
     The image is cut into squares, row by row (Dosovitskiy et al. 2021, equation 1). The distillation token (Touvron et
@@ -72,12 +73,12 @@ class Patches(Checked):
     def tensors(self, width: int) -> Tensors:
         """The declared parameters."""
         square = (self.channels, self.patch_size, self.patch_size)
-        token = Tensor((width,), ("embed",))
+        token = weight((width,), ("embed",))
         tensors = {
-            "kernel": Tensor((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2)),
-            "bias": Tensor((width,), ("embed",), Zeros(), decay=False),
+            "kernel": weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2)),
+            "bias": weight((width,), ("embed",), Zeros(), decay=False),
             "class_token": token,
-            "position": Tensor((self.length, width), (None, "embed")),
+            "position": weight((self.length, width), (None, "embed")),
         }
         return tensors | ({"distillation_token": token} if self.distillation_token else {})
 

@@ -17,7 +17,7 @@ from headjax.attention.projections import declare_into_heads, declare_output, in
 from headjax.core import serialize
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Ones, Tensor, count, flatten
+from headjax.core.tensors import Ones, count, flatten, weight
 from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId
 from headjax.mesh.mesh import MeshConfig
@@ -41,7 +41,7 @@ class Tempered(Attention):
             **declare_into_heads("query", width, self.num_heads, self.head_dim, bias=False),
             **declare_into_heads("key", memory_width, self.num_heads, self.head_dim, bias=False),
             **declare_into_heads("value", memory_width, self.num_heads, self.head_dim, bias=False),
-            "temperature": Tensor((self.num_heads,), ("heads",), Ones, decay=False),
+            "temperature": weight((self.num_heads,), ("heads",), Ones, decay=False),
             **declare_output(self.num_heads, self.head_dim, width, bias=False),
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headjax.attention.projections import declare_into_heads, into_heads, out_of_heads
+from headjax.core.tensors import head_axis
 from tests.closeness import assert_close
 
 BATCH, LENGTH, WIDTH, HEADS, SIZE = 2, 3, 8, 2, 5
@@ -27,6 +28,6 @@ def test_out_of_heads():
 
 
 def test_only_heads_of_their_own_axis_are_removable():
-    assert declare_into_heads("key", WIDTH, HEADS, SIZE, bias=True)["key"].head_axis == 1
+    assert head_axis(declare_into_heads("key", WIDTH, HEADS, SIZE, bias=True)["key"]) == 1
     shared = declare_into_heads("key", WIDTH, HEADS, SIZE, bias=True, axis="kv_heads")
-    assert [tensor.head_axis for tensor in shared.values()] == [None, None]
+    assert [head_axis(tensor) for tensor in shared.values()] == [None, None]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from headjax.core.tensors import (
     Normal,
     Ones,
     SlicedXavier,
-    Tensor,
     TruncatedNormal,
     Xavier,
     Zeros,
@@ -26,23 +26,28 @@ from headjax.core.tensors import (
     check,
     count,
     drawn,
+    fan_in,
+    fan_out,
     flatten,
+    head_axis,
     initialize,
     map_tensors,
     nested,
     stack_tensors,
+    stack_weight,
     take_heads,
+    weight,
 )
 from headjax.models.sublayers import Dense
 
 TENSORS = {
     "attention": {
-        "query": Tensor((6, 4, 3), ("embed", "heads", "head_dim")),
-        "output": Tensor((4, 3, 6), ("heads", "head_dim", "embed"), inputs=(0, 1)),
-        "bias": Tensor((6,), ("embed",), Zeros()),
+        "query": weight((6, 4, 3), ("embed", "heads", "head_dim")),
+        "output": weight((4, 3, 6), ("heads", "head_dim", "embed"), inputs=(0, 1)),
+        "bias": weight((6,), ("embed",), Zeros()),
     },
     "empty": {},
-    "scale": Tensor((), (), Constant(2.0), inputs=()),
+    "scale": weight((), (), Constant(2.0), inputs=()),
 }
 DRAWN = initialize(TENSORS, jax.random.key(0), Normal(1.0))
 
@@ -77,14 +82,14 @@ def test_map_keeps_the_nesting_and_names_the_path():
 
 def test_axes_are_as_many_as_dimensions():
     with pytest.raises(ParameterError, match=r"^tensor of shape \(2, 3\) declares 1 axes \('embed',\)$"):
-        Tensor((2, 3), ("embed",))
+        weight((2, 3), ("embed",))
 
 
 def test_fans_are_what_one_output_sums_and_one_input_feeds():
     query, output = TENSORS["attention"]["query"], TENSORS["attention"]["output"]
-    assert (query.fan_in, query.fan_out) == (6, 12)
-    assert (output.fan_in, output.fan_out) == (12, 6)
-    assert (TENSORS["scale"].fan_in, TENSORS["scale"].fan_out) == (1, 1)
+    assert (fan_in(query), fan_out(query)) == (6, 12)
+    assert (fan_in(output), fan_out(output)) == (12, 6)
+    assert (fan_in(TENSORS["scale"]), fan_out(TENSORS["scale"])) == (1, 1)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -92,12 +97,12 @@ def test_stacking_adds_layers_and_moves_everything_else_along(times):
     for tensor in flatten(TENSORS).values():
         stacked = tensor
         for _ in range(times):
-            stacked = stacked.stack(5)
+            stacked = stack_weight(stacked, 5)
         assert stacked.shape == (5,) * times + tensor.shape
-        assert stacked.axes == ("layers",) * times + tensor.axes
-        assert (stacked.fan_in, stacked.fan_out) == (tensor.fan_in, tensor.fan_out)
-        if tensor.head_axis is not None:
-            assert stacked.axes[stacked.head_axis] == "heads"
+        assert stacked.out_sharding == ("layers",) * times + tensor.out_sharding
+        assert (fan_in(stacked), fan_out(stacked)) == (fan_in(tensor), fan_out(tensor))
+        if head_axis(tensor) is not None:
+            assert stacked.out_sharding[head_axis(stacked)] == "heads"
 
 
 def test_count_and_abstract_agree_with_what_is_drawn():
@@ -121,7 +126,7 @@ def test_each_tensor_takes_its_own_initialiser_and_randomness():
 
 
 def test_declaring_one_more_tensor_changes_no_other():
-    more = {"before": Tensor((2,), ("embed",)), **TENSORS}
+    more = {"before": weight((2,), ("embed",)), **TENSORS}
     drawn = initialize(more, jax.random.key(0), Normal(1.0))
     for path, array in flatten(DRAWN).items():
         np.testing.assert_array_equal(flatten(drawn)[path], array, err_msg=path)
@@ -165,25 +170,25 @@ def test_taking_heads_slices_head_axes_alone(heads, stacked):
     assert kept["scale"] is params["scale"]
 
 
-QUERY = Tensor((64, 8, 16), ("embed", "heads", "head_dim"))
-OUTPUT = Tensor((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(0, 1))
+QUERY = weight((64, 8, 16), ("embed", "heads", "head_dim"))
+OUTPUT = weight((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(0, 1))
 
 CUT = 0.87962566  # standard deviation of a unit Gaussian cut at +-2
 
 EXPECTED = {
     "normal": (Normal(0.02), lambda tensor: 0.02),
     "truncated_normal": (TruncatedNormal(0.02), lambda tensor: 0.02 * CUT),
-    "fan_in": (FanIn(1.5), lambda tensor: 1.5 / np.sqrt(tensor.fan_in)),
-    "xavier": (Xavier(0.5), lambda tensor: 0.5 * np.sqrt(2.0 / (tensor.fan_in + tensor.fan_out))),
+    "fan_in": (FanIn(1.5), lambda tensor: 1.5 / np.sqrt(fan_in(tensor))),
+    "xavier": (Xavier(0.5), lambda tensor: 0.5 * np.sqrt(2.0 / (fan_in(tensor) + fan_out(tensor)))),
 }
 """Initialisers and the standard deviation they should have."""
 
 
-def draw(initializer, tensor: Tensor, seed: int = 0, dtype=jnp.float32) -> np.ndarray:
+def draw(initializer, tensor: nnx.Param, seed: int = 0, dtype=jnp.float32) -> np.ndarray:
     return np.asarray(initializer(jax.random.key(seed), tensor, dtype))
 
 
-@pytest.mark.parametrize("tensor", [QUERY, OUTPUT, QUERY.stack(3)], ids=["query", "output", "stacked"])
+@pytest.mark.parametrize("tensor", [QUERY, OUTPUT, stack_weight(QUERY, 3)], ids=["query", "output", "stacked"])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_mean_and_standard_deviation(name, tensor):
     initializer, expected = EXPECTED[name]
@@ -198,8 +203,8 @@ def test_mean_and_standard_deviation(name, tensor):
 def test_a_stacked_tensor_has_the_unstacked_scale(name):
     """The layers axis belongs to no fan: a run of many layers starts as one layer does."""
     initializer, expected = EXPECTED[name]
-    assert expected(OUTPUT.stack(100)) == expected(OUTPUT)
-    layers = draw(initializer, OUTPUT.stack(4))
+    assert expected(stack_weight(OUTPUT, 100)) == expected(OUTPUT)
+    layers = draw(initializer, stack_weight(OUTPUT, 4))
     np.testing.assert_allclose(layers.std(axis=(1, 2, 3)), draw(initializer, OUTPUT).std(), rtol=0.05)
     assert np.abs(np.corrcoef(layers.reshape(4, -1)) - np.eye(4)).max() < 0.05
 
@@ -229,13 +234,13 @@ def test_the_key_decides():
 
 def test_sliced_xavier_draws_the_large_layers_spread():
     """One of 4 heads of width 64: the large query is 64 x 64, the small one 64 x 16."""
-    tensor, key = Tensor((64, 1, 16), ("embed", "heads", "head_dim")), jax.random.key(3)
+    tensor, key = weight((64, 1, 16), ("embed", "heads", "head_dim")), jax.random.key(3)
     small, sliced = Xavier(), SlicedXavier(slices=4)
     assert np.abs(small(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 80), rel=0.01)
     assert np.abs(sliced(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 128), rel=0.01)
     down = Dense(32).tensors(64)["down"]
     assert np.abs(sliced(key, down, np.float32)).max() == pytest.approx(np.sqrt(6 / 192), rel=0.01)
-    table = Tensor((50, 64), ("vocabulary", "embed"))
+    table = weight((50, 64), ("vocabulary", "embed"))
     np.testing.assert_array_equal(sliced(key, table, np.float32), small(key, table, np.float32))
 
 

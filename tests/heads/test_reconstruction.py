@@ -10,7 +10,7 @@ import pytest
 from headjax.attention import Gated, Grouped
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Normal
+from headjax.core.tensors import Normal, head_axis
 from headjax.heads import layer_sums
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
@@ -47,7 +47,7 @@ def twinned(model):
     """Head 3 of layer 0 reads as head 1 does, and writes something else."""
 
     def twin(stack, number, attention, params):
-        axes = {name: tensor.head_axis for name, tensor in attention.tensors(16, 16).items()}
+        axes = {name: head_axis(tensor) for name, tensor in attention.tensors(16, 16).items()}
         index = np.array([0, 1, 2, 1])
         own = {name: array for name, array in params.items() if not name.startswith("output")}
         return attention, params | {name: jnp.take(array, index, axis=axes[name]) for name, array in own.items()}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.tensors import Normal
+from headjax.core.tensors import Normal, head_axis
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import (
@@ -100,7 +100,7 @@ def test_a_twin_goes_first_without_labels(model):
 
     def twin(stack, number, attention, params):
         names = [name for name in params if not name.startswith("output")]
-        axes = {name: attention.tensors(16, 16)[name].head_axis for name in names}
+        axes = {name: head_axis(attention.tensors(16, 16)[name]) for name in names}
         index = np.array([0, 1, 0, 3])
         return attention, params | {name: jnp.take(params[name], index, axis=axes[name]) for name in names}
 

@@ -10,7 +10,7 @@ import pytest
 from headjax.attention import Gated
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.serialize import kind
-from headjax.core.tensors import Normal
+from headjax.core.tensors import Normal, head_axis
 from headjax.heads import gates
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
@@ -54,7 +54,7 @@ def test_a_twin_takes_over_the_removed_heads_part(model):
     def twin(stack, layer, attention, params):
         twins = {}
         for name, tensor in attention.tensors(16, 16).items():
-            axis = tensor.head_axis
+            axis = head_axis(tensor)
             array = params[name]
             twins[name] = array if axis is None else jax.numpy.take(array, np.array([0, 1, 2, 1]), axis=axis)
         return attention, twins

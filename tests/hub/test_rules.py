@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.core.tensors import Tensor
+from headjax.core.tensors import weight
 from headjax.hub.rules import Flat, Fused, LastFirst, Leading, Matrix, Same, Transposed
 
 FORMS = [Same(), Flat(), Leading(), Leading(2), Matrix(), Transposed(), LastFirst()]
@@ -17,7 +17,7 @@ FORMS = [Same(), Flat(), Leading(), Leading(2), Matrix(), Transposed(), LastFirs
 def tensors(draw, smallest=2):
     shape = draw(st.lists(st.integers(1, 4), min_size=smallest, max_size=4))
     inputs = draw(st.integers(1, len(shape) - 1)) if len(shape) > 1 else 1
-    return Tensor(tuple(shape), (None,) * len(shape), inputs=tuple(range(inputs)))
+    return weight(tuple(shape), (None,) * len(shape), inputs=tuple(range(inputs)))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -33,18 +33,18 @@ def test_linear_layers_are_transposed():
     """y = x W^T there is sum over the inputs here, whichever dimensions are the inputs."""
     generator = np.random.default_rng(0)
     x, theirs = generator.standard_normal((3, 6)), generator.standard_normal((8, 6))
-    into = Tensor((6, 4, 2), (None,) * 3, inputs=(0,))
+    into = weight((6, 4, 2), (None,) * 3, inputs=(0,))
     np.testing.assert_allclose(
         np.einsum("ni,ihd->nhd", x, Transposed().load(theirs, [into], 0)), (x @ theirs.T).reshape(3, 4, 2)
     )
-    out = Tensor((3, 2, 8), (None,) * 3, inputs=(0, 1))
+    out = weight((3, 2, 8), (None,) * 3, inputs=(0, 1))
     np.testing.assert_allclose(
         np.einsum("nhd,hdo->no", x.reshape(3, 3, 2), Transposed().load(theirs, [out], 0)), x @ theirs.T
     )
 
 
 def test_fused_parts_lie_side_by_side():
-    parts = [Tensor((3, heads, 2), (None,) * 3, inputs=(0,)) for heads in (2, 1, 3)]
+    parts = [weight((3, heads, 2), (None,) * 3, inputs=(0,)) for heads in (2, 1, 3)]
     arrays = [np.full(part.shape, i, np.float32) for i, part in enumerate(parts)]
     form = Fused(Matrix())
     theirs = form.store(arrays, parts)

@@ -7,7 +7,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from headjax.attention import MultiHead
 from headjax.core.errors import ConfigError
-from headjax.core.tensors import Tensor, flatten
+from headjax.core.tensors import flatten, weight
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, moment_spec, partition_spec, shardings
 
@@ -26,39 +26,39 @@ def test_an_axis_that_the_mesh_lacks_replicates():
     tensors = MultiHead(num_heads=2, head_dim=3).tensors(4, 4)
     assert set(specs(tensors, mesh).values()) == {()}
     own = {"embed": "data", "heads": "tensor"}
-    assert partition_spec("p", Tensor((8, 2, 3), ("embed", "heads", "head_dim")), mesh, own) == PartitionSpec("data")
+    assert partition_spec("p", weight((8, 2, 3), ("embed", "heads", "head_dim")), mesh, own) == PartitionSpec("data")
     assert set(flatten(moment_shardings(tensors, mesh, ShardingConfig(optimizer="data")))) == set(flatten(tensors))
 
 
 def test_rules_that_do_not_fit_name_the_tensor_and_the_axis():
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     with pytest.raises(ConfigError, match=r"^a/b: "):
-        partition_spec("a/b", Tensor((4, 3), ("embed", "heads")), mesh)
+        partition_spec("a/b", weight((4, 3), ("embed", "heads")), mesh)
     with pytest.raises(ConfigError, match=r"^a/b: "):
-        partition_spec("a/b", Tensor((4, 4), ("heads", "feed_forward")), mesh)
+        partition_spec("a/b", weight((4, 4), ("heads", "feed_forward")), mesh)
     with pytest.raises(ConfigError, match=r"^a/b: "):
-        partition_spec("a/b", Tensor((4,), ("colour",)), mesh)
+        partition_spec("a/b", weight((4,), ("colour",)), mesh)
 
 
 def test_a_dimension_that_does_not_fit_is_left_whole_on_request():
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
     replicating = ShardingConfig(misfits="replicate")
     placed = [
-        partition_spec("p", Tensor(shape, axes), mesh, sharding=replicating)
+        partition_spec("p", weight(shape, axes), mesh, sharding=replicating)
         for shape, axes in [((4, 3), ("embed", "heads")), ((4, 4), ("heads", "feed_forward"))]
     ]
     assert placed == [PartitionSpec("fsdp"), PartitionSpec("model")]
     with pytest.raises(ConfigError, match=r"^a/b: "):
-        partition_spec("a/b", Tensor((4,), ("colour",)), mesh, sharding=replicating)
+        partition_spec("a/b", weight((4,), ("colour",)), mesh, sharding=replicating)
 
 
 def test_moments_take_the_data_axis_where_the_largest_whole_dimension_divides():
     mesh = MeshConfig(data=4, model=2).build()
     cases = [((3, 8, 12), PartitionSpec()), ((8, 12), PartitionSpec(None, "model")), ((3,), PartitionSpec())]
-    placed = [moment_spec(Tensor(shape, (None,) * len(shape)), spec, mesh) for shape, spec in cases]
+    placed = [moment_spec(weight(shape, (None,) * len(shape)), spec, mesh) for shape, spec in cases]
     assert placed == [PartitionSpec(None, None, "data"), PartitionSpec("data", "model"), PartitionSpec()]
 
 
 def test_none_axes_are_never_sharded():
     mesh = MeshConfig(data=2, fsdp=2, model=2).build()
-    assert partition_spec("p", Tensor((5, 4), (None, "embed")), mesh) == PartitionSpec(None, "fsdp")
+    assert partition_spec("p", weight((5, 4), (None, "embed")), mesh) == PartitionSpec(None, "fsdp")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import jax
@@ -15,7 +14,7 @@ import pytest
 from headjax.attention import Collaborative, Gated, MultiHead, Talking, Tucker
 from headjax.core.configuration import load_config_file
 from headjax.core.serialize import from_data
-from headjax.core.tensors import Constant, Ones, Zeros, flatten
+from headjax.core.tensors import Constant, Ones, Zeros, flatten, stack_weight
 from headjax.initialization import Admin, DSInit, LayerScale, ReZero
 from headjax.models.recipe import Recipe
 from headjax.training.optimizer import AdamW, ConstantRate, decayed
@@ -85,5 +84,4 @@ def test_an_initialisation_by_depth_scales_what_starts_as_ones():
 
 def test_a_stacked_declaration_keeps_its_decay():
     for tensor in flatten(FORMULATIONS["multi_head"].tensors(WIDTH, WIDTH)).values():
-        assert tensor.stack(3).decay == tensor.decay
-        assert dataclasses.replace(tensor, init=Constant(2.0)).decay == tensor.decay
+        assert stack_weight(tensor, 3).decay == tensor.decay

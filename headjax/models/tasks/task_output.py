@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.core.fields import Checked
+from headjax.core.modules import Spec
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params, Tensors
 from headjax.models.config import Batch, Loss, Options, Output, by_head_stack
@@ -63,7 +63,7 @@ class Logits(NamedTuple):
     extra: dict[str, jax.Array] | None = None
 
 
-class TaskOutput(Checked, abc.ABC):
+class TaskOutput(Spec, abc.ABC):
     """Base of the task outputs."""
 
     needs_pooler: ClassVar[bool] = False

@@ -14,7 +14,7 @@ from headjax.core.errors import DataError
 from headjax.core.fields import Rate
 from headjax.core.norms import LayerNorm, Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensor, Tensors, Zeros
+from headjax.core.tensors import Params, Tensors, Zeros, weight
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.outputs import IGNORED, Tied, cross_entropy, linear, linear_tensors
@@ -44,8 +44,8 @@ class MaskedLanguageModel(TaskOutput):
     def tensors(self, width: int, vocabulary: Vocabulary) -> Tensors:
         size = vocabulary.size
         return {
-            "transform": Tensor((width, size), ("embed", None)),
-            "transform_bias": Tensor((size,), (None,), Zeros(), decay=False),
+            "transform": weight((width, size), ("embed", None)),
+            "transform_bias": weight((size,), (None,), Zeros(), decay=False),
             "norm": self.norm.tensors(size),
             **Tied(bias=True).tensors(width, vocabulary.tokens),
         }

@@ -1,0 +1,107 @@
+"""Modules: how a spec becomes a `flax.nnx` module, and how nested dicts of arrays go into a module and come out.
+
+A spec is a frozen dataclass: it has fields with bounds, JSON and a hash, and no arrays. Its module computes what the
+spec says; `spec.module(...)` declares its weights and does not draw them. `bind` puts arrays into it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from headjax.core.fields import Checked
+from headjax.core.tensors import Params, Tensors
+
+
+class Spec(Checked):
+    """Base of the specs that have a module."""
+
+    def module(self, *sizes: Any) -> Any:
+        """Return the module, its weights declared and not drawn; the sizes are those of the spec's surroundings."""
+        return Part(self, self.tensors(*sizes))
+
+    def tensors(self, *sizes: Any) -> Tensors:
+        """Return the declared weights of the module."""
+        return declared(self.module(*sizes))
+
+    def bind(self, params: Mapping[str, Any], *sizes: Any) -> Any:
+        """Return the module with these arrays in it."""
+        return bind(self.module(*sizes), params)
+
+
+class Part(nnx.Module):
+    """Weights of a spec whose computation still lies with the spec: a method of the spec takes the part first."""
+
+    def __init__(self, spec: Any, tensors: Tensors) -> None:
+        self.spec = spec
+        for name, entry in tensors.items():
+            setattr(self, name, Part(None, entry) if isinstance(entry, dict) else entry)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.spec(self, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "spec" or vars(self).get("spec") is None:
+            raise AttributeError(name)
+        found = getattr(self.spec, name)
+        return functools.partial(found, self) if callable(found) else found
+
+    def __getitem__(self, name: str) -> Any:
+        entry = vars(self)[name]
+        return entry[...] if isinstance(entry, nnx.Variable) else entry
+
+    def get(self, name: str) -> Any:
+        """Return a weight, or None."""
+        return self[name] if name in vars(self) else None
+
+    def __contains__(self, name: str) -> bool:
+        return name in vars(self)
+
+
+def weights_of(module: nnx.Module) -> dict[str, Any]:
+    """Return a module's own weights and the modules in it by name, in the order in which they were declared."""
+    return {name: entry for name, entry in vars(module).items() if isinstance(entry, nnx.Variable | nnx.Module)}
+
+
+def declared(module: nnx.Module) -> Tensors:
+    """Return a module's weights as a nested dict of `nnx.Param`s."""
+    return {
+        name: declared(entry) if isinstance(entry, nnx.Module) else entry for name, entry in weights_of(module).items()
+    }
+
+
+def arrays(module: nnx.Module) -> Params:
+    """Return a module's arrays as a nested dict; layers in an `nnx.List` are a list."""
+    return {
+        name: entry.get_raw_value()
+        if isinstance(entry, nnx.Variable)
+        else [arrays(layer) for layer in entry]
+        if isinstance(entry, nnx.List)
+        else arrays(entry)
+        for name, entry in weights_of(module).items()
+    }
+
+
+def bind(module: Any, params: Mapping[str, Any]) -> Any:
+    """Put arrays into a module that was made for them, and return it.
+
+    Args:
+        module: its weights are replaced.
+        params: nested as `arrays` returns them. A list in the place of a module is one module for each entry.
+    """
+    for name, value in params.items():
+        entry = vars(module).get(name)
+        if isinstance(value, list):
+            layers = [bind(jax.tree.map(lambda leaf: leaf, entry), one) for one in value]
+            setattr(module, name, nnx.List(layers))
+        elif isinstance(entry, nnx.Module):
+            bind(entry, value)
+        elif isinstance(entry, nnx.Variable):
+            entry.set_raw_value(value)
+        else:
+            setattr(module, name, nnx.Param(value))
+    return module
