@@ -36,18 +36,18 @@ class Spec(Checked):
 class Part(nnx.Module):
     """Weights of a spec whose computation still lies with the spec: a method of the spec takes the part first."""
 
-    def __init__(self, spec: Any, tensors: Tensors) -> None:
-        self.spec = spec
+    def __init__(self, config: Any, tensors: Tensors) -> None:
+        self.config = config
         for name, entry in tensors.items():
             setattr(self, name, Part(None, entry) if isinstance(entry, dict) else entry)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.spec(self, *args, **options)
+        return self.config(self, *args, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "spec" or vars(self).get("spec") is None:
+        if name.startswith("_") or name == "config" or vars(self).get("config") is None:
             raise AttributeError(name)
-        found = getattr(self.spec, name)
+        found = getattr(self.config, name)
         return functools.partial(found, self) if callable(found) else found
 
     def __getitem__(self, name: str) -> Any:
