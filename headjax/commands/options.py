@@ -17,53 +17,23 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import check_value
-
-Words = Literal["one", "many", "repeated"]
 
 Written = Literal["", "new", "folder", "result", "page", "plot", "predictions"]
 """What a command writes under the path of an option, see `headjax.commands.places`."""
 
 
-class _Declared(NamedTuple):
-    """Metadata of a field; see `option` and `argument`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declared:
+    """How a field is typed; see `option` and `argument`.
 
-    help: str
-    metavar: str
-    positional: bool = False
-    read: Callable[[str], Any] | None = None
-    shown: str = ""
-    words: Words = "one"
-    one_of: str = ""
-    requires: str = ""
-    name: str = ""
-    reads: bool = False
-    writes: Written = ""
-
-
-def option(
-    default: Any = dataclasses.MISSING,
-    help: str = "",
-    metavar: str = "N",
-    *,
-    read: Callable[[str], Any] | None = None,
-    shown: str = "",
-    words: Words = "one",
-    one_of: str = "",
-    requires: str = "",
-    name: str = "",
-    reads: bool = False,
-    writes: Written = "",
-) -> Any:
-    """Declare a field as the option of its name: `batch_size` is `--batch-size`.
-
-    Args:
-        default: the value where the option is not typed; without one the option is required.
+    Attributes:
         help: the line of `--help`, to which the default is added.
         metavar: name of the value in the help.
+        positional: whether it is a word without a name.
         read: the function from text to value, for types beyond numbers, text, choices and tuples of them with commas;
             the text of its `ValueError` is the rest of the error's line.
         shown: the default as the help shows it.
@@ -74,34 +44,33 @@ def option(
         reads: whether the value names files or folders that the command reads.
         writes: what the command writes under the path that the value is.
     """
-    declared = _Declared(
-        help,
-        metavar,
-        read=read,
-        shown=shown,
-        words=words,
-        one_of=one_of,
-        requires=requires,
-        name=name,
-        reads=reads,
-        writes=writes,
-    )
-    return dataclasses.field(default=default, metadata={"option": declared})
+
+    help: str = ""
+    metavar: str = "N"
+    positional: bool = False
+    read: Callable[[str], Any] | None = None
+    shown: str = ""
+    words: Literal["one", "many", "repeated"] = "one"
+    one_of: str = ""
+    requires: str = ""
+    name: str = ""
+    reads: bool = False
+    writes: Written = ""
 
 
-def argument(
-    metavar: str,
-    help: str,
-    default: Any = dataclasses.MISSING,
-    *,
-    read: Callable[[str], Any] | None = None,
-    words: Words = "one",
-    reads: bool = False,
-    writes: Written = "",
-) -> Any:
+def option(default: Any = dataclasses.MISSING, help: str = "", metavar: str = "N", **more: Any) -> Any:
+    """Declare a field as the option of its name: `batch_size` is `--batch-size`.
+
+    Args:
+        default: the value where the option is not typed; without one the option is required.
+        help, metavar, more: see `Declared`.
+    """
+    return dataclasses.field(default=default, metadata={"option": Declared(help=help, metavar=metavar, **more)})
+
+
+def argument(metavar: str, help: str, default: Any = dataclasses.MISSING, **more: Any) -> Any:
     """Declare a field as a word without a name, in the order of the fields; see `option`."""
-    declared = _Declared(help, metavar, positional=True, read=read, words=words, reads=reads, writes=writes)
-    return dataclasses.field(default=default, metadata={"option": declared})
+    return option(default, help, metavar, positional=True, **more)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +107,7 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
     fields = [field for field in dataclasses.fields(cls) if "option" in field.metadata]
     groups: dict[str, Any] = {"": parser}
     for field in fields:
-        name = field.metadata["option"].one_of
+        name = declared(field).one_of
         if name not in groups:
             groups[name] = parser.add_mutually_exclusive_group(required=True)
         _add(groups[name], field, hints[field.name], _required(field, cls))
@@ -159,52 +128,51 @@ def option_name(options: CommandOptions, field: str) -> str:
     return name_of(next(each for each in dataclasses.fields(options) if each.name == field))
 
 
-def declared(field: dataclasses.Field[Any]) -> _Declared:
+def declared(field: dataclasses.Field[Any]) -> Declared:
     """Return how a field was declared; one that is no option has no name and no paths."""
-    return field.metadata.get("option", _Declared("", ""))
+    found: Declared = field.metadata.get("option", Declared())
+    return found
 
 
 def name_of(field: dataclasses.Field[Any]) -> str:
     """Return the name of a field as the help lists it."""
-    declared: _Declared = field.metadata["option"]
-    return declared.metavar if declared.positional else declared.name or f"--{field.name.replace('_', '-')}"
+    own = declared(field)
+    return own.metavar if own.positional else own.name or f"--{field.name.replace('_', '-')}"
 
 
 def _required(field: dataclasses.Field[Any], cls: type[CommandOptions]) -> dataclasses.Field[Any] | None:
     """Return the field that a field `requires`."""
-    name = field.metadata["option"].requires
+    name = declared(field).requires
     return next(each for each in dataclasses.fields(cls) if each.name == name) if name else None
 
 
 def _add(parser: Any, field: dataclasses.Field[Any], hint: Any, other: dataclasses.Field[Any] | None) -> None:
     """Add a field to a parser or to a group of it; argparse never sees a default."""
-    declared: _Declared = field.metadata["option"]
-    choices = typing.get_args(_plain(hint)) if typing.get_origin(_plain(hint)) is Literal else ()
-    name, required = name_of(field), field.default is dataclasses.MISSING
+    own, name, required = declared(field), name_of(field), field.default is dataclasses.MISSING
     common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field, other)}
     if hint is bool:
         parser.add_argument(name, dest=field.name, action="store_true", **common)
         return
-    common |= {"metavar": f"{{{','.join(choices)}}}" if choices else declared.metavar}
-    common |= {"action": _Fill, "reader": functools.partial(_read, hint, declared)}
-    if declared.words == "many":
+    choices = typing.get_args(_plain(hint)) if typing.get_origin(_plain(hint)) is Literal else ()
+    common |= {"metavar": f"{{{','.join(choices)}}}" if choices else own.metavar}
+    common |= {"action": _Fill, "reader": functools.partial(_read, hint, own)}
+    if own.words == "many":
         common["nargs"] = "+"
-    elif declared.positional and not required:
+    elif own.positional and not required:
         common["nargs"] = "?"
-    if declared.positional:
+    if own.positional:
         parser.add_argument(field.name, **common)
     else:
         parser.add_argument(name, dest=field.name, required=required, **common)
 
 
 def _help(field: dataclasses.Field[Any], other: dataclasses.Field[Any] | None) -> str:
-    declared: _Declared = field.metadata["option"]
-    default = field.default
+    own, default = declared(field), field.default
     unset = default is dataclasses.MISSING or default is None or default is False or default in ("", ())
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else "" if unset else str(default)
-    shown = declared.shown or shown
+    shown = own.shown or shown
     only = f"with {name_of(other)}: " if other else ""
-    return (only + declared.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
+    return (only + own.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
 
 
 class _Fill(argparse.Action):
@@ -221,7 +189,7 @@ class _Fill(argparse.Action):
         setattr(namespace, self.dest, self.reader(option_string or str(self.metavar), values, before))
 
 
-def _read(hint: Any, declared: _Declared, name: str, words: Any, before: Any) -> Any:
+def _read(hint: Any, declared: Declared, name: str, words: Any, before: Any) -> Any:
     """Return the value of typed words, compared with the field's type and bounds; `name` is the option as typed."""
     read = declared.read or _reader(_item(hint) if declared.words != "one" else hint)
     try:
