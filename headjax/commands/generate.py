@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headjax.commands.examples import BatchOptions
 from headjax.commands.options import argument, option
@@ -19,7 +19,7 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.models.config import Batch
-    from headjax.models.generation import Generated, Generation, Sampler
+    from headjax.models.generation import Generation, Sampler
     from headjax.models.model import Model
 
 
@@ -48,35 +48,21 @@ class Options(BatchOptions):
 
 
 class Written(NamedTuple):
-    """Generated texts, and the time that they took after compilation.
+    """Texts of a batch, and the time that they took after compilation.
 
     Attributes:
         texts: the continuations or translations.
         tokens: number of tokens generated, end tokens included.
         prompt_tokens: number of tokens read, without padding.
-        prefill: seconds until the first token of each text; not known of beams.
+        prefill: seconds until the first token of each text; 0 of beams, of which it is not known.
         decode: seconds of all other tokens; all seconds of beams.
     """
 
     texts: list[str]
     tokens: int
     prompt_tokens: int
-    prefill: float | None
+    prefill: float
     decode: float
-
-    @property
-    def seconds(self) -> float:
-        """Seconds in all."""
-        return self.decode + (self.prefill or 0.0)
-
-    def __add__(self, other: object) -> Written:
-        """Return both, one after the other."""
-        if not isinstance(other, Written):
-            return NotImplemented
-        prefill = None if self.prefill is None or other.prefill is None else self.prefill + other.prefill
-        texts, tokens = self.texts + other.texts, self.tokens + other.tokens
-        read = self.prompt_tokens + other.prompt_tokens
-        return Written(texts, tokens, read, prefill, self.decode + other.decode)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,27 +113,28 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.models.generation import check_generative
     from headjax.models.model import load
 
-    sampler = sampler_of(options)
-    prompts = prompts_of(options)
+    sampler, prompts = sampler_of(options), prompts_of(options)
     model = load(options.model)
     check_generative(model.config, options.max_new_tokens or 1, None)
     request = _request(model, prompts, sampler, options)
     if options.stream:
-        written = _streamed(request, prompts)
+        parts = [_streamed(request, number, prompt) for number, prompt in enumerate(prompts)]
     else:
         with progress("generating", len(prompts), "prompt") as bar:
-            written = _write(request, len(prompts), bar)
-    later = written.tokens - len(written.texts)
+            parts = list(_batches(request, len(prompts), bar))
+    texts = [text for part in parts for text in part.texts]
+    tokens, read, prefill, decode = (sum(column) for column in list(zip(*parts, strict=True))[1:])
+    later = tokens - len(texts)
     batch = "a prompt" if request.size == 1 else f"{request.size} prompts"
     return Found(
-        text=written.texts,
+        text=texts,
         prompts=prompts,
-        tokens=written.tokens,
-        seconds=written.seconds,
-        tokens_per_second=written.tokens / written.seconds,
-        prompt_tokens=written.prompt_tokens,
-        prefill_tokens_per_second=written.prompt_tokens / written.prefill if written.prefill else None,
-        decode_tokens_per_second=later / written.decode if written.prefill and later else None,
+        tokens=tokens,
+        seconds=prefill + decode,
+        tokens_per_second=tokens / (prefill + decode),
+        prompt_tokens=read,
+        prefill_tokens_per_second=read / prefill if prefill else None,
+        decode_tokens_per_second=later / decode if prefill and later else None,
         cache_bytes=request.cache_bytes,
         sampler=f"beams {options.beams}" if options.beams else str(sampler),
         model=options.model,
@@ -242,8 +229,17 @@ class _Request(NamedTuple):
         )
         return started.block_until_ready()
 
+    def texts(self, batch: Batch, tokens: Any, lengths: Any, count: int) -> list[str]:
+        """Return the first generated texts of a batch."""
+        import numpy as np
+
+        from headjax.models.prompts import texts_of
+
+        return texts_of(self.model, batch, np.asarray(tokens), np.asarray(lengths), self.end, count)
+
 
 def _request(model: Model, prompts: list[str], sampler: Sampler, options: Options) -> _Request:
+    """Return the settings of the prompts' generation, which is compiled before any clock runs."""
     from headjax.models.generation import check_generative, check_room, for_decoding
     from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, prompt_length, tokenizer_of
 
@@ -265,21 +261,20 @@ def _request(model: Model, prompts: list[str], sampler: Sampler, options: Option
     held = check_room(field, config, model.params, rows, size, room - length)
     if options.beams:
         held = check_room("--beams", config, model.params, rows, size * options.beams, limit)
-    return _Request(model, batch, size, limit, end, sampler, options, room, held)
-
-
-def _write(request: _Request, prompts: int, bar: Update) -> Written:
-    """Return the texts of all batches; the first one compiles before the clock runs."""
-    if request.options.beams:
-        _beams(request, 0, min(request.size, prompts))
+    request = _Request(model, batch, size, limit, end, sampler, options, room, held)
+    if options.beams:
+        _beams(request, 0, size)
     else:
         request.begin(request.rows(0), 0).advance(0)
-    written = Written([], 0, 0, 0.0, 0.0)
+    return request
+
+
+def _batches(request: _Request, prompts: int, bar: Update) -> Iterator[Written]:
+    """Yield the texts of every batch."""
     for number, start in enumerate(range(0, prompts, request.size)):
         count = min(request.size, prompts - start)
-        written += _beams(request, start, count) if request.options.beams else _batch(request, start, count, number)
-        bar(len(written.texts), {})
-    return written
+        yield _beams(request, start, count) if request.options.beams else _batch(request, start, count, number)
+        bar(start + count, {})
 
 
 def _batch(request: _Request, start: int, count: int, seed: int, show: Callable[[str], None] | None = None) -> Written:
@@ -290,17 +285,14 @@ def _batch(request: _Request, start: int, count: int, seed: int, show: Callable[
     begin = time.perf_counter()
     run = request.begin(batch, seed)
     first = time.perf_counter()
-    if show is None:
-        made = jax.block_until_ready(run.advance())
-    else:
-        made = run.advance(0)
-        while not run.finished:
-            show(_texts(request, batch, made, 1)[0])
-            made = run.advance(1)
-        show(_texts(request, batch, made, 1)[0])
+    made = run.advance(None if show is None else 0)
+    while show is not None and not run.finished:
+        show(request.texts(batch, made.tokens, made.lengths, 1)[0])
+        made = run.advance(1)
+    jax.block_until_ready(made)
     end = time.perf_counter()
     tokens, read = int(made.lengths[:count].sum()), int(batch["attention_mask"][:count].sum())
-    return Written(_texts(request, batch, made, count), tokens, read, first - begin, end - first)
+    return Written(request.texts(batch, made.tokens, made.lengths, count), tokens, read, first - begin, end - first)
 
 
 def _beams(request: _Request, start: int, count: int) -> Written:
@@ -308,38 +300,25 @@ def _beams(request: _Request, start: int, count: int) -> Written:
     import numpy as np
 
     from headjax.models.beam import beam_search
-    from headjax.models.prompts import texts_of
 
-    batch, options, end = request.rows(start), request.options, request.end or 0
+    batch, beams, end = request.rows(start), request.options.beams, request.end or 0
     begin = time.perf_counter()
-    best = beam_search(request.model, batch, beams=options.beams, max_new_tokens=request.limit, end_token=end)
+    best = beam_search(request.model, batch, beams=beams, max_new_tokens=request.limit, end_token=end)
     tokens, lengths = np.asarray(best.tokens)[:, 0], np.asarray(best.lengths)[:, 0]
     seconds = time.perf_counter() - begin
     read = int(batch["attention_mask"][:count].sum())
-    texts = texts_of(request.model, batch, tokens, lengths, end, count)
-    return Written(texts, int(lengths[:count].sum()), read, None, seconds)
+    return Written(request.texts(batch, tokens, lengths, count), int(lengths[:count].sum()), read, 0.0, seconds)
 
 
-def _texts(request: _Request, batch: Batch, made: Generated, count: int) -> list[str]:
-    import numpy as np
-
-    from headjax.models.prompts import texts_of
-
-    return texts_of(request.model, batch, np.asarray(made.tokens), np.asarray(made.lengths), request.end, count)
-
-
-def _streamed(request: _Request, prompts: list[str]) -> Written:
-    """Print the texts token by token, one after another, and return them."""
+def _streamed(request: _Request, number: int, prompt: str) -> Written:
+    """Print the text of a prompt token by token, and return it."""
     from headjax.models.encoder_decoder import EncoderDecoderModel
 
-    request.begin(request.rows(0), 0).advance(0)
-    written = Written([], 0, 0, 0.0, 0.0)
-    for number, prompt in enumerate(prompts):
-        print("" if isinstance(request.model.config, EncoderDecoderModel) else prompt, end="", flush=True)
-        shown = _Shown()
-        written += _batch(request, number, 1, number, shown)
-        shown(written.texts[-1], last=True)
-        print(flush=True)
+    print("" if isinstance(request.model.config, EncoderDecoderModel) else prompt, end="", flush=True)
+    shown = _Shown()
+    written = _batch(request, number, 1, number, shown)
+    shown(written.texts[-1], last=True)
+    print(flush=True)
     return written
 
 
