@@ -68,11 +68,9 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.commands.repair import LENGTHS
     from headjax.core.kept import Kept
     from headjax.evaluation.specs import load_task
-    from headjax.head_report.estimate import estimate
-    from headjax.head_report.kept import fingerprint
-    from headjax.head_report.measure import measure
+    from headjax.head_report.measure import estimate, measure
     from headjax.head_report.sections import best_head_table, curve_table, tolerance, write_report
-    from headjax.head_report.study import ORDERS, StudyConfig, begin
+    from headjax.head_report.study import ORDERS, StudyConfig, begin, fingerprint
     from headjax.heads.head_id import all_heads
     from headjax.training.checkpoints import require_run
 

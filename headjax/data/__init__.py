@@ -1,10 +1,8 @@
 """Data in four steps: rows (files, TFDS), forms that encode them, records (in memory, in shards), streams (Grain)."""
 
-from headjax.data.glue import Glue
-from headjax.data.image_data import ImageFiles, Mnist
+from headjax.data.known_data import Glue, ImageFiles, Mnist, Rehearsal
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.prepared import PreparedData
-from headjax.data.rehearsal import Rehearsal
 from headjax.data.task import DataConfig, Source, TaskData
 from headjax.data.text_data import LanguageConfig, ParallelText, PretrainingText, QuestionAnswering
 from headjax.tokenizers.tokenizer import Tokenizer

@@ -11,11 +11,10 @@ import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
-from headjax.data.encoding import encode_sequences, padding_id
-from headjax.data.examples import sequences
+from headjax.data.examples import encode_sequences, padding_id, sequences
 from headjax.data.files import read_lines, source_of
 from headjax.data.forms.questions import QuestionForm, usual_stride
-from headjax.data.glue import Glue
+from headjax.data.known_data import Glue
 from headjax.data.loading import load_rows
 from headjax.data.rows import Row
 from headjax.data.stream import evaluation_batches

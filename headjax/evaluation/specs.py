@@ -12,15 +12,13 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.serialize import unknown_name
 from headjax.data.files import data_folder, source_of
 from headjax.data.forms.questions import usual_stride
-from headjax.data.glue import Glue
-from headjax.data.image_data import ImageFiles, Mnist
+from headjax.data.known_data import Glue, ImageFiles, Mnist
 from headjax.data.labelled_text import TextClassification, TextRegression, TextSimilarity
 from headjax.data.prepared import PreparedData, is_prepared
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig, TaskData
 from headjax.data.tasks import GLUE, find_task
-from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering, whole_text_data
-from headjax.data.wikitext import CONTEXT, WikiText2
+from headjax.data.text_data import CONTEXT, LanguageConfig, ParallelText, QuestionAnswering, WikiText2, whole_text_data
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
 from headjax.models.encoder import EncoderModel
@@ -204,7 +202,7 @@ def _table(asked: Request) -> Task:
 def _wikitext2(asked: Request) -> Task:
     """Read WikiText-2's raw files: wiki.valid.raw to evaluate on, wiki.train.raw to choose heads and calibrate on.
 
-    The protocol, see `headjax.data.wikitext`, may follow a folder: `wikitext2:FOLDER,context=1024,stride=512`.
+    The protocol, see `headjax.data.text_data`, may follow a folder: `wikitext2:FOLDER,context=1024,stride=512`.
     """
     parts = asked.path.split(",")
     folder = "" if "=" in parts[0] else parts[0]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
 from headjax.core.errors import require
@@ -21,6 +23,12 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import by_score, compared
 from headjax.heads.significance import Transfer, transfer
 from headjax.models.model import Model
+
+if TYPE_CHECKING:
+    from headjax.core.fields import Checked
+    from headjax.evaluation.task import Task
+    from headjax.models.model import Model
+
 
 MODES: tuple[Any, ...] = ("each", "all-but-one")
 ORDERS = ("reconstruction+reconstruct", "importance", "random")
@@ -262,3 +270,19 @@ def drawn(task: Task, count: int, limit: int = 0) -> Task:
 def scored(selection: Task, config: StudyConfig) -> int:
     """Return the number of examples that heads are ordered by."""
     return min(config.scored or selection.count(), selection.count())
+
+
+FIRST = 256
+"""Numbers of every parameter that tell two models apart."""
+
+
+def fingerprint(model: Model, tasks: Sequence[Task], config: Checked, run: str = "") -> str:
+    """Return a hash that is another one if the model, the examples or the settings are."""
+    digest = hashlib.sha256(repr((model.config, config, run)).encode())
+    for array in jax.tree.leaves(model.params):
+        digest.update(np.asarray(array.ravel()[:FIRST]).tobytes())
+    for task in tasks:
+        digest.update(f"{task.name}/{task.split}/{task.count()}".encode())
+        for name, value in sorted(task.data.validation[0].items()):
+            digest.update(name.encode() + np.asarray(value).tobytes())
+    return digest.hexdigest()

@@ -22,7 +22,7 @@ from headjax.core.serialize import kind_of, unknown_name
 from headjax.core.tensors import flatten
 from headjax.hub.checking import EXPORTED, Exported, Padding, longest, write_own_tokenizer
 from headjax.hub.families import FAMILIES
-from headjax.hub.families.labels import label_names
+from headjax.hub.families.entries import label_names
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.layouts import LAYOUTS, choose

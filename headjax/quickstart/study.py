@@ -25,9 +25,8 @@ from headjax.heads.ordering import by_score, compared
 from headjax.heads.pruning import prune
 from headjax.models.generation import Greedy, Sample, generate
 from headjax.models.model import Model
-from headjax.quickstart.decoder import demo_model
 from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, SEEDS, SHORT, STEPS, training
-from headjax.quickstart.text import BATCH, Text, batches
+from headjax.quickstart.text import BATCH, Text, batches, demo_model
 from headjax.training.config import train_config
 from headjax.training.loop import TrainResult, train
 from headjax.training.recording import read_metrics

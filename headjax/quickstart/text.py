@@ -1,4 +1,4 @@
-"""A language model's text: blocks to choose on, blocks to judge on, and the bytes that a token stands for."""
+"""The small decoder that headjax carries, and a language model's text: blocks to choose on, blocks to judge on."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from headjax.core.errors import HeadjaxError
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task, evaluate
 from headjax.heads.gates import without
 from headjax.heads.head_id import HeadId
+from headjax.hub.importing import from_huggingface
 from headjax.models.config import Batch
 from headjax.models.model import Model
 
@@ -90,3 +93,22 @@ def batches(blocks: np.ndarray, size: int = BATCH) -> Iterator[Batch]:
     size = min(size, len(blocks))
     for start in range(0, len(blocks) - size + 1, size):
         yield {"input_ids": blocks[start : start + size]}
+
+
+FOLDER = Path(__file__).resolve().parent / "weights"
+"""`config.json`, `model.safetensors` in bfloat16, `tokenizer.json`, and the model card `README.md`.
+
+Some installers link every file of a package to their store, where the files are together."""
+
+
+def demo_model() -> Model:
+    """Return a decoder with about a million parameters, trained on the source code of Python's standard library.
+
+    It has 4 layers of 8 heads and 256 positions. `headjax/quickstart/weights/README.md` is its model card.
+
+    Raises:
+        HeadjaxError: this installation of headjax has no weights.
+    """
+    if not (FOLDER / "model.safetensors").is_file():
+        raise HeadjaxError(f"{FOLDER}: this installation of headjax carries no weights; install it again")
+    return from_huggingface(FOLDER, dtype="float32")

@@ -25,8 +25,7 @@ from headjax.evaluation.task import evaluate
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import from_huggingface
 from headjax.models.model import Model, load
-from headjax.quickstart.decoder import FOLDER
-from headjax.quickstart.text import batches
+from headjax.quickstart.text import FOLDER, batches
 from headjax.training.workdir import CONFIG
 from results.experiments.ngrams import ngram_losses
 

@@ -11,8 +11,7 @@ from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.configuration import load_config_file
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import count
-from headjax.data.glue import Glue
-from headjax.data.image_data import Mnist
+from headjax.data.known_data import Glue, Mnist
 from headjax.data.prepared import PreparedData
 from headjax.data.tasks import GLUE
 from headjax.models.recipe import Directory

@@ -6,7 +6,7 @@ from tokenizers.implementations import BertWordPieceTokenizer
 from tokenizers.models import WordPiece
 
 from headjax.core.errors import DataError
-from headjax.data.encoding import encode_packed, encode_sequences, padding_id
+from headjax.data.examples import encode_packed, encode_sequences, padding_id
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data.vocabulary import WORDS, write_vocabulary

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.glue import Glue
+from headjax.data.known_data import Glue
 from headjax.data.tasks import GLUE
 from tests.data.vocabulary import write_lines
 

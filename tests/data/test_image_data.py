@@ -9,8 +9,8 @@ from PIL import Image
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
-from headjax.data.image_data import ImageFiles, Mnist
 from headjax.data.image_rows import read_idx
+from headjax.data.known_data import ImageFiles, Mnist
 from headjax.data.stream import train_iterator
 from headjax.data.task import DataConfig
 from headjax.evaluation.specs import load_task

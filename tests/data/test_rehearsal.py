@@ -7,7 +7,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.data import Rehearsal
-from headjax.data.rehearsal import made_up_rows
+from headjax.data.known_data import made_up_rows
 from headjax.data.tasks import TASKS
 
 ONE_OF_EACH_FORM = ("lm1b", "bert_pretraining", "mnli", "stsb", "squad", "wmt14_ende", "imagenet")

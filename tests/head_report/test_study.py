@@ -11,10 +11,8 @@ from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.kept import Kept
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
-from headjax.head_report.estimate import estimate
-from headjax.head_report.kept import fingerprint
-from headjax.head_report.measure import agreement, measure, study_heads
-from headjax.head_report.study import StudyConfig, begin
+from headjax.head_report.measure import agreement, estimate, measure, study_heads
+from headjax.head_report.study import StudyConfig, begin, fingerprint
 from headjax.heads.head_id import all_heads
 
 

@@ -9,8 +9,7 @@ import pytest
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from headjax.core.errors import ConfigError
 from headjax.core.norms import OffsetRMSNorm
-from headjax.hub.families.labels import classifier, labelled
-from headjax.hub.families.positions import common
+from headjax.hub.families.entries import classifier, common, labelled
 from headjax.hub.fields import Fields
 from headjax.models.residuals import SandwichNorm
 from headjax.models.tasks import Classification, Regression, TokenClassification

@@ -442,7 +442,7 @@ def test_trained_weights_on_real_sentences(minilm, data_dir):
     import torch
     import transformers
 
-    from headjax.data.encoding import text_batch
+    from headjax.data.examples import text_batch
 
     sentences = sts_sentences(data_dir, 100)
     ours = from_huggingface(minilm)
@@ -466,7 +466,7 @@ def test_pairs_of_texts_are_read_with_the_exported_tokenizer(minilm, data_dir, t
     import torch
     import transformers
 
-    from headjax.data.encoding import text_batch
+    from headjax.data.examples import text_batch
 
     sentences = sts_sentences(data_dir, 16)
     ours = from_huggingface(minilm)

@@ -8,9 +8,8 @@ import pytest
 from headjax.evaluation.task import evaluate
 from headjax.heads.ordering import by_scores, random_order
 from headjax.heads.scores import score_heads
-from headjax.quickstart.decoder import FOLDER, demo_model
 from headjax.quickstart.settings import training
-from headjax.quickstart.text import Text, batches
+from headjax.quickstart.text import FOLDER, Text, batches, demo_model
 from headjax.training.config import train_config
 
 pytestmark = pytest.mark.whole

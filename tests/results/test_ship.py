@@ -4,7 +4,7 @@ import hashlib
 import re
 
 from headjax.data.text_data import LanguageConfig
-from headjax.quickstart.decoder import FOLDER, demo_model
+from headjax.quickstart.text import FOLDER, demo_model
 from results.experiments import ship
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.encoding import text_batch
+from headjax.data.examples import text_batch
 from headjax.tokenizers.files import read_tokenizer, write_tokenizer
 from headjax.tokenizers.learned import byte_tokenizer
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.encoding import encode_sequences
+from headjax.data.examples import encode_sequences
 from headjax.tokenizers.files import looked_for, read_tokenizer
 from headjax.tokenizers.sentencepiece import byte_fallback_tokenizer, sentencepiece_tokenizer, train_sentencepiece
 from headjax.tokenizers.tokenizer import Tokenizer

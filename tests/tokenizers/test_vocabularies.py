@@ -6,7 +6,7 @@ import json
 import pytest
 
 from headjax.core.errors import DataError
-from headjax.data.encoding import encode_sequences
+from headjax.data.examples import encode_sequences
 from headjax.tokenizers.files import read_tokenizer
 from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import END_OF_TEXT

@@ -13,8 +13,7 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked
-from headjax.data.encoding import padding_id
-from headjax.data.examples import Padded, Record, Records, Source, pad_sequence, rounded_length
+from headjax.data.examples import Padded, Record, Records, Source, pad_sequence, padding_id, rounded_length
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer

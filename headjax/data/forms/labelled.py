@@ -13,8 +13,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Size
 from headjax.core.serialize import kind, unknown_name
-from headjax.data.encoding import encode_packed, encode_sequences
-from headjax.data.examples import Record, Source
+from headjax.data.examples import Record, Source, encode_packed, encode_sequences
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, text, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec

@@ -12,8 +12,7 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.serialize import kind
-from headjax.data.encoding import padding_id
-from headjax.data.examples import Padded, Record, Records, Source, TokenBlocks, padded, rounded_length
+from headjax.data.examples import Padded, Record, Records, Source, TokenBlocks, padded, padding_id, rounded_length
 from headjax.data.forms.form import Encoded, Form, Seed, language_measure, sequences_hash, text_counts, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec

@@ -13,8 +13,7 @@ from headjax.core.errors import DataError, require
 from headjax.core.fields import Checked, Fraction, Rate, Size
 from headjax.core.serialize import kind
 from headjax.data.documents import pieces, units
-from headjax.data.encoding import changeable, padding_id
-from headjax.data.examples import RandomSource, Record, Records, Source, padded
+from headjax.data.examples import RandomSource, Record, Records, Source, changeable, padded, padding_id
 from headjax.data.forms.form import Encoded, Form, Seed, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec

@@ -13,8 +13,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
-from headjax.data.encoding import changeable
-from headjax.data.examples import Padded, Record, Records, Source
+from headjax.data.examples import Padded, Record, Records, Source, changeable
 from headjax.data.forms.form import Encoded, Seed, SequenceForm, sequences_hash, tokenizer_of
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
-from headjax.hub.families.labels import classifier, labelled
+from headjax.hub.families.entries import classifier, labelled
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
 from headjax.hub.table import (

@@ -11,8 +11,7 @@ from headjax.attention.multi_head import Grouped
 from headjax.attention.rotary import Rotary, RotaryHalves
 from headjax.core.norms import OffsetRMSNorm
 from headjax.core.tensors import Normal
-from headjax.hub.families.llama import decoder_family, decoder_rules, grouped, text_classes
-from headjax.hub.families.positions import (
+from headjax.hub.families.entries import (
     FULL,
     POSITIONS,
     SLIDING,
@@ -25,6 +24,7 @@ from headjax.hub.families.positions import (
     window,
     write_rotary,
 )
+from headjax.hub.families.llama import decoder_family, decoder_rules, grouped, text_classes
 from headjax.hub.family import HeadShape
 from headjax.hub.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from headjax.hub.rules import Rules, one

@@ -9,7 +9,7 @@ from headjax.attention.formulation import Attention
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.norms import RMSNorm
 from headjax.core.tensors import Normal
-from headjax.hub.families.positions import POSITIONS, rotary, window, windows_from, windows_to
+from headjax.hub.families.entries import POSITIONS, rotary, window, windows_from, windows_to
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, Transposed, one, projection, projections, under

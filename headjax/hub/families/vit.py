@@ -7,7 +7,7 @@ from typing import Any
 from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
-from headjax.hub.families.labels import classifier, labelled
+from headjax.hub.families.entries import classifier, labelled
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import LastFirst, Leading, Rules, affine, norm, one, projection, projections, under
