@@ -1,7 +1,5 @@
 """Text and prepared shards that several tests read."""
 
-from __future__ import annotations
-
 import pytest
 
 from headjax.data.corpus import embedded_corpus

@@ -1,7 +1,5 @@
 """Rows of films, good and bad, that tests of prepared shards share."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from headjax.data.forms import LabelledForm

@@ -1,7 +1,5 @@
 """A task that the package does not know: a form, a kind of data and a specification, without a change elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import ClassVar
@@ -103,5 +101,5 @@ def test_memory_and_shards_give_the_same_examples(file, tmp_path, monkeypatch):
 def test_a_row_that_cannot_be_used_is_an_error(tmp_path):
     (tmp_path / "blank.tsv").write_text("text\nx\n \n")
     rows = [*read_rows(SPEC, tmp_path / "blank.tsv")]
-    with pytest.raises(DataError, match=r"blank\.tsv: line 3: text is blank$"):
+    with pytest.raises(DataError, match=r"blank\.tsv: line 3: "):
         load_rows(SPEC.form, {"train": rows, "validation": []}, byte_tokenizer(), {})

@@ -1,9 +1,8 @@
 """What augmentation does, by its properties: shapes, ranges, determinism, label mass."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from PIL import Image
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
@@ -37,13 +36,8 @@ def draws(count=40):
 
 
 def images(augmentation, count=6, classes=4):
-    form = ImageForm(
-        size=16,
-        stored=20,
-        mean=(0.5,) * 3,
-        deviation=(0.25,) * 3,
-        classes=tuple(str(number) for number in range(classes)),
-    )
+    names = tuple(map(str, range(classes)))
+    form = ImageForm(size=16, stored=20, mean=(0.5,) * 3, deviation=(0.25,) * 3, classes=names)
     records = [
         {"image": image(20, 20, seed=number), "labels": np.asarray([number % classes], np.int32)}
         for number in range(count)
@@ -125,14 +119,12 @@ def test_an_augmentation_is_a_value():
     source = images(Augmentation(crop=RandomSquare()))
     assert augmented(source, None) is source
     assert augmented(source, DEIT).augmentation == DEIT
-    with pytest.raises(DataError, match=r"config.data.augmentation: the examples of this task are not images"):
+    with pytest.raises(DataError, match=r"^config.data.augmentation: "):
         augmented([], DEIT)
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_change_keeps_the_shape_and_changes_something(name):
-    from PIL import Image
-
     whole = np.random.default_rng(0).integers(20, 230, (24, 24, 3)).astype(np.uint8)
     for mode, fill in (("RGB", (1, 2, 3)), ("L", 5)):
         before = Image.fromarray(whole if mode == "RGB" else whole[:, :, 0])
@@ -143,8 +135,6 @@ def test_every_change_keeps_the_shape_and_changes_something(name):
 
 
 def test_directions_and_strengths_of_changes():
-    from PIL import Image
-
     whole = np.zeros((20, 20), np.uint8)
     whole[:, 10] = 255
     picture = Image.fromarray(whole)
@@ -164,23 +154,23 @@ def test_rand_augment_draws_every_change():
     assert {RandAugment(rate=0.0)(whole, generator).tobytes() for generator in draws(5)} == {whole.tobytes()}
     gray = RandAugment(fill=(0,))(image(channels=1), np.random.default_rng(0))
     assert gray.shape == (20, 30, 1)
-    with pytest.raises(DataError, match="rand_augment: fill has 3 values, images have 1 channels"):
+    with pytest.raises(DataError, match="rand_augment: fill "):
         RandAugment()(image(channels=1), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
-    "build, message",
+    "build, fields",
     [
-        (lambda: RandomResizedCrop(area=(0.0, 1.0)), r"area: must be within \(0, 1\]"),
-        (lambda: RandomResizedCrop(ratio=(2.0, 1.0)), "ratio: must be positive and rise"),
-        (lambda: RandAugment(strength=11.0), "strength: must be within"),
-        (lambda: RandomErasing(rate=2.0), "rate: must be from 0 to 1"),
-        (lambda: RandomErasing(area=(0.5, 0.1)), "area: must be within"),
-        (lambda: RandomErasing(ratio=(0.0, 0.1)), "ratio: must be positive"),
-        (lambda: CutMix(alpha=-1.0), "alpha: must be positive"),
-        (lambda: OneOf(mixes=()), "mixes: must not be empty"),
+        (RandomResizedCrop, {"area": (0.0, 1.0)}),
+        (RandomResizedCrop, {"ratio": (2.0, 1.0)}),
+        (RandAugment, {"strength": 11.0}),
+        (RandomErasing, {"rate": 2.0}),
+        (RandomErasing, {"area": (0.5, 0.1)}),
+        (RandomErasing, {"ratio": (0.0, 0.1)}),
+        (CutMix, {"alpha": -1.0}),
+        (OneOf, {"mixes": ()}),
     ],
 )
-def test_bad_values(build, message):
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        build()
+def test_bad_values(build, fields):
+    with pytest.raises(ConfigError, match=f"^{next(iter(fields))}: "):
+        build(**fields)

@@ -1,4 +1,4 @@
-from __future__ import annotations
+"""The embedded corpus, and documents of which some text is held out."""
 
 import hashlib
 import subprocess
@@ -6,11 +6,22 @@ import sys
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headjax.core.errors import DataError
+from headjax.core.errors import ConfigError, DataError
 from headjax.data import corpus as module
 from headjax.data.corpus import MODULES, docstrings, embedded_corpus, embedded_split, library_sources, split_files
-from headjax.data.documents import Document, passages
+from headjax.data.documents import (
+    COMPARED,
+    Document,
+    HeldOut,
+    paragraphs,
+    passages,
+    split,
+    units,
+    without_repetitions,
+)
 
 
 def test_has_enough_text_of_both_kinds_and_repeats_no_passage(corpus):
@@ -121,3 +132,127 @@ def test_a_library_without_sources_is_refused(tmp_path):
     (tmp_path / "broken.py").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="carries no library sources"):
         library_sources(tmp_path)
+
+
+def plain(text):
+    return " ".join(text.split())
+
+
+def size(documents):
+    return sum(len(document.text) for document in documents)
+
+
+def story(name, count, seed=0):
+    """A text of `count` different paragraphs of about 300 characters."""
+    words = [f"{name}{seed}w{i}" for i in range(30)]
+    return "\n\n".join(f"{name} paragraph {i}: " + " ".join(words) + f" end {i}." for i in range(count)) + "\n"
+
+
+def both(documents, fraction):
+    found = split(documents, fraction)
+    return found["train"], found["validation"]
+
+
+def test_no_long_validation_paragraph_of_the_embedded_corpus_is_trained_on(corpus):
+    train, validation = both(corpus, 0.05)
+    trained = "\n".join(plain(document.text) for document in train)
+    held = [plain(paragraph) for document in validation for paragraph in paragraphs(document.text)]
+    held = [paragraph for paragraph in held if len(paragraph) >= 200]
+    assert len(held) >= 50
+    assert not [paragraph for paragraph in held if paragraph in trained]
+    assert 0.03 < size(validation) / size(corpus) < 0.08
+    assert 0.998 * size(corpus) < size(train) + size(validation) <= size(corpus)
+
+
+def test_documents_that_repeat_each_other_leave_no_passage_on_both_sides():
+    shared = [f"boilerplate {i} " * 20 for i in range(40)]
+    documents = [Document(str(i), "\n\n".join([story(f"s{i}", 12), *shared, "one short line"])) for i in range(12)]
+    train, validation = both(documents, 0.3)
+    trained = {plain(paragraph) for document in train for paragraph in paragraphs(document.text)}
+    held = {plain(paragraph) for document in validation for paragraph in paragraphs(document.text)}
+    assert not {paragraph for paragraph in trained & held if len(paragraph) >= 80}
+    assert any(paragraph.startswith("boilerplate") for paragraph in trained)
+    assert any("paragraph" in paragraph for paragraph in held)
+
+
+def test_repeated_lines_of_line_by_line_text_leave_the_validation():
+    """One sentence a line: the file is a single paragraph, its lines are what repeats."""
+    lines = [f"sentence number {i} " * 6 for i in range(400)]
+    train, validation = both([Document("lines", "\n".join(lines * 2))], 0.2)
+    trained = {plain(line) for document in train for line in document.text.splitlines()}
+    held = {plain(line) for document in validation for line in document.text.splitlines()}
+    assert not trained & held
+
+
+def test_training_text_is_given_before_all_is_read():
+    documents, read = [Document(str(i), story(f"s{i}", 20)) for i in range(60)], []
+
+    def reading():
+        for document in documents:
+            read.append(document.name)
+            yield document
+
+    parts = HeldOut(reading, 0.2)
+    read.clear()
+    train = parts.train()
+    first = next(train)
+    assert len(read) <= 3
+    assert [first, *train] == split(documents, 0.2)["train"]
+    assert list(parts.validation()) == split(documents, 0.2)["validation"]
+
+
+def test_further_documents_move_no_text_to_the_other_side():
+    first = [Document(str(i), story(f"s{i}", 40)) for i in range(10)]
+    more = [Document(f"m{i}", story(f"m{i}", 40)) for i in range(10)]
+    before, after = split(first, 0.1), split([*first, *more], 0.1)
+    assert set(before["train"]) <= set(after["train"])
+    assert set(before["validation"]) <= set(after["validation"])
+
+
+@given(count=st.integers(2, 30), fraction=st.floats(0.001, 0.999))
+def test_both_sides_have_text_however_small_it_is(count, fraction):
+    found = split([Document("small", story("small", count))], fraction)
+    assert found["train"]
+    assert found["validation"]
+
+
+def test_too_little_text_names_the_document():
+    with pytest.raises(DataError, match=r"^tiny.txt: too little text to hold some of it out"):
+        split([Document("tiny.txt", "a few words")], 0.1)
+    with pytest.raises(DataError, match=r"^same.txt: .* also occurs in the training text"):
+        split([Document("same.txt", "\n\n".join(["all the same " * 30] * 50))], 0.5)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
+def test_fraction_out_of_range(fraction):
+    with pytest.raises(ConfigError, match=r"^validation_fraction: must be within"):
+        split([Document("a", story("a", 10))], fraction)
+
+
+TEXTS = st.text(alphabet="ab \n\t\r\x0b\u2028é", max_size=60)
+
+
+@given(text=TEXTS, size=st.integers(1, 20))
+def test_nothing_is_lost_by_cutting(text, size):
+    assert "".join(paragraphs(text)) == text
+    assert "".join(units(text, size)) == text
+    assert all(0 < len(unit) <= size for unit in units(text, size))
+
+
+def test_units_are_paragraphs_then_lines_then_characters():
+    text = "one\n\ntwo two\nthree\n \n\nfourfourfour"
+    assert units(text, 100) == ["one\n\n", "two two\nthree\n \n\n", "fourfourfour"]
+    assert units(text, 9) == ["one\n\n", "two two\n", "three\n", " \n", "\n", "fourfourf", "our"]
+
+
+def test_passages_ignore_white_space_and_short_ones():
+    long = "word " * 20
+    wrapped = f"{long[:40]}\n   {long[40:]}"
+    assert set(passages(f"short\n\n{wrapped}")) == {long.strip()}
+    assert not set(passages("x" * (COMPARED - 1)))
+
+
+def test_repetitions_are_kept_once():
+    first, second = "a first passage " * 10, "a second passage " * 10
+    documents = [Document("a", f"{first}\n\n{second}\n"), Document("b", f"title\n\n{second}"), Document("c", first)]
+    assert without_repetitions(documents) == [documents[0], Document("b", "title\n\n")]

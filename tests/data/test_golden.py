@@ -1,7 +1,5 @@
 """Every kind of data gives the arrays that it has always given, and the fingerprint that checkpoints hold."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np
@@ -16,8 +14,7 @@ from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import DataConfig
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.test_image_data import write_mnist
-from tests.data.test_image_rows import write_cifar
+from tests.data.test_image_data import write_cifar, write_mnist
 from tests.data.test_text_data import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import write_lines, write_vocabulary
 
@@ -64,21 +61,15 @@ def root(tmp_path_factory):
 
 LABELLED = {"path": "pairs.tsv", "max_length": 12}
 TRANSLATION = {"train": "train", "validation": "val", "source": "en", "target": "de", "max_length": 24}
+PRETRAINING = {"path": "text", "length": 32, "validation_fraction": 0.4}
 IMAGES = {"mean": (0.5, 0.4, 0.3), "deviation": (0.2, 0.25, 0.3)}
 KINDS = {
     "language": {"path": "text", "length": 16, "tokenizer": "bytes", "validation_fraction": 0.2},
     "parallel_text": TRANSLATION,
     "parallel_text, buckets": TRANSLATION | {"buckets": (8, 16)},
     "question_answering": {"train": "squad.json", "validation": "squad.json", "max_length": 100, "stride": 16},
-    "pretraining_text": {"path": "text", "length": 32, "validation_fraction": 0.4},
-    "pretraining_text, static": {
-        "path": "text",
-        "length": 32,
-        "masking": "static",
-        "copies": 2,
-        "seed": 3,
-        "validation_fraction": 0.4,
-    },
+    "pretraining_text": PRETRAINING,
+    "pretraining_text, static": PRETRAINING | {"masking": "static", "copies": 2, "seed": 3},
     "mnist": {"path": "mnist"},
     "image_files": {"path": "cifar"},
     "image_files, folders": {"path": "images", "size": 14, **IMAGES},
@@ -164,17 +155,12 @@ def values(name, index):
     """The values of a row."""
     one, two = phrases(1, seed=index)[0], phrases(1, seed=index + 50)[0]
     pixels = np.random.default_rng(index).integers(0, 256, (10, 10, 3), np.uint8)
+    answer = {"answers": ("un",), "start": len(one) + 1}
     return {
         "labelled": {"text": one, "label": ("bad", "good")[index % 2]},
         "labelled, pairs": {"text": one, "second": two, "label": index / 4},
         "translations": {"source": one[:20], "target": two[:20]},
-        "questions": {
-            "id": str(index),
-            "question": two,
-            "context": f"{one} un",
-            "answers": ("un",),
-            "start": len(one) + 1,
-        },
+        "questions": {"id": str(index), "question": two, "context": f"{one} un", **answer},
         "image_rows": {"image": pixels, "label": index % 2},
     }.get(name.removesuffix(", pairs") if name.startswith("tr") else name, {"text": f"{one}. {two.capitalize()}. " * 9})
 

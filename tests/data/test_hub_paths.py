@@ -1,9 +1,8 @@
 """Data sets on the Hub, from a server of this machine that answers as the Hub does."""
 
-from __future__ import annotations
-
 import gzip
 import json
+import re
 import sys
 import threading
 import urllib.parse
@@ -102,17 +101,15 @@ def test_files_are_found_and_read_once(films):
         f"{verb} /datasets/me/films/resolve/{COMMIT}/deep/er/notes.txt" for verb in ("HEAD", "GET")
     ]
     assert (file.parent.name, file.suffix, str(file / "x")) == ("er", ".txt", f"{films}/deep/er/notes.txt/x")
-    assert (file.is_file(), file.is_dir(), file.parent.is_dir(), (file.parent / "no").exists()) == (
-        True,
-        False,
-        True,
-        False,
-    )
+    assert file.is_file()
+    assert not file.is_dir()
+    assert file.parent.is_dir()
+    assert not (file.parent / "no").exists()
 
 
 def test_a_revision(films):
     assert source_of(f"{films}@refs%2Fconvert%2Fparquet/data").is_dir()
-    with pytest.raises(DataError, match=r"^hf://datasets/me/films@v2: the data set has no such revision$"):
+    with pytest.raises(DataError, match=r"^hf://datasets/me/films@v2: "):
         source_of(f"{films}@v2/data").is_dir()
 
 
@@ -135,29 +132,26 @@ def test_tables_and_tasks(films):
 
 
 @pytest.mark.parametrize(
-    "path, message",
+    "path, place",
     [
-        ("hf://datasets/me/film/x.txt", "hf://datasets/me/film: no such data set, or not one of yours"),
-        ("hf://datasets/me/terms/x.txt", "hf://datasets/me/terms: the Hub asks for consent to its terms"),
-        (
-            "hf://me/films/x.txt",
-            "hf://me/films/x.txt: not a data set on the Hub; expected hf://datasets/USER/NAME/FILE",
+        ("hf://datasets/me/film/x.txt", "hf://datasets/me/film: no such data set"),
+        ("hf://datasets/me/terms/x.txt", "hf://datasets/me/terms: .*terms"),
+        *((path, f"{path}: not a data set") for path in ("hf://me/films/x.txt", "hf://datasets/me")),
+        *(
+            (path, f"{re.escape(path)}: no ")
+            for path in ("hf://datasets/me/films/x.txt", "hf://datasets/me/films/*.xml")
         ),
-        ("hf://datasets/me", "hf://datasets/me: not a data set on the Hub; expected"),
-        ("hf://datasets/me/films/x.txt", "hf://datasets/me/films/x.txt: no such file or folder"),
-        ("hf://datasets/me/films/*.xml", r"hf://datasets/me/films/*.xml: no file matches this pattern"),
     ],
 )
-def test_what_is_not_there(films, path, message):
-    with pytest.raises(DataError) as caught:
+def test_what_is_not_there(films, path, place):
+    with pytest.raises(DataError, match=f"^{place}"):
         find_files(path)
-    assert str(caught.value).startswith(message)
 
 
 def test_without_network_or_library(films, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(DataError, match=r"^hf://datasets/me/films: the Hub cannot be reached \(.+\)$"):
+    with pytest.raises(DataError, match=r"^hf://datasets/me/films: "):
         find_files(films)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(HeadjaxError, match=r"^hf://datasets/me/films: the Hub's data sets need huggingface_hub: pip "):
+    with pytest.raises(HeadjaxError, match=r"^hf://datasets/me/films: .*huggingface_hub"):
         find_files(films)

@@ -1,7 +1,5 @@
 """Preparation: what it writes, how it resumes, by one process or several, on one host or several."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import itertools
@@ -86,9 +84,6 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
     assert batch["labels"].tolist() == [row.values["label"] for row in film_rows["validation"].rows()]
     assert data.info["train"]["examples"] == 70
     assert data.info["labels"] == ["bad", "good"]
-
-
-def test_manifest(prepared_films, wordpiece):
     manifest = read_manifest(prepared_films)
     assert len(manifest.of("train")) > 3
     assert manifest.tokenizer == wordpiece.fingerprint
@@ -118,9 +113,8 @@ def test_training_reads_every_example_once_an_epoch_and_resumes(prepared_films):
 
 def test_buckets_pad_less(prepared_films):
     data = PreparedData(path=str(prepared_films), buckets=(4, 8)).load()
-    lengths = {
-        next(iterator)["input_ids"].shape[1] for iterator in [train_iterator(data.train, 5, 0)] for _ in range(14)
-    }
+    iterator = train_iterator(data.train, 5, 0)
+    lengths = {next(iterator)["input_ids"].shape[1] for _ in range(14)}
     assert len(lengths) > 1
     assert lengths <= {4, 8, 12}
 
@@ -148,7 +142,7 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run
         with pytest.raises(DataError, match=r"train-00004.array_record: .*No space left"):
             run(out)
     assert {file.name for file in out.glob("*.array_record*")} == {f"train-{i:05d}.array_record" for i in range(4)}
-    with pytest.raises(DataError, match="films: not prepared to the end"):
+    with pytest.raises(DataError, match="films: "):
         PreparedData(path=str(out)).load()
     kept = {file.name: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     done = run(out)
@@ -190,7 +184,7 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
         patched.setattr(preparing, "write_shard", stopped)
         with pytest.raises(KeyboardInterrupt):
             run(out, train=changed_rows(film_rows, 0))
-    with pytest.raises(DataError, match="not prepared to the end"):
+    with pytest.raises(DataError, match="films: "):
         PreparedData(path=str(out)).load()
     assert run(out).written == 1  # the old rows again
     assert_same(out, prepared_films)
@@ -294,16 +288,12 @@ def test_bad_rows_name_their_place(run, tmp_path):
         bad = [*rows(40), Row("film.tsv: line 41", {"text": "a film", "label": 0} | values)]
         run(tmp_path / "films", train=RowSource.of(bad))
 
-    for values, field in (
-        ({"label": "goood"}, "unknown label 'goood'"),
-        ({"label": 2}, "label"),
-        ({"text": " "}, "text"),
-    ):
+    for values, field in (({"label": "goood"}, "'goood'"), ({"label": 2}, "label"), ({"text": " "}, "text")):
         with pytest.raises(DataError, match=rf"^film.tsv: line 41: .*{field}"):
             attempt(**values)
     assert len(list((tmp_path / "films").glob("train-*.array_record"))) == 2  # those before the bad row are kept
     attempt()
-    with pytest.raises(DataError, match=r"^films: the split validation has no examples$"):
+    with pytest.raises(DataError, match=r"^films: the split validation "):
         run(tmp_path / "empty", validation=RowSource.of([]))
     with pytest.raises(DataError, match=r"^film.tsv: line 41"):
         run(tmp_path / "none", train=RowSource.of([Row("film.tsv: line 41", {"text": " ", "label": 0})]))
@@ -343,12 +333,9 @@ def test_hosts_write_at_the_same_time(run, prepared_films, tmp_path):
             found = list(pool.map(run, itertools.repeat(out), [*range(8), 3], itertools.repeat(8)))
         assert any(not each.waiting for each in found)
         assert_same(out, prepared_films)
-
-
-def test_more_hosts_than_shards(run, prepared_films, tmp_path):
-    found = [run(tmp_path / "films", index, 20) for index in range(20)]
+    found = [run(tmp_path / "more hosts than shards", index, 20) for index in range(20)]
     assert (found[18].written, found[18].waiting) == (0, (19,))
-    assert_same(tmp_path / "films", prepared_films)
+    assert_same(tmp_path / "more hosts than shards", prepared_films)
 
 
 INTERRUPTED = """
@@ -405,7 +392,7 @@ def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):
     for index, count in ((1, 3), (0, 1)):
         with pytest.raises(DataError, match=rf"^{out}: .*number of hosts was 2 and is {count} now"):
             run(out, index, count)
-    with pytest.raises(DataError, match=r"^films: the split validation has no examples$"):
+    with pytest.raises(DataError, match=r"^films: the split validation "):
         run(out, 1, 2, validation=RowSource.of([]))
     assert run(out, 1, 2, train=changed_rows(film_rows, 3)).waiting == (0,)  # it has read other rows
     with pytest.raises(DataError, match=r"films: not prepared to the end; .* other rows: 1$"):
@@ -417,20 +404,15 @@ def test_hosts_that_do_not_fit(run, film_rows, prepared_films, tmp_path):
         PreparedData(path=str(out)).load()
 
 
-def test_hosts_write_to_a_bucket(run, prepared_films, bucket):
-    out = path_of(bucket) / "films"
-    assert [run(out, index, 2).waiting for index in (1, 0)] == [(0,), ()]
-    assert read_manifest(out) == read_manifest(prepared_films)
-
-
-def test_a_bucket_gets_the_shards_that_a_folder_gets(prepared_films, film_rows, wordpiece, bucket):
+def test_a_bucket_gets_from_two_hosts_the_shards_that_a_folder_gets(run, prepared_films, bucket):
     out = f"{bucket}/films"
-    first = prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    assert {name: data for name, data in contents(path_of(out)).items() if name.endswith("record")} == {
-        name: data for name, data in contents(prepared_films).items() if name.endswith("record")
+    assert [run(path_of(out), index, 2).waiting for index in (1, 0)] == [(0,), ()]
+    assert read_manifest(path_of(out)) == read_manifest(prepared_films)
+    there, here = (contents(folder) for folder in (path_of(out), prepared_films))
+    assert {name: data for name, data in there.items() if name.endswith("record")} == {
+        name: data for name, data in here.items() if name.endswith("record")
     }
-    again = prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE)
-    assert (again.written, again.manifest) == (0, first.manifest)
+    assert run(path_of(out), 0, 2).written == 0
     assert main(["verify", out]) == 0
     here, there = (PreparedData(path=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):
@@ -439,5 +421,5 @@ def test_a_bucket_gets_the_shards_that_a_folder_gets(prepared_films, film_rows, 
     batches = [next(train_iterator(data.train, 10, 0, threads=2))["input_ids"] for data in (here, there)]
     np.testing.assert_array_equal(*batches)
     (path_of(out) / "train-00000.array_record").unlink()
-    with pytest.raises(DataError, match=rf"^{out}/train-00000.array_record: missing; remove it and prepare again"):
+    with pytest.raises(DataError, match=rf"^{out}/train-00000.array_record: "):
         PreparedData(path=out).load()

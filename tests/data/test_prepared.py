@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
@@ -7,6 +5,7 @@ import io
 import itertools
 import json
 import os
+import pickle
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -26,17 +25,16 @@ from tests.data.films import FORM, SIZE
 
 
 def test_data_that_does_not_fit(prepared_films, tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"another vocabulary .* than the model's \(257 tokens"):
-        PreparedData(path=str(prepared_films)).load(byte_tokenizer())
-    with pytest.raises(DataError, match="holds films, not mnli"):
-        PreparedData(path=str(prepared_films), task="mnli").load()
-    with pytest.raises(DataError, match=r"prepared with length 12, config.data.length is 128"):
-        PreparedData(path=str(prepared_films), length=128).load()
-    with pytest.raises(DataError, match=r"nowhere: no manifest.json, not a folder that `headjax prepare` wrote"):
-        PreparedData(path=str(tmp_path / "nowhere")).load()
     monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
-    with pytest.raises(DataError, match="HEADJAX_DATA has no folder prepared/mnli with what `headjax prepare mnli`"):
-        PreparedData(task="mnli").load()
+    for fields, tokenizer, said in (
+        ({}, byte_tokenizer(), "films: .*vocabulary"),
+        ({"task": "mnli"}, None, "holds films, not mnli"),
+        ({"length": 128}, None, "length 12, config.data.length is 128"),
+        ({"path": str(tmp_path / "nowhere")}, None, "nowhere: no manifest.json"),
+        ({"path": "", "task": "mnli"}, None, "HEADJAX_DATA .*prepared/mnli"),
+    ):
+        with pytest.raises(DataError, match=said):
+            PreparedData(**{"path": str(prepared_films)} | fields).load(tokenizer)
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "films").symlink_to(prepared_films)
     assert len(PreparedData(task="films").load().train) == 70
@@ -54,7 +52,7 @@ def test_damaged_shards_are_found(film_rows, wordpiece, tmp_path, capsys):
     assert f"1 of {2 * len(read_manifest(out).shards)} files damaged: {shard}" in capsys.readouterr().out
     (tmp_path / "manifest.json").write_text("{}")  # of another program
     shard.unlink()
-    with pytest.raises(DataError, match=r"train-00001.array_record: missing; remove it and prepare again"):
+    with pytest.raises(DataError, match=r"train-00001.array_record: missing"):
         PreparedData(path=str(out)).load()
     assert prepare("films", FORM, film_rows, wordpiece, out, shard_bytes=SIZE).written == 1
     assert shard.read_bytes() == whole
@@ -127,11 +125,8 @@ def test_no_flipped_bit_goes_unnoticed(prepared_films, tmp_path, checksums):
 @pytest.mark.parametrize(
     "change",
     [
-        {"name": "train-00001\0.array_record"},
-        {"name": "../train-00001.array_record"},
-        {"name": "train-00000.array_record"},
-        {"examples": -1},
-        {"repeat": 3},
+        *({"name": f"{name}.array_record"} for name in ("train-00001\0", "../train-00001", "train-00000")),
+        *({"examples": -1}, {"repeat": 3}),
     ],
 )
 def test_folders_of_earlier_versions_name_each_shard_once(prepared_films, tmp_path, change):
@@ -193,8 +188,6 @@ def test_a_shard_that_is_cut_while_it_is_read_is_named(threads, cut, prepared_fi
 
 
 def test_shards_are_read_by_index_in_another_process_too(prepared_films):
-    import pickle
-
     manifest = read_manifest(prepared_films)
     records = manifest.records(prepared_films, "train")
     copy = pickle.loads(pickle.dumps(records))

@@ -1,21 +1,22 @@
-"""Tasks over local files of every format, without TensorFlow."""
-
-from __future__ import annotations
+"""Tasks: their forms, local files and rehearsals, without TensorFlow."""
 
 import json
 
+import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
+from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
+from headjax.data import Rehearsal
+from headjax.data.augmentation import Augmentation
+from headjax.data.forms import LabelledForm, LanguageForm
+from headjax.data.known_data import made_up_rows
+from headjax.data.loading import Reading, load_rows, totals
+from headjax.data.rows import Row
+from headjax.data.stream import LengthBuckets
 from headjax.data.tasks import TASKS, find_task
-from tests.data.vocabulary import write_lines
-
-
-def read(name, *paths):
-    """The values of a task's rows by split."""
-    spec = find_task(name)
-    return {split: [row.values for row in source.rows()] for split, source in spec.local(spec, paths).items()}
+from headjax.tokenizers.learned import byte_tokenizer
+from tests.data.vocabulary import task_rows, write_lines
 
 
 def counts(name, *paths):
@@ -42,7 +43,7 @@ def test_books_lose_their_licence_and_articles_are_documents(tmp_path):
     )
     articles = tmp_path / "wiki.valid.raw"
     articles.write_text(" \n = One = \n \n Text . \n \n = = Part = = \n \n More . \n \n = Two = \n \n Other . \n")
-    found = read("text", tmp_path)
+    found = task_rows("text", tmp_path)
     assert [row["text"].strip() for row in found["train"]] == ["The story."]
     assert [row["text"].split()[1] for row in found["validation"]] == ["One", "Two"]
     assert "Part" in found["validation"][0]["text"]
@@ -53,7 +54,7 @@ def test_lines_are_sentences(tmp_path):
     write_lines(tmp_path / "train.txt", "One .", "", " Two . ")
     write_lines(tmp_path / "dev.txt", "Three .")
     expected = {"train": [{"text": "One ."}, {"text": "Two ."}], "validation": [{"text": "Three ."}]}
-    assert read("lm1b", tmp_path) == expected
+    assert task_rows("lm1b", tmp_path) == expected
 
 
 def test_translations(tmp_path):
@@ -61,31 +62,30 @@ def test_translations(tmp_path):
     write_lines(tmp_path / "train.de", "ein Hund", "leer", "eine Katze")
     write_lines(tmp_path / "val.en", "one")
     write_lines(tmp_path / "val.de", "eins")
-    found = read("multi30k", tmp_path)
+    found = task_rows("multi30k", tmp_path)
     assert found["train"] == [{"source": "a dog", "target": "ein Hund"}, {"source": "a cat", "target": "eine Katze"}]
-    assert read("newstest2013_ende", tmp_path / "val") == {"validation": found["validation"]}
+    assert task_rows("newstest2013_ende", tmp_path / "val") == {"validation": found["validation"]}
     table = write_lines(tmp_path / "pairs.tsv", "source\ttarget", "x\ty")
-    assert read("newstest2014_ende", table) == {"validation": [{"source": "x", "target": "y"}]}
+    assert task_rows("newstest2014_ende", table) == {"validation": [{"source": "x", "target": "y"}]}
     write_lines(tmp_path / "val.de", "eins", "zwei")
-    with pytest.raises(DataError, match=r"val.de: 2 lines, but val.en has 1"):
-        read("multi30k", tmp_path)
+    with pytest.raises(DataError, match=r"val.de: 2 lines"):
+        task_rows("multi30k", tmp_path)
 
 
 def test_questions_by_the_words_of_their_names(tmp_path):
     for name in ("more", "dev-v1.1", "train-v1.1"):
         asked = {"id": name, "question": "q", "answers": [{"text": "a", "answer_start": 0}]}
-        (tmp_path / f"{name}.json").write_text(
-            json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [asked]}]}]})
-        )
+        data = {"data": [{"paragraphs": [{"context": "a b", "qas": [asked]}]}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
 
     def ids(*names):
-        found = read("squad", *(tmp_path / f"{name}.json" for name in names))
+        found = task_rows("squad", *(tmp_path / f"{name}.json" for name in names))
         return {split: [row["id"] for row in rows] for split, rows in found.items()}
 
     assert ids("more", "dev-v1.1") == {"train": ["more"], "validation": ["dev-v1.1"]}
     assert ids("train-v1.1", "more", "dev-v1.1") == {"train": ["train-v1.1"], "validation": ["dev-v1.1"]}
     assert ids("dev-v1.1") == {"validation": ["dev-v1.1"]}
-    with pytest.raises(DataError, match=r"train-v1.1.json: no file to evaluate on"):
+    with pytest.raises(DataError, match=r"train-v1.1.json: "):
         ids("train-v1.1")
 
 
@@ -98,8 +98,77 @@ def test_real_files(data_dir):
     assert counts("squad", data_dir / "squad" / "dev-v1.1.from-explorer.json") == {"validation": 10_570}
     found = counts("lm1b", data_dir / "lm" / "lm1b_heldout.dev.tokens")
     assert sum(found.values()) == 12_216
-
-
-def test_no_such_task():
-    with pytest.raises(DataError, match="unknown task 'lm1'; did you mean 'lm1b'"):
+    with pytest.raises(DataError, match="'lm1'; did you mean 'lm1b'"):
         find_task("lm1")
+
+
+def films(*labels):
+    return [Row(f"line {i}", {"text": "a good film", "label": label}) for i, label in enumerate(labels)]
+
+
+def test_rows_become_a_tasks_data(wordpiece):
+    form = LabelledForm(length=8, classes=("bad", "good"))
+    rows = {"train": films("bad", 1, "good"), "validation": films("good")}
+    data = load_rows(form, rows, wordpiece, {"text": "films"}, Reading(metrics=("f1",), buckets=(4,)))
+    assert isinstance(data.train, LengthBuckets)
+    assert data.train.rows.values("labels").tolist() == [0, 1, 1]
+    assert data.info["text"] == "films"
+    assert data.info["labels"] == ["bad", "good"]
+    assert data.info["train"] == totals([(3, {"tokens": 15, "words": 9, "bytes": 33})])
+    assert data.measured.arguments["headline"] == "f1"
+    unread = load_rows(form, {**rows, "train": []}, wordpiece, {})
+    assert len(unread.train) == 0
+    np.testing.assert_array_equal(unread.validation[0]["labels"], 1)
+
+
+def test_choices_that_do_not_suit_the_examples(wordpiece):
+    form = LabelledForm(length=8, classes=("bad", "good"))
+    rows = {"train": films("bad"), "validation": films("good")}
+    with pytest.raises(DataError, match=r"^config.data.augmentation: "):
+        load_rows(form, rows, wordpiece, {}, Reading(augmentation=Augmentation()))
+    texts = {split: [Row("a", {"text": "some text"})] for split in ("train", "validation")}
+    with pytest.raises(DataError, match=r"^config.data.buckets: "):
+        load_rows(LanguageForm(length=4), texts, byte_tokenizer(), {}, Reading(buckets=(2,)))
+    with pytest.raises(DataError, match=r"^length: the train text has 10 tokens"):
+        load_rows(LanguageForm(length=64), texts, byte_tokenizer(), {})
+
+
+def test_totals_add_up_over_shards():
+    parts = [(2, {"tokens": 10, "words": 4}), (3, {"tokens": 6, "words": 4})]
+    assert totals(parts) == {"examples": 5, "tokens": 16, "words": 8, "words_per_token": 0.5}
+    assert totals([]) == {"examples": 0}
+
+
+ONE_OF_EACH_FORM = ("lm1b", "bert_pretraining", "mnli", "stsb", "squad", "wmt14_ende", "imagenet")
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_FORM)
+def test_examples_have_the_asked_length_and_are_the_same_every_time(name):
+    data, again = Rehearsal(task=name).load(), Rehearsal(task=name).load()
+    assert data.info["data"] == again.info["data"]
+    assert data.info["task"] == name
+    example = data.train[0]
+    for key, array in example.items():
+        np.testing.assert_array_equal(array, again.train[0][key])
+    if name == "imagenet":
+        assert example["pixel_values"].shape == (3, 32, 32)
+    else:
+        assert len(example["input_ids"]) <= 96
+        assert data.tokenizer.vocab_size <= 320
+    assert len(data.validation) >= 8
+    data.validation[len(data.validation) - 1]
+
+
+def test_there_are_rows_for_every_task():
+    assert {type(TASKS[name].form) for name in ONE_OF_EACH_FORM} == {type(spec.form) for spec in TASKS.values()}
+
+
+def test_labels_follow_from_the_examples():
+    data = Rehearsal(task="mnli").load()
+    assert {int(data.train[index]["labels"]) for index in range(len(data.train))} == {0, 1, 2}
+    pair = next(made_up_rows(TASKS["wmt14_ende"].form)).values
+    assert pair["target"].split() == pair["source"].split()[::-1]
+    asked = next(made_up_rows(TASKS["squad"].form)).values
+    assert asked["context"][asked["start"] :].startswith(asked["answers"][0])
+    with pytest.raises(ConfigError, match=r"^train: "):
+        Rehearsal(task="mnli", train=0)

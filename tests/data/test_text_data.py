@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 import math
@@ -20,9 +18,8 @@ from headjax.data.task import DataConfig
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
 from headjax.data.text_rows import read_questions, translation_pairs
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.vocabulary import TEXT, write_vocabulary
+from tests.data.vocabulary import TEXT
 
 
 @pytest.fixture
@@ -73,28 +70,22 @@ def test_counts_convert_losses():
 
 
 @pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"length": 0}, "length: must be an integer of at least 1, got 0"),
-        ({"length": 1}, "length: must be at least 2"),
-        ({"vocab_size": -1}, "vocab_size: must be an integer of at least 1"),
-        ({"tokenizer": "byte"}, "tokenizer: unknown tokenizer 'byte'; did you mean 'bytes'?"),
-        ({"validation_fraction": 1.0}, "validation_fraction: must be within"),
-    ],
+    "field, value",
+    [("length", 0), ("length", 1), ("vocab_size", -1), ("tokenizer", "byte"), ("validation_fraction", 1.0)],
 )
-def test_bad_fields_are_named(fields, message):
-    with pytest.raises(ConfigError) as caught:
-        LanguageConfig(**fields)
-    assert str(caught.value).startswith(message)
+def test_bad_fields_are_named(field, value):
+    with pytest.raises(ConfigError, match=f"^{field}: "):
+        LanguageConfig(**{field: value})
 
 
 def test_too_little_text(file):
-    with pytest.raises(DataError, match=r"^vocab_size: the text yields only \d+ tokens, not 9000; lower vocab_size"):
-        LanguageConfig(path=str(file), vocab_size=9000).load()
-    with pytest.raises(DataError, match=r"^length: the validation text has \d+ tokens, less than one block of 5000; "):
-        LanguageConfig(path=str(file), length=5000, tokenizer="bytes").load()
-    with pytest.raises(DataError, match=r"no such file or folder$"):
-        LanguageConfig(path=str(file) + ".missing").load()
+    for fields, said in (
+        ({"vocab_size": 9000}, r"vocab_size: the text yields only \d+ tokens"),
+        ({"length": 5000, "tokenizer": "bytes"}, r"length: the validation text has \d+ tokens"),
+        ({"path": f"{file}.missing"}, f"{file}.missing: "),
+    ):
+        with pytest.raises(DataError, match=f"^{said}"):
+            LanguageConfig(**{"path": str(file)} | fields).load()
 
 
 def test_real_text(data_dir):
@@ -168,11 +159,9 @@ def test_long_training_pairs_are_left_out_and_validation_is_cut(prefix):
     targets = [(data.validation[index]["labels"] != -100).sum() for index in range(4)]
     assert targets == [5, 11, 12, 5]
     # `zwei Hunde` and the end are 11 tokens.
-    assert [config(prefix, max_length=length).load(byte_tokenizer()).info["train"]["pairs"] for length in (11, 10)] == [
-        3,
-        2,
-    ]
-    with pytest.raises(DataError, match=r"train: no pair has at most 4 tokens on both sides$"):
+    pairs = [config(prefix, max_length=length).load(byte_tokenizer()).info["train"]["pairs"] for length in (11, 10)]
+    assert pairs == [3, 2]
+    with pytest.raises(DataError, match=r"train: no pair"):
         config(prefix, max_length=4).load(byte_tokenizer())
 
 
@@ -189,7 +178,7 @@ def test_a_shared_vocabulary_is_learned(prefix):
     data = config(prefix, vocab_size=260).load()
     assert data.tokenizer.vocab_size == 260
     assert data.tokenizer.decode(data.train[0]["input_ids"]).startswith("one")
-    with pytest.raises(ConfigError, match=r"^train: there is no text to learn a vocabulary from$"):
+    with pytest.raises(ConfigError, match=r"^train: "):
         config(prefix, train="").load()
     assert len(config(prefix, train="").load(byte_tokenizer()).train) == 0
     assert from_data(DataConfig, to_data(config(prefix))) == config(prefix)
@@ -210,15 +199,14 @@ def test_tables_hold_pairs_too(tmp_path):
 
 def test_files_must_belong_together(prefix, tmp_path):
     (tmp_path / "val.en").write_text("one\n")
-    with pytest.raises(DataError, match=r"val.de.gz: 5 lines, but val.en has 1$"):
-        config(prefix).load(byte_tokenizer())
-    with pytest.raises(DataError, match=r"train.fr: no such file, packed or not$"):
-        config(prefix, target="fr").load(byte_tokenizer())
+    for target, said in (("de", "val.de.gz: 5 lines"), ("fr", "train.fr: ")):
+        with pytest.raises(DataError, match=said):
+            config(prefix, target=target).load(byte_tokenizer())
     (tmp_path / "val.en").write_text("one\n\n\n\n\n")
     (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"\nzwei\ndrei\n\n\n"))
-    with pytest.raises(DataError, match=r"val: no line has text on both sides$"):
+    with pytest.raises(DataError, match=r"val: "):
         list(translation_pairs(f"{prefix}/val", "en", "de"))
-    with pytest.raises(ConfigError, match=r"^target: is the source's language too: en$"):
+    with pytest.raises(ConfigError, match=r"^target: "):
         config(prefix, target="en")
 
 
@@ -247,14 +235,9 @@ def long_paragraph(words=150, at=100):
     return {"context": context, "qas": [{"id": "long", "question": "was it fun", "answers": [answer]}]}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return wordpiece_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
-
-
-def test_spans_are_the_answers(tmp_path, tokenizer):
+def test_spans_are_the_answers(tmp_path, wordpiece):
     path = write_squad(tmp_path / "a.json", SHORT)
-    rows = QuestionAnswering(validation=path, stride=8, max_length=100).load(tokenizer).validation
+    rows = QuestionAnswering(validation=path, stride=8, max_length=100).load(wordpiece).validation
     assert len(rows) == 2
     assert rows.windows.questions[1].answers == ("film", "x")
     for window, answer in enumerate(("very good", "film")):
@@ -262,13 +245,13 @@ def test_spans_are_the_answers(tmp_path, tokenizer):
         assert rows.windows.answer(window, row["start_positions"], row["end_positions"]) == answer
         assert row["window"] == window
         np.testing.assert_array_equal(row["context_mask"], row["token_type_ids"] * (row["context_mask"] == 1))
-    words = [tokenizer.backend.id_to_token(int(one)) for one in rows[0]["input_ids"][:6]]
+    words = [wordpiece.backend.id_to_token(int(one)) for one in rows[0]["input_ids"][:6]]
     assert words == ["[CLS]", "was", "it", "good", "[SEP]", "the"]
 
 
-def test_long_paragraphs_have_overlapping_windows(tmp_path, tokenizer):
+def test_long_paragraphs_have_overlapping_windows(tmp_path, wordpiece):
     path = write_squad(tmp_path / "a.json", long_paragraph(), SHORT)
-    rows = QuestionAnswering(validation=path, max_length=100, stride=16).load(tokenizer).validation
+    rows = QuestionAnswering(validation=path, max_length=100, stride=16).load(wordpiece).validation
     windows = [window for window in rows.windows.windows if window.question == 0]
     assert len(windows) == 2
     ends = [window.offsets[window.offsets[:, 1] > 0] for window in windows]
@@ -281,65 +264,62 @@ def test_long_paragraphs_have_overlapping_windows(tmp_path, tokenizer):
     assert rows.windows.windows[2].question == 1
 
 
+def asked(**fields):
+    return {
+        "data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "7", "question": "", "answers": []} | fields]}]}]
+    }
+
+
 @pytest.mark.parametrize(
-    "data, message",
+    "data, said",
     [
-        ({"data": []}, "no questions"),
-        ([], "not in SQuAD's format"),
-        ({"data": [{"paragraphs": [{"context": 5, "qas": [{"id": 1, "question": 2, "answers": []}]}]}]}, "not in SQ"),
-        ({"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}, "not in SQuAD's format ('context' is missing)"),
-        (
-            {"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "7", "question": "", "answers": []}]}]}]},
-            "question 7: no answer",
-        ),
-        (
-            {"data": [{"paragraphs": [{"context": "a b", "qas": [
-                {"id": "7", "question": "", "answers": [{"text": "b", "answer_start": 1}]}]}]}]},
-            "question 7: 'b' does not stand at character 1 of its context",
-        ),
+        ('{"data": []}', "no questions"),
+        ("[]", "not in SQuAD's format"),
+        (asked(question=2, id=1), "not in SQuAD's format"),
+        ('{"data": [{"paragraphs": [{"qas": [{"id": "7"}]}]}]}', "not in SQuAD's format .'context'"),
+        (asked(), "question 7: no answer"),
+        (asked(answers=[{"text": "b", "answer_start": 1}]), "question 7: .*character 1"),
+        ('{"data": [\n}', "line 2: not JSON"),
     ],
-)  # fmt: skip
-def test_broken_files(tmp_path, tokenizer, data, message):
+)
+def test_broken_files(tmp_path, wordpiece, data, said):
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(data))
-    with pytest.raises(DataError) as caught:
-        QuestionAnswering(validation=str(path)).load(tokenizer)
-    assert str(caught.value).startswith(f"{path}: {message}")
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    with pytest.raises(DataError, match=f"^{path}: {said}"):
+        QuestionAnswering(validation=str(path)).load(wordpiece)
 
 
-def test_questions_are_cut_and_some_are_read(tmp_path, tokenizer):
+def test_questions_are_cut_and_some_are_read(tmp_path, wordpiece):
     entry = {"id": "q", "question": "a " * 90, "answers": [{"text": "film", "answer_start": 4}]}
     path = write_squad(tmp_path / "a.json", {"context": "The film", "qas": [entry]}, SHORT)
-    rows = QuestionAnswering(validation=path, validation_limit=1, max_length=100, stride=8).load(tokenizer).validation
+    rows = QuestionAnswering(validation=path, validation_limit=1, max_length=100, stride=8).load(wordpiece).validation
     assert [question.id for question in rows.windows.questions] == ["q"]
     assert rows[0]["attention_mask"].sum() == QUESTION_LENGTH + 2 + 3
 
 
-def test_errors(tmp_path, tokenizer):
+def test_errors(tmp_path, wordpiece):
     path = write_squad(tmp_path / "a.json", SHORT)
-    with pytest.raises(DataError, match=r"^max_length: 80 tokens leave 13 for the paragraph, stride is 128$"):
-        QuestionAnswering(validation=path, max_length=80).load(tokenizer)
-    with pytest.raises(DataError, match=r"^tokenizer: it has no post-processor"):
-        QuestionAnswering(validation=path).load(byte_tokenizer())
-    with pytest.raises(DataError, match=r"^tokenizer: questions need a model that brings its tokenizer$"):
-        QuestionAnswering(validation=path).load()
-    with pytest.raises(ConfigError, match=r"^stride: must not be negative"):
+    for fields, given, named in (
+        ({"max_length": 80}, wordpiece, "max_length: 80"),
+        ({}, byte_tokenizer(), "tokenizer: "),
+        ({}, None, "tokenizer: "),
+    ):
+        with pytest.raises(DataError, match=f"^{named}"):
+            QuestionAnswering(validation=path, **fields).load(given)
+    with pytest.raises(ConfigError, match=r"^stride: "):
         QuestionAnswering(validation=path, stride=-1)
-    (tmp_path / "b.json").write_text('{"data": [\n}')
-    with pytest.raises(DataError, match=r"b.json: line 2: not JSON"):
-        read_questions(tmp_path / "b.json")
 
 
 def test_real_questions(data_dir):
     """Every answer is found again from its tokens, up to what a token boundary cannot tell."""
-    tokenizer: Tokenizer = wordpiece_tokenizer(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
+    tokenizer = wordpiece_tokenizer(data_dir / "vocab" / "bert-base-uncased-vocab.txt")
     questions = read_questions(data_dir / "squad" / "squadshifts_new_wiki_v1.0.json")[:1500]
     form = QuestionForm()
     records = form.encode(tokenizer, questions, "validation", ()).records
     rows = form.examples(tokenizer, records, record_sizes(form, records), "validation")
     assert isinstance(rows, QuestionWindows)
     starts, ends = rows.values("start_positions"), rows.values("end_positions")
-    found: dict[int, set[str]] = {number: set() for number in range(len(questions))}
+    found = {number: set() for number in range(len(questions))}
     for i in np.flatnonzero(ends):
         found[rows.windows.windows[i].question].add(rows.windows.answer(int(i), int(starts[i]), int(ends[i])))
     exact = [found[number] == {question.values["answers"][0]} for number, question in enumerate(questions)]

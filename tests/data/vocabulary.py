@@ -1,8 +1,8 @@
-"""A tiny BERT vocabulary and tables that tests of labelled text share."""
-
-from __future__ import annotations
+"""A tiny BERT vocabulary, and tables and the rows of tasks in them, that tests share."""
 
 from pathlib import Path
+
+from headjax.data.tasks import find_task
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXT = ["a", "good", "bad", "film", "the", "was", "it", "not", "very", "dull", "fun", "un", ",", ".", "!"]
@@ -20,3 +20,9 @@ def write_lines(path: Path, *lines: str) -> Path:
     """A file of these lines."""
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def task_rows(name: str, *paths: Path) -> dict[str, list[dict]]:
+    """The values of a task's rows in local files, by split."""
+    spec = find_task(name)
+    return {split: [row.values for row in source.rows()] for split, source in spec.local(spec, paths).items()}

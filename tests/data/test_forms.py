@@ -1,18 +1,34 @@
-from __future__ import annotations
+"""What each form makes of rows, and reads of records."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headjax.core.errors import DataError
 from headjax.data.forms import (
+    ImageForm,
+    LabelledForm,
     LanguageForm,
+    SimilarityForm,
     TranslationForm,
 )
-from headjax.data.forms.language import Translations, pack, segments
+from headjax.data.forms.language import Translations, pack
 from headjax.data.rows import Row
 from tests import tiny
 from tests.closeness import assert_close
-from tests.data.forms.making import BYTES, END, examples, texts, train
+from tests.data.making import BYTES, END, examples, texts, train
+
+
+def test_a_vocabulary_is_learned_from_all_texts_of_a_row():
+    row = Row("line 1", {"source": "a dog", "target": "ein Hund"})
+    assert list(TranslationForm().texts(row)) == ["a dog", "ein Hund"]
+    single = Row("line 2", {"text": "a film", "label": 1})
+    assert list(LabelledForm().texts(single)) == ["a film"]
+    assert set(LabelledForm().wanted) == {"text", "label"}
+    with pytest.raises(DataError, match=r"^tokenizer: "):
+        train(LabelledForm(), None, [single])
+    assert set(LabelledForm(pairs=True).wanted) == set(SimilarityForm().wanted) == {"text", "second", "label"}
 
 
 @settings(max_examples=25)
@@ -29,13 +45,6 @@ def test_rows_are_full():
     sizes = np.random.default_rng(0).integers(4, 60, size=(2000, 1))
     rows = pack(sizes, 256)
     assert sizes.sum() / (256 * len(rows)) > 0.95
-
-
-def test_segments():
-    segment_ids, position_ids = segments([2, 3], 7)
-    assert segment_ids.tolist() == [1, 1, 2, 2, 2, 0, 0]
-    assert position_ids.tolist() == [0, 1, 0, 1, 2, 0, 0]
-    assert segment_ids.dtype == position_ids.dtype == np.int32
 
 
 def test_a_stream_is_blocks_of_ended_documents():
@@ -111,3 +120,32 @@ def test_translations_to_evaluate_on_are_pairs_with_references():
 def pairs():
     words = ["a", "bb", "ccc", "dddd", "ee ee"]
     return [Row(f"pair {i}", {"source": words[i], "target": words[-i - 1].upper()}) for i in range(5)]
+
+
+def image_form(**fields):
+    given = {"size": 8, "stored": 8, "mean": (0.5,) * 3, "deviation": (0.25,) * 3, "classes": ("cat", "dog")}
+    return ImageForm(**(given | fields))
+
+
+def test_images():
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    row = Row("a.png", {"image": pixels, "label": "dog"})
+    plain = image_form()
+    records = plain.encode(None, [row], "train", (0,)).records
+    held = examples(plain, None, records, "validation")
+    assert held[0]["labels"] == 1
+    expected = (pixels.transpose(2, 0, 1) / 255 - 0.5) / 0.25
+    assert_close(held[0]["pixel_values"], expected, sums=1)
+    assert held[0]["pixel_values"].dtype == np.float32
+    moved = image_form(margin=2, flip=True)
+    source = examples(moved, None, records)
+    drawn = [source.draw(0, np.random.default_rng(i))["pixel_values"] for i in range(200)]
+    assert len({one.tobytes() for one in drawn}) > 40  # 5 x 5 places, mirrored or not
+    assert_close(examples(moved, None, records, "validation")[0]["pixel_values"], expected, sums=1)
+    large = Row("c.png", {"image": np.full((20, 30, 3), 7, np.uint8), "label": 1})
+    (record,) = plain.encode(None, [large], "train", (0,)).records
+    assert record["image"].shape == (8, 8, 3)
+    assert (record["image"] == 7).all()
+    for values in ({"label": "cow"}, {"label": 2}, {"image": pixels[..., :2]}):
+        with pytest.raises(DataError, match=r"^a\.png: "):
+            plain.encode(None, [Row("a.png", dict(row.values) | values)], "train", (0,))

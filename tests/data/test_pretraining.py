@@ -1,13 +1,19 @@
-from __future__ import annotations
+"""Sentences, pairs of parts and masks of BERT's pretraining, and the form that makes examples of them."""
 
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
+from headjax.core.errors import ConfigError, DataError
+from headjax.data import PretrainingText
+from headjax.data.forms import (
+    PretrainingForm,
+)
 from headjax.data.forms.pretraining import Masking, masking_vocabulary, next_sentence_pairs, sentences
+from headjax.data.stream import train_iterator
+from headjax.mesh.distributed import BatchShare
 from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.vocabulary import SPECIAL, WORDS, write_vocabulary
+from tests.data.making import BYTES, texts, train
+from tests.data.vocabulary import SPECIAL, WORDS
 
 
 @pytest.mark.parametrize(
@@ -67,7 +73,7 @@ def test_second_parts_follow_or_are_of_another_document(pairs):
             assert pair.second[0] == pair.first[-1] + 1
 
 
-def test_lengths_and_shares(pairs):
+def test_lengths_and_shares_of_the_whole_text(pairs, documents):
     sizes = np.asarray([len(pair.first) + len(pair.second) for _, pair in pairs])
     assert sizes.max() == 61
     assert all(len(pair.first) and len(pair.second) for _, pair in pairs)
@@ -75,10 +81,7 @@ def test_lengths_and_shares(pairs):
     follows = np.mean([pair.follows for _, pair in pairs])
     assert len(pairs) > 300
     assert 0.35 < follows < 0.55  # a half, less those of one sentence, which nothing can follow
-
-
-def test_the_text_is_gone_through(pairs, documents):
-    """But for what was cut off to fit, every sentence is in some pair of its own document."""
+    # But for what was cut off to fit, every sentence is in some pair of its own document.
     read = np.concatenate(
         [part for number, pair in pairs for part in (pair.first, pair.second) if part[0] // 100_000 == number]
     )
@@ -95,15 +98,15 @@ def test_one_sentence_each():
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return masking_vocabulary(wordpiece_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocabulary"))))
+def vocabulary(wordpiece):
+    return masking_vocabulary(wordpiece)
 
 
 def test_special_tokens_are_known(vocabulary):
     assert np.flatnonzero(vocabulary.special).tolist() == list(range(len(SPECIAL)))
     assert vocabulary.ordinary.tolist() == list(range(len(SPECIAL), len(WORDS)))
     assert vocabulary.mask == WORDS.index("[MASK]")
-    with pytest.raises(DataError, match="it has no mask_token"):
+    with pytest.raises(DataError, match="mask_token"):
         masking_vocabulary(byte_tokenizer())
 
 
@@ -131,12 +134,108 @@ def test_what_stands_there_instead(vocabulary):
         np.testing.assert_array_equal(masked.input_ids[rest], ids[rest])
         now = masked.input_ids[masked.positions]
         assert (now[now < len(SPECIAL)] == vocabulary.mask).all()
-        kinds += [
-            (now == vocabulary.mask).sum(),
-            ((now != vocabulary.mask) & (now != masked.labels)).sum(),
-            (now == masked.labels).sum(),
-        ]
+        mask, same = now == vocabulary.mask, now == masked.labels
+        kinds += [mask.sum(), (~mask & ~same).sum(), same.sum()]
     ordinary = len(WORDS) - len(SPECIAL)
     shares = np.asarray([0.8, 0.1 * (1 - 1 / ordinary), 0.1 + 0.1 / ordinary])  # a random token may be the right one
     assert kinds.sum() == 30_000
     np.testing.assert_allclose(kinds / 30_000, shares, atol=4 * np.sqrt(0.25 / 30_000))
+
+
+CLS, SEP, MASK = (WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
+
+
+def sentence(generator):
+    """Words of the vocabulary with a full stop."""
+    words = generator.choice(["good", "bad", "film", "the", "was", "it", "dull", "fun"], generator.integers(2, 9))
+    return " ".join(words).capitalize() + "."
+
+
+def documents_of(documents=20, sentences=40):
+    generator = np.random.default_rng(0)
+    return texts(*(" ".join(sentence(generator) for _ in range(sentences)) for _ in range(documents)))
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_pretraining_examples(wordpiece, masking):
+    form = PretrainingForm(length=32, max_predictions=5, masking=masking)
+    rows = documents_of()
+    source = train(form, wordpiece, rows)
+    follows, predicted = [], []
+    for index in range(len(source)):
+        example = source[index]
+        tokens = int(example["attention_mask"].sum())
+        ids, labels, types = (example[name][:tokens] for name in ("input_ids", "labels", "token_type_ids"))
+        whole = np.where(labels == -100, ids, labels)
+        assert whole[0] == CLS
+        assert np.flatnonzero(whole == SEP).tolist() == [np.flatnonzero(types == 0)[-1], tokens - 1]
+        assert (example["labels"][tokens:] == -100).all()
+        assert not np.isin(labels, [CLS, SEP, 0]).any()
+        assert (labels != -100).sum() == min(5, max(1, round(0.15 * tokens)))
+        follows.append(1 - int(example["next_sentence_label"]))
+        predicted.extend(ids[labels != -100] == MASK)
+    assert 0.3 < np.mean(follows) < 0.6
+    assert 0.7 < np.mean(predicted) < 0.9
+    changed = [(source.draw(3, np.random.default_rng(i))["labels"] != -100).tolist() for i in range(4)]
+    assert (len({tuple(one) for one in changed}) == 1) is (masking == "static")
+
+
+def test_copies_differ(wordpiece):
+    def records(copies, split="train"):
+        form = PretrainingForm(length=32, masking="static", copies=copies)
+        return form.encode(wordpiece, documents_of(4), split, (0,)).records
+
+    once, thrice, held = records(1), records(3), records(3, "validation")
+    assert 2.5 < len(thrice) / len(once) < 3.5
+    assert len({record["input_ids"].tobytes() for record in thrice}) == len(thrice)
+    assert len(held) == len(once)
+    assert all("positions" in record for record in held)
+
+
+def test_dynamic_masks_are_drawn_anew_and_resume_exactly(wordpiece):
+    form = PretrainingForm(length=32, max_predictions=5)
+    source = train(form, wordpiece, documents_of(6, 12))
+
+    def labels(iterator, count):
+        return [next(iterator)["labels"] for _ in range(count)]
+
+    size = len(source)
+    whole = labels(train_iterator(source, 2, 7), size)
+    first, second = np.concatenate(whole)[:size], np.concatenate(whole)[size:]
+    assert not {row.tobytes() for row in first} <= {row.tobytes() for row in second}
+    started = train_iterator(source, 2, 7, threads=2)
+    labels(started, 3)
+    halves = [train_iterator(source, 2, 7, share=BatchShare(i, 2)) for i in (0, 1)]
+    for half in halves:
+        half.set_state(started.get_state())
+    rest = [np.concatenate(parts) for parts in zip(*(labels(half, size - 3) for half in halves), strict=True)]
+    np.testing.assert_array_equal(rest, whole[3:])
+
+
+def test_pretraining_of_one_document_or_none(wordpiece):
+    form = PretrainingForm(length=32)
+    assert len(form.encode(wordpiece, documents_of(1), "train", (0,)).records) > 3
+    assert form.encode(wordpiece, texts("Good."), "train", (0,)).records == []
+    with pytest.raises(DataError, match="cls_token"):
+        form.check(BYTES)
+    with pytest.raises(ConfigError, match=r"^length: "):
+        PretrainingForm(length=4)
+
+
+def test_pretraining_on_books_and_articles(data_dir):
+    """The whole way on real text, from memory."""
+    vocabulary = data_dir / "vocab" / "bert-base-uncased-vocab.txt"
+    config = PretrainingText(
+        path=str(data_dir / "lm" / "wikitext-2-raw" / "wiki.valid.raw"), vocabulary=str(vocabulary), length=64
+    )
+    data = config.load()
+    train, held = data.info["train"], data.info["validation"]
+    assert train["documents"] >= 50
+    assert 3000 < train["examples"] < 8000
+    assert 0.48 < train["random_next"] / train["examples"] < 0.62
+    assert 0 < held["examples"] < 1000
+    text = data.tokenizer.decode(data.train[5]["input_ids"])
+    assert text.startswith("[CLS]")
+    assert "[UNK]" not in text
+    with pytest.raises(DataError, match=r"^vocabulary: "):
+        PretrainingText(path="text.txt").load()

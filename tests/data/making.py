@@ -1,7 +1,5 @@
 """Examples of forms, made in memory."""
 
-from __future__ import annotations
-
 from headjax.data.loading import record_sizes
 from headjax.data.rows import Row
 from headjax.tokenizers.learned import byte_tokenizer
