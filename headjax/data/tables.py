@@ -33,7 +33,7 @@ def table_rows(path: str | Path, columns: Columns, *, quotes: bool = True) -> It
     """Yield the rows of a table, all values as text. Only a JSON array is read as a whole.
 
     Formats are known by suffix, each also with `.gz`: `.csv` (commas, with quotes), `.tsv` and `.txt` (tabs; see
-    `quoted_cells`), `.json` (one array of objects), `.jsonl` (one object per line); and `.parquet`, which needs
+    `_csv_cells`), `.json` (one array of objects), `.jsonl` (one object per line); and `.parquet`, which needs
     `pyarrow`.
 
     Args:
@@ -100,26 +100,47 @@ def _delimited(file: Path, columns: Columns, quotes: bool) -> Iterator[Row]:
 
 def _cells(file: Path, quotes: bool) -> Cells:
     if _suffix(file) == ".csv":
-        return _csv_cells(file)
-    return quoted_cells(file) if quotes and _is_quoted(file) else _plain_cells(file, quotes)
+        return _csv_cells(file, ",")
+    return _csv_cells(file, "\t") if quotes and _is_quoted(file) else _plain_cells(file, quotes)
 
 
-def _csv_cells(file: Path) -> Cells:
+def _csv_cells(file: Path, delimiter: str) -> Cells:
+    """Yield the cells of a file whose writer quoted cells, as Python's `csv` and pandas do.
+
+    A cell with a quotation mark, a delimiter or a line end stands between quotation marks, and those inside it are
+    doubled.
+
+    Raises:
+        DataError: a quotation mark that is not closed, or, between tabs, in a cell that is not quoted as a whole.
+    """
     csv.field_size_limit(LINE.bytes())
-    reader, line = csv.reader(read_lines(file), strict=True), 1
+    held: list[str] = []
+    reader, line = csv.reader(_noted(read_lines(file), held), delimiter=delimiter, strict=True), 1
     try:
         for cells in reader:
+            record = "".join(held)
+            if delimiter == "\t" and any('"' in cell and _quoted(cell) not in record for cell in cells):
+                raise _mixed(file, line, "has quotation marks but is not quoted as a whole, others are")
             if cells:
                 yield line, cells
+            held.clear()
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{file}: line {line}: {error}") from None
 
 
-_CELL = r'"[^"]*(?:""[^"]*)*"|[^"\t\n]*'
+def _noted(lines: Iterator[str], held: list[str]) -> Iterator[str]:
+    """Yield lines, and note them."""
+    for line in lines:
+        held.append(line)
+        yield line
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"'
+
+
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
-_RECORD = re.compile(rf"(?:{_CELL})(?:\t(?:{_CELL}))*\n?")
-_CELLS = re.compile(rf"(?:^|\t)({_CELL})")
 
 
 def _plain_cells(file: Path, quotes: bool) -> Cells:
@@ -136,34 +157,8 @@ def _plain_cells(file: Path, quotes: bool) -> Cells:
             yield number, cells
 
 
-def quoted_cells(file: Path) -> Cells:
-    """Yield the cells of a TSV file whose writer quoted cells, as Python's `csv` and pandas do.
-
-    A cell with a quotation mark, a tab or a line end stands between quotation marks, and those inside it are doubled.
-
-    Raises:
-        DataError: a quotation mark in a cell that is not quoted as a whole.
-    """
-    held, start = "", 1
-    for number, line in enumerate(read_lines(file), start=1):
-        held += line
-        if held.count('"') % 2:  # a line end inside quotation marks
-            continue
-        if not _RECORD.fullmatch(held):
-            raise _mixed(file, start, "has quotation marks but is not quoted as a whole, others are")
-        if held != "\n":
-            yield start, [_unquoted(cell) for cell in _CELLS.findall(held.removesuffix("\n"))]
-        held, start = "", number + 1
-    if held:
-        raise _mixed(file, start, "is not closed by a quotation mark")
-
-
 def _mixed(file: Path, line: int, what: str) -> DataError:
     return DataError(f"{file}: line {line}: a cell {what}; write all cells in one way")
-
-
-def _unquoted(cell: str) -> str:
-    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
 def _is_doubled(cell: str) -> bool:
@@ -189,7 +184,9 @@ def _is_quoted(file: Path) -> bool:
             record = line
             while record.count('"') % 2 and (following := next(lines, "")):
                 record += following
-            return _RECORD.fullmatch(record) is not None and len(_CELLS.findall(record)) == width
+            with contextlib.suppress(csv.Error):
+                return [*map(len, csv.reader([record], delimiter="\t", strict=True))] == [width]
+            return False
         if any(map(_is_doubled, cells)):
             return True
         if any('"' in cell and not _QUOTED.fullmatch(cell) for cell in cells):
