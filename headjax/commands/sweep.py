@@ -1,34 +1,62 @@
-"""`headjax sweep`."""
+"""`headjax sweep`: conversions to many sizes, or removals by orders x shares x repairs x draws, each evaluated once."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import open_model_and_examples
-from headjax.commands.options import option
-from headjax.commands.removal_sweep import RemovalOptions, Removals, read_rows, sweep_removals, write_rows
-from headjax.commands.results import found, table_of
-from headjax.commands.surgery import Tuned, fine_tuning_of
+from headjax.commands.options import argument, option
+from headjax.commands.repair import LENGTHS, MEASURES
+from headjax.commands.results import OnExamples, found, table_of
+from headjax.commands.surgery import ConversionOptions, Tuned, fine_tuning_of
 from headjax.core.errors import HeadjaxError
-from headjax.core.fields import Count, Size
+from headjax.core.fields import Count, Listed, Size
 from headjax.core.files import write_file
 from headjax.core.paths import path_of
-from headjax.core.progress import Progress
+from headjax.core.progress import Progress, Update
 from headjax.core.serialize import unknown_name
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.trials.conversions import Trial, Trials
+    from headjax.trials.removals import RemovalTrial, RemovalTrials
+
+CALIBRATE = 512
+"""Default number of calibration examples of a draw."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(RemovalOptions):
+class Options(ConversionOptions):
     """Options of `headjax sweep`."""
 
+    out: str = argument("OUT", "folder of the trials and of a plot; trials there are kept", writes="folder")
+    remove: tuple[str, ...] = option(
+        help="shares or numbers of heads to remove, such as 25%,50%,75%",
+        default=(),
+        metavar="SHARES",
+        read=lambda text: tuple(text.split(",")),
+        one_of="sweep",
+    )
+    by: tuple[str, ...] = option(
+        ("importance", "reconstruction", "random"),
+        "orders, also as importance+normalize",
+        "ORDERS",
+        requires="remove",
+    )
+    repair: tuple[str, ...] = option(
+        ("none", "reconstruct"),
+        "repairs, of none, rescale, reconstruct and feed_forward",
+        "REPAIRS",
+        requires="remove",
+    )
+    draws: Listed = option(1, "draws of the calibration examples, one after another from --seed on", requires="remove")
+    stacks: tuple[str, ...] = option((), "only heads of these: encoder,decoder,cross", "STACKS", requires="remove")
     to: tuple[str, ...] = option(
         (),
         help="targets of several sizes, such as collaborative:shared_dim=384/192/96; may be given again",
@@ -44,6 +72,184 @@ class Options(RemovalOptions):
     )
     batch_size: Size = option(32, "examples per batch")
     selected: Count | None = option(512, "calibrate on N examples, in full batches; 0 is all", name="--calibrate")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Removals(OnExamples):
+    """Removals of heads, each in several draws.
+
+    Attributes:
+        draws: number of draws.
+    """
+
+    headline: str = found("the main metric")
+    baseline: Mapping[str, float] = found("metrics with all heads")
+    examples: int = found()
+    agreement: str = found("its measure: `kl`, `cosine` or `squared_difference`")
+    test: str = found("the paired test")
+    removals: Sequence[RemovalTrial] = found(
+        "with `--remove`: `order`, `remove`, `draw`, `stacks`, `repair`, `removed`, `solved`, `kept_repairs`, "
+        "`metrics`, `agreement`, `against_whole` and `against_none` (`difference`, `p_value`, `low`, `high`), "
+        "`order_seconds`, `repair_seconds`"
+    )
+    plot: Path = found(said="plot")
+    draws: int
+
+    def tables(self) -> Sequence[Table]:
+        drawn = "One draw of" if self.draws == 1 else f"Means over {self.draws} draws, and their range, of"
+        note = (
+            f"All heads: {self.headline} {self.baseline[self.headline]:.4f} on {self.examples:,} examples. "
+            f"{drawn} calibration examples; p is the largest, by {self.test}. "
+            f"{MEASURES[self.agreement]}. Seconds of processor time: of the order, and of the repair."
+        )
+        columns = {
+            "remove": Column("Heads removed"),
+            "order": Column("Order"),
+            "repair": Column("Repair"),
+            "mean": Column(self.headline, numbers.fixed(4)),
+            "low": Column("Lowest", numbers.fixed(4)),
+            "high": Column("Highest", numbers.fixed(4)),
+            "agreement": Column("Agreement", numbers.fixed(4)),
+            "against_whole": Column("p against all heads", numbers.significant),
+            "against_none": Column("p against no repair", numbers.significant),
+            "seconds": Column("Seconds", numbers.fixed(1)),
+        }
+        rows = [_row(group, self.headline) for group in _groups(self.removals).values()]
+        return [table_of(columns, rows, notes=(note, *self.about))]
+
+
+def sweep_removals(options: Options, progress: Progress) -> Removals:
+    """Try every removal and evaluate the model; trials that are in OUT already are not run again."""
+    from headjax.heads.head_id import require_stack
+    from headjax.heads.named_orders import parse_order
+    from headjax.heads.ordering import amount_of
+    from headjax.trials.removals import Removal, RemovalTrial, parse_repair, prepare_removals
+
+    for order in options.by:
+        parse_order(order)
+    for share in options.remove:
+        amount_of(share)
+    repairs = tuple(parse_repair(repair) for repair in options.repair)
+    if options.fine_tune:
+        raise HeadjaxError("--fine-tune: a sweep over removals trains nothing; use headjax prune")
+    model, examples = open_model_and_examples(options)
+    for stack in options.stacks:
+        require_stack(model.config, stack, "--stacks")
+    file = path_of(options.out) / "removals.jsonl"
+    done = read_trials(file, RemovalTrial.of)
+    calibrate = options.selected or CALIBRATE
+    trials = prepare_removals(
+        model,
+        examples.evaluation,
+        examples.selection,
+        calibrate=calibrate,
+        batch_size=options.batch_size,
+        buckets=options.buckets or LENGTHS,
+        limit=options.limit,
+    )
+    removals = [
+        Removal(order, share, options.seed + draw, options.stacks)
+        for draw in range(options.draws)
+        for order in options.by
+        for share in options.remove
+    ]
+    wanted = [(removal, repair) for removal in removals for repair in repairs]
+    headline = examples.evaluation.headline
+    with progress("removing heads", len(wanted), "trial") as bar:
+        tried = run_missing(file, done, wanted, trials.run, headline, bar)
+    return Removals(
+        headline=headline,
+        baseline=trials.own.metrics,
+        examples=trials.own.examples,
+        agreement=trials.agreed,
+        test=trials.test,
+        removals=tried,
+        plot=write_file(path_of(options.out) / "removals.png", _removal_plot(tried, trials, headline)),
+        draws=options.draws,
+        **examples.described(selected=calibrate, purpose="Calibration"),
+    )
+
+
+def read_trials(file: Path, build: Callable[..., Any]) -> dict[Any, Any]:
+    """Return the trials of an earlier sweep by what they tried; none where there is no file.
+
+    Args:
+        file: a JSON object on each line.
+        build: makes a trial of an object's entries.
+
+    Raises:
+        HeadjaxError: the file holds something else.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        trials = [build(**json.loads(line)) for line in file.read_text().splitlines()]
+    except (ValueError, TypeError, KeyError) as error:
+        raise HeadjaxError(f"{file}: not written by headjax sweep ({error})") from None
+    return {trial.place: trial for trial in trials}
+
+
+def run_missing(
+    file: Path, done: dict[Any, Any], wanted: Sequence[Any], run: Callable[..., Any], headline: str, bar: Update
+) -> list[Any]:
+    """Return the wanted trials; those that are not done are run, each is written at once.
+
+    Args:
+        file: the file of all trials.
+        done: trials by what they tried.
+        wanted: what to try, each the arguments of `run`.
+        run: tries it.
+        headline: the metric that the progress bar shows.
+        bar: called after each trial.
+    """
+    for number, place in enumerate(wanted, start=1):
+        if place not in done:
+            done[place] = run(*place)
+            write_file(file, "".join(f"{json.dumps(trial._asdict())}\n" for trial in done.values()).encode())
+        bar(number, {headline: done[place].metrics[headline]})
+    return [done[place] for place in wanted]
+
+
+def _groups(tried: Sequence[RemovalTrial]) -> Mapping[tuple[str, str, str], list[RemovalTrial]]:
+    """Return the trials by share, order and repair: those of all draws."""
+    groups: dict[tuple[str, str, str], list[RemovalTrial]] = {}
+    for trial in tried:
+        groups.setdefault((trial.remove, trial.order, trial.repair), []).append(trial)
+    return groups
+
+
+def _removal_plot(tried: Sequence[RemovalTrial], trials: RemovalTrials, headline: str) -> bytes:
+    from headjax.report.presets import sharing_curves
+
+    total = trials.total_heads(tried[0].stacks)
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for (_, order, repair), group in _groups(tried).items():
+        mean = sum(trial.metrics[headline] for trial in group) / len(group)
+        panels.setdefault(f"repair: {repair}", {}).setdefault(order, []).append((group[0].removed / total, mean))
+    return sharing_curves(
+        panels,
+        baseline=trials.own.metrics[headline],
+        metric=headline,
+        cost="Heads removed",
+        cost_format=numbers.percent,
+        title="Quality without heads, by order and repair",
+        same_scale=True,
+    ).png()
+
+
+def _row(group: Sequence[RemovalTrial], headline: str) -> dict[str, Any]:
+    """Return the row of the draws of a removal and its repair."""
+    values = [trial.metrics[headline] for trial in group]
+    unrepaired = [float(trial.against_none["p_value"]) for trial in group if trial.against_none is not None]
+    return group[0]._asdict() | {
+        "mean": sum(values) / len(values),
+        "low": min(values),
+        "high": max(values),
+        "agreement": sum(trial.agreement for trial in group) / len(group),
+        "against_whole": max(trial.against_whole["p_value"] for trial in group),
+        "against_none": max(unrepaired, default=None),
+        "seconds": sum(trial.order_seconds + trial.repair_seconds for trial in group) / len(group),
+    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +311,7 @@ def run(options: Options, progress: Progress) -> Conversions | Removals:
     model, examples = open_model_and_examples(options)
     batches = options.calibration(examples, options.batch_size).batches
     file = path_of(options.out) / "trials.jsonl"
-    done = {(trial.to, trial.variant): trial for trial in read_rows(file, lambda row: Trial(**row))}
+    done = read_trials(file, Trial)
     trials = prepare_trials(
         model,
         examples.evaluation,
@@ -122,13 +328,11 @@ def run(options: Options, progress: Progress) -> Conversions | Removals:
         selection=bool(calibrated), selected=calibrated, training=fine_tuning is not None, purpose="Calibration"
     )
     wanted = [(target, variant) for target in targets for variant in variants]
-    with progress("converting", len(wanted), "models") as bar:
-        for number, (target, variant) in enumerate(wanted, start=1):
-            if (target, variant) not in done:
-                done[target, variant] = trials.run(target, variant, options.seed)
-                write_rows(file, done.values())
-            bar(number, {trials.task.headline: done[target, variant].metrics[trials.task.headline]})
-    tried = [trials.original(), *(done[place] for place in wanted)]
+    with progress("converting", len(wanted), "model") as bar:
+        tried = run_missing(
+            file, done, wanted, functools.partial(trials.run, seed=options.seed), trials.task.headline, bar
+        )
+    tried.insert(0, trials.original())
     return Conversions(
         headline=trials.task.headline,
         examples=trials.own.examples,

@@ -61,6 +61,11 @@ class Trial(NamedTuple):
     cache: int = 0
     against_original: Mapping[str, float] | None = None
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """What was tried."""
+        return self.to, self.variant
+
 
 @dataclasses.dataclass(frozen=True)
 class Trials:

@@ -1,7 +1,7 @@
 """Removals of heads tried in many ways on one task: orders x shares x repairs x draws of calibration examples.
 
     trials = prepare_removals(model, task, ...)      # the whole model is evaluated once
-    for trial in trials.run(Removal("importance+normalize", "60%", draw=0), repairs=("none", "reconstruct")): ...
+    trial = trials.run(Removal("importance+normalize", "60%", draw=0), "reconstruct")
 
 Heads are gated off and not cut out, which computes the same, so that every trial shares one compiled program.
 """
@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -99,6 +99,16 @@ class RemovalTrial(NamedTuple):
     order_seconds: float
     repair_seconds: float
 
+    @property
+    def place(self) -> tuple[Removal, Repair]:
+        """What was tried."""
+        return Removal(self.order, self.remove, self.draw, self.stacks), self.repair
+
+    @classmethod
+    def of(cls, stacks: Sequence[str], **fields: Any) -> RemovalTrial:
+        """Return a trial of its JSON data."""
+        return cls(stacks=tuple(stacks), **fields)
+
 
 def parse_repair(text: str) -> Repair:
     """Return the repair of this name.
@@ -139,6 +149,7 @@ class RemovalTrials:
     _orders: dict[tuple[str, int, tuple[str, ...]], tuple[Callable[[int], Order], float]] = dataclasses.field(
         default_factory=dict
     )
+    _bare: dict[Removal, _Bare] = dataclasses.field(default_factory=dict)
 
     @property
     def agreed(self) -> str:
@@ -158,34 +169,40 @@ class RemovalTrials:
         """Return the calibration batches of a draw."""
         return list(self.selection.sample(self.calibrate, self.batch_size, seed=draw, buckets=self.buckets))
 
-    def run(self, removal: Removal, repairs: Sequence[Repair]) -> Iterator[RemovalTrial]:
-        """Yield a removal's trials, one for each repair.
+    def run(self, removal: Removal, repair: Repair) -> RemovalTrial:
+        """Try a removal with a repair; what the repairs of a removal share is kept from one to the next.
 
         Raises:
             HeadjaxError: an unknown order, more heads than there are, or a repair that the model does not allow.
         """
-        batches = self.calibration(removal.draw)
-        choose, order_seconds = self._order(removal, batches)
-        count = requested_count(self.model.config, removal.remove, removal.stacks)
-        removed = choose(count)[:count]
-        bare = self._judge(self.model.params, head_gates.without(self.model.config, removed))
-        _, against = paired_test(bare[0].outcomes, self.measure, RESAMPLES)
-        for repair in repairs:
-            repaired = _repair(self.model, removed, repair, batches)
-            found, agreed = bare if repair == "none" else self._judge(repaired.params, repaired.gates)
-            yield RemovalTrial(
-                *removal,
-                repair=repair,
-                removed=len(removed),
-                kept_repairs=repaired.kept,
-                solved=repaired.solved,
-                metrics=found.metrics,
-                agreement=agreed.value,
-                against_whole=self._tests[1](found.outcomes)._asdict(),
-                against_none=None if repair == "none" else against(found.outcomes)._asdict(),
-                order_seconds=order_seconds,
-                repair_seconds=repaired.seconds,
-            )
+        bare = self._without(removal)
+        repaired = _repair(self.model, bare.removed, repair, bare.batches)
+        found, agreed = bare.judged if repair == "none" else self._judge(repaired.params, repaired.gates)
+        return RemovalTrial(
+            *removal,
+            repair=repair,
+            removed=len(bare.removed),
+            kept_repairs=repaired.kept,
+            solved=repaired.solved,
+            metrics=found.metrics,
+            agreement=agreed.value,
+            against_whole=self._tests[1](found.outcomes)._asdict(),
+            against_none=None if repair == "none" else bare.against(found.outcomes)._asdict(),
+            order_seconds=bare.seconds,
+            repair_seconds=repaired.seconds,
+        )
+
+    def _without(self, removal: Removal) -> _Bare:
+        """Return a removal without a repair, of which the last one is kept."""
+        if removal not in self._bare:
+            batches = self.calibration(removal.draw)
+            choose, seconds = self._order(removal, batches)
+            count = requested_count(self.model.config, removal.remove, removal.stacks)
+            removed = choose(count)[:count]
+            judged = self._judge(self.model.params, head_gates.without(self.model.config, removed))
+            _, against = paired_test(judged[0].outcomes, self.measure, RESAMPLES)
+            self._bare = {removal: _Bare(batches, removed, judged, against, seconds)}
+        return self._bare[removal]
 
     def _order(self, removal: Removal, batches: Sequence[Batch]) -> tuple[Callable[[int], Order], float]:
         key = (removal.order, removal.draw, removal.stacks)
@@ -210,6 +227,17 @@ class RemovalTrials:
                 agreed.append(apart)
         require_finite_losses([loss for loss, _ in found], params)
         return reduce_batches(self.measure, found), mean_agreement(agreement_kind(config), agreed)
+
+
+class _Bare(NamedTuple):
+    """A removal without a repair: calibration examples, heads, how it is judged, the test against it, and the order's
+    processor time."""
+
+    batches: Sequence[Batch]
+    removed: Order
+    judged: tuple[Evaluation, Agreement]
+    against: Callable[[Outcomes], Comparison]
+    seconds: float
 
 
 class _Repaired(NamedTuple):

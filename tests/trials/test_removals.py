@@ -35,7 +35,7 @@ def trials():
 
 def test_a_trial_is_the_pruned_and_repaired_model(trials):
     removal = Removal("random", "50%", draw=1)
-    bare, repaired = trials.run(removal, ("none", "reconstruct"))
+    bare, repaired = (trials.run(removal, repair) for repair in ("none", "reconstruct"))
     removed = random_order(trials.model.config, 1)[:4]
     batches = trials.calibration(1)
     assert (bare.removed, bare.repair, repaired.repair, repaired.solved) == (4, "none", "reconstruct", 2)
@@ -60,16 +60,17 @@ def test_draws_take_other_examples_and_the_same_ones_again(trials):
 
 
 def test_shares_are_of_the_heads_of_the_stacks(trials):
-    (trial,) = trials.run(Removal("random", "25%", 0, ("decoder",)), ("none",))
+    trial = trials.run(Removal("random", "25%", 0, ("decoder",)), "none")
     assert (trial.removed, trials.total_heads(("decoder",))) == (2, 8)
     with pytest.raises(HeadjaxError, match=r"remove: 9 asks for 9 heads, the model has 8$"):
-        next(trials.run(Removal("random", "9", 0), ("none",)))
+        trials.run(Removal("random", "9", 0), "none")
     with pytest.raises(HeadjaxError, match=r"remove: 9 asks for 9 heads, the model has 8 in decoder$"):
-        next(trials.run(Removal("random", "9", 0, ("decoder",)), ("none",)))
+        trials.run(Removal("random", "9", 0, ("decoder",)), "none")
 
 
 def test_gates_repair_too(trials):
-    bare, scaled = trials.run(Removal("importance+normalize", "2", 0), ("none", "rescale"))
+    removal = Removal("importance+normalize", "2", 0)
+    bare, scaled = (trials.run(removal, repair) for repair in ("none", "rescale"))
     assert scaled.removed == 2
     assert scaled.metrics != bare.metrics
 
@@ -80,7 +81,7 @@ def test_the_agreement_may_be_taken_on_the_first_batches_alone(trials, monkeypat
     few = prepare_removals(trials.model, parts.evaluation, parts.selection, calibrate=16, batch_size=8)
     assert (len(few.wanted), len(few.batches)) == (1, 3)
     removal = Removal("random", "50%", draw=1)
-    (some,), (every,) = (one.run(removal, ("none",)) for one in (few, trials))
+    some, every = (one.run(removal, "none") for one in (few, trials))
     assert some.metrics == every.metrics
     assert some.agreement != every.agreement
     assert dataclasses.replace(few).test == trials.test
