@@ -17,6 +17,7 @@ from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.quickstart.study import Study, Variant
+    from headjax.quickstart.text import Text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,25 +78,16 @@ def run(options: Options, progress: Progress) -> Found:
 
 
 def study_data(study: Study) -> dict[str, Any]:
-    """Return the study as JSON data."""
+    """Return the fields of a result about a study."""
     from headjax.head_report.study import scored
 
-    text, subject = study.text, study.subject
+    text, subject, heads = study.text, study.subject, study.heads
+    whole = math.exp(study.loss)
     runs = {name: some[0] for name, some in study.trained.items()}
-    heads = study.heads
-
-    def entry(variant: Variant) -> dict[str, Any]:
-        common = {
-            "model": str(variant.path),
-            "parameters": variant.model.num_parameters,
-            "perplexity": math.exp(variant.loss),
-            "bits_per_byte": text.bits(variant.loss),
-        }
-        return common | dict(variant.details)
-
+    curves = {order: [(p.fraction, text.perplexity(p.value)) for p in points] for order, points in heads.curves.items()}
     return {
         "subject": subject,
-        "perplexity": {name: run.metrics["perplexity"] for name, run in runs.items()} | {subject: math.exp(study.loss)},
+        "perplexity": {name: run.metrics["perplexity"] for name, run in runs.items()} | {subject: whole},
         "bits_per_byte": {subject: text.bits(study.loss)},
         "trained": {
             name: [{"seed": seed, **run.metrics} for seed, run in zip(SEEDS, some, strict=False)]
@@ -106,26 +98,26 @@ def study_data(study: Study) -> dict[str, Any]:
         | {subject: study.model.num_parameters},
         "models": {name: str(run.path) for name, run in runs.items()} | {subject: str(study.path)},
         "samples": [{"prompt": prompt, "text": written} for prompt, written in study.samples],
-        "roles": {
-            name: {"head": str(role.head), "weight": role.weight, "uniform": role.uniform}
-            for name, role in study.roles.items()
-        },
-        "scores": {
-            subject: {name: {str(head): value for head, value in some.items()} for name, some in heads.scores.items()}
-        },
+        "roles": study.roles,
+        "scores": {subject: heads.scores},
         "selection": {"task": text.name, "split": "train", "examples": scored(heads.selection, heads.config)},
         "evaluation": {"task": text.name, "split": "validation", "examples": len(text.held_out)},
-        "pruning": {
-            subject: {
-                order: [(0.0, math.exp(study.loss)), *((p.fraction, text.perplexity(p.value)) for p in points)]
-                for order, points in heads.curves.items()
-            }
-        },
-        "pruned": [entry(variant) for variant in study.pruned],
-        "converted": [entry(variant) for variant in study.converted],
+        "pruning": {subject: {order: [(0.0, whole), *points] for order, points in curves.items()}},
+        "pruned": [_variant(variant, text) for variant in study.pruned],
+        "converted": [_variant(variant, text) for variant in study.converted],
         "generating": {
             name: {"seconds": timing.median, "low": timing.low, "high": timing.high}
             for name, timing in study.timings.items()
         },
         "seconds": study.seconds,
+    }
+
+
+def _variant(variant: Variant, text: Text) -> dict[str, Any]:
+    return {
+        "model": str(variant.path),
+        "parameters": variant.model.num_parameters,
+        "perplexity": math.exp(variant.loss),
+        "bits_per_byte": text.bits(variant.loss),
+        **variant.details,
     }

@@ -230,8 +230,7 @@ class RemovalTrials:
 
 
 class _Bare(NamedTuple):
-    """A removal without a repair: calibration examples, heads, how it is judged, the test against it, and the order's
-    processor time."""
+    """A removal without a repair: calibration batches, heads, evaluation and agreement, test, processor time."""
 
     batches: Sequence[Batch]
     removed: Order
