@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import headjax
 from headjax.cli import COMMANDS, main
 from headjax.commands import tasks
-from headjax.commands.results import describe_json
+from headjax.commands.results import fields_of
 from headjax.core.fields import Bound, Checked
 from headjax.core.progress import silent
 from headjax.core.serialize import class_of_kind, kinds_of
@@ -275,6 +275,16 @@ def tasks_page() -> str:
     rows = [[escape(cell.text) for cell in row] for row in shown.cells()]
     intro = "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes."
     return "\n\n".join(("# Every task", intro, *map(escape, shown.notes), table(header, rows))) + "\n"
+
+
+def describe_json(command: str) -> str:
+    """Return the keys of a command's JSON with their meanings."""
+    hint = typing.get_type_hints(importlib.import_module(f"headjax.commands.{command}").run)["return"]
+    told = []
+    for number, cls in enumerate(typing.get_args(hint) or [hint]):
+        keys = (f"`{name}`" + (f" ({field.help})" if field.help else "") for name, field in fields_of(cls).items())
+        told.append(("or " if number else "") + ", ".join(keys))
+    return "; ".join(told)
 
 
 def json_page() -> str:

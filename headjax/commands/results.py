@@ -14,9 +14,7 @@ A field is a key of the JSON. One with a label is a row of the table, one that i
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -77,12 +75,12 @@ class Result:
         """Return the tables that are printed."""
         return [self.summary()]
 
-    def summary(self, *more: tuple[str, str], notes: Sequence[str] = ()) -> Table:
+    def summary(self, *more: tuple[str, str]) -> Table:
         """Return the labelled fields and more rows under the title, but for those without a value or text."""
         values = [(field, getattr(self, name)) for name, field in fields_of(type(self)).items() if field.label]
         rows = [(field.label, field.form(value)) for field, value in values if value not in (ABSENT, None)]
         rows = [row for row in (*rows, *more) if row[1]]
-        return Table((Column(self.title), Column("")), rows, notes=notes)
+        return Table((Column(self.title), Column("")), rows)
 
     def message(self) -> str:
         """Return the last line, such as where the output went."""
@@ -142,18 +140,3 @@ def table_of(columns: Mapping[str, Column], rows: Sequence[Any], title: str = ""
         [row.get(name) if isinstance(row, Mapping) else getattr(row, name, None) for name in columns] for row in rows
     ]
     return Table(tuple(columns.values()), cells, title=title, notes=tuple(notes))
-
-
-def results_of(command: str) -> list[type[Result]]:
-    """Return the classes of a command's results."""
-    hint = typing.get_type_hints(importlib.import_module(f"headjax.commands.{command}").run)["return"]
-    return list(typing.get_args(hint)) or [hint]
-
-
-def describe_json(command: str) -> str:
-    """Return the keys of a command's JSON with their meanings, as docs/json.md has them."""
-    told = []
-    for number, cls in enumerate(results_of(command)):
-        keys = (f"`{name}`" + (f" ({field.help})" if field.help else "") for name, field in fields_of(cls).items())
-        told.append(("or " if number else "") + ", ".join(keys))
-    return "; ".join(told)

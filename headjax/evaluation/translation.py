@@ -12,8 +12,6 @@ from headjax.core.progress import Update
 from headjax.data.forms.language import Translations
 from headjax.data.stream import evaluation_batches
 from headjax.models.beam import beam_search
-from headjax.models.compute import Compute
-from headjax.models.config import Gates
 from headjax.models.model import Model
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -71,9 +69,6 @@ def translate(
     batch_size: int = 32,
     beams: int = 4,
     max_new_tokens: int = 0,
-    tokenize: str = "13a",
-    gates: Gates | None = None,
-    compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Translated:
     """Translate every source by beam search and compare with the references.
@@ -84,9 +79,6 @@ def translate(
         batch_size: number of sentences of a batch.
         beams: number of hypotheses kept.
         max_new_tokens: number of tokens of the longest translation; 0 is the length to which the pairs are padded.
-        tokenize: sacrebleu's tokenisation.
-        gates: head gates.
-        compute: precision and attention implementation.
         progress: called after every batch with the number of batches done.
 
     Raises:
@@ -105,14 +97,12 @@ def translate(
             beams=beams,
             max_new_tokens=max_new_tokens or pairs.length,
             end_token=end,
-            gates=gates,
-            compute=compute,
         )
         texts += [_text(tokenizer, ids, end) for ids in np.asarray(found.tokens)[:, 0]]
         if progress is not None:
             progress(number, {})
     texts = texts[: len(pairs)]
-    return Translated(texts, corpus_bleu(texts, pairs.references, tokenize=tokenize))
+    return Translated(texts, corpus_bleu(texts, pairs.references))
 
 
 def _text(tokenizer: Tokenizer, ids: np.ndarray, end: int) -> str:

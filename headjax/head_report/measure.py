@@ -14,7 +14,7 @@ from headjax.evaluation.paired import head_effects
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.head_report.curves import CurveConfig, Judge, curve
-from headjax.head_report.study import MODES, HeadStudy, Snapshot, StudyConfig, begin, curve_name, scored
+from headjax.head_report.study import MODES, HeadStudy, Snapshot, StudyConfig, curve_name, scored
 from headjax.heads.ablation import ablate, best_heads
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
@@ -25,38 +25,6 @@ from headjax.models.model import Model
 from headjax.training.checkpoints import snapshots
 
 
-def study_heads(
-    model: Model,
-    task: Task,
-    config: StudyConfig = StudyConfig(),
-    *,
-    selection: Task | None = None,
-    second: Task | None = None,
-    run: str | Path | None = None,
-    progress: Progress = silent,
-) -> HeadStudy:
-    """Prunes by gates, scores and ablates, on a task.
-
-    Args:
-        model: the model.
-        task: a task that fits it.
-        config: how much to measure.
-        selection: the task whose `batches` give the examples to choose heads on; None divides `task`
-            (`headjax.evaluation.selection.split_task`).
-        second: another task that fits it, to compare importance on.
-        run: workdir of a training run of the same architecture, whose checkpoints are pruned one by one.
-        progress: shows the advance.
-
-    Raises:
-        HeadjaxError: the task does not fit the model, or the run is another model's.
-        DataError: data that cannot be used.
-    """
-    study = begin(model, task, config, selection=selection, second=second)
-    for _ in measure(study, second, run, progress):
-        pass
-    return study
-
-
 def measure(
     study: HeadStudy, second: Task | None = None, run: str | Path | None = None, progress: Progress = silent
 ) -> Iterator[None]:
@@ -64,7 +32,12 @@ def measure(
 
     Args:
         study: a study that has begun.
-        second, run, progress: as for `study_heads`.
+        second: another task that fits the model, to compare importance on.
+        run: workdir of a training run of the same architecture, whose checkpoints are pruned one by one.
+        progress: shows the advance.
+
+    Raises:
+        HeadjaxError: the run is another model's.
     """
     yield from measure_curves(study, progress)
     config, keep, fitted = study.config, study.kept, study.task.fit(study.model)

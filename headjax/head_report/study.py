@@ -248,7 +248,20 @@ def begin(
     second: Task | None = None,
     kept: Kept | None = None,
 ) -> HeadStudy:
-    """Return a study before its first measurement, see `study_heads`."""
+    """Return a study before its first measurement.
+
+    Args:
+        model: the model.
+        task: a task that fits it.
+        config: how much to measure.
+        selection: the task whose `batches` give the examples to choose heads on; None divides `task`
+            (`headjax.evaluation.selection.split_task`).
+        second: another task, which `measure` compares importance on.
+        kept: measurements that are there.
+
+    Raises:
+        DataError: a task of one split that cannot be divided.
+    """
     if selection is None:
         selection, task = split_task(task)
     judged = drawn(task, config.judged, config.limit)

@@ -258,9 +258,9 @@ def reduced(field: str, points: Points, scale: Scale = "linear") -> Curve:
     return Curve(x, *values.T)
 
 
-def spans(curves: Mapping[str, Points], field: str = "curves") -> str:
+def spans(curves: Mapping[str, Points]) -> str:
     """Return in words from where to where each curve goes."""
-    ends = {name: reduced(f"{field}[{name!r}]", points).ends() for name, points in curves.items()}
+    ends = {name: reduced(f"curves[{name!r}]", points).ends() for name, points in curves.items()}
     return "; ".join(
         f"{name} goes from {numbers.significant(first)} to {numbers.significant(last)}"
         for name, (first, last) in ends.items()

@@ -118,16 +118,13 @@ def pruning_curves(
     )
 
 
-def variance_curves(
-    curves: Mapping[str, Any], *, title: str = "Captured variance", x_label: str = "Dimensions kept"
-) -> Plot:
+def variance_curves(curves: Mapping[str, Any], *, title: str = "Captured variance") -> Plot:
     """Cumulative variance captured by the leading principal directions (Cordonnier et al. 2020, figure 1).
 
     Args:
         curves: by what was decomposed, `[layers, dimensions]` cumulative shares (0..1) of 1, 2, ... dimensions; one
             thin line a layer and a bold one for their mean.
         title: heading of the plot.
-        x_label: label of the horizontal axis.
     """
     means: dict[str, Points] = {}
     layers: dict[str, list[Points]] = {}
@@ -143,9 +140,9 @@ def variance_curves(
     y = Axis("Variance captured (%)", _bare_percent, limits=(0, 1.02))
     return draw(
         [[Panel(series=means, thin=layers, y=y)]],
-        x=Axis(x_label, numbers.count),
+        x=Axis("Dimensions kept", numbers.count),
         title=title,
-        alt=f"{title}: line plot of the variance captured against {x_label}, for {', '.join(curves)}.",
+        alt=f"{title}: line plot of the variance captured against the dimensions kept, for {', '.join(curves)}.",
     )
 
 

@@ -9,8 +9,8 @@ from headjax.data.examples import TokenBlocks
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task
-from headjax.head_report.measure import study_heads
-from headjax.head_report.study import StudyConfig
+from headjax.head_report.measure import measure
+from headjax.head_report.study import StudyConfig, begin
 from tests import tiny
 
 LENGTH = 8
@@ -34,4 +34,7 @@ def study(task):
     config = StudyConfig(
         batch_size=4, orders=("importance", "random"), seeds=1, percentages=(50, 100), resamples=20, shown=1
     )
-    return study_heads(model, task, config, second=language_task("letters", 1))
+    second = language_task("letters", 1)
+    study = begin(model, task, config, second=second)
+    list(measure(study, second))
+    return study

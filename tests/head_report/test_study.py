@@ -11,7 +11,7 @@ from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.kept import Kept
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
-from headjax.head_report.measure import agreement, estimate, measure, study_heads
+from headjax.head_report.measure import agreement, estimate, measure
 from headjax.head_report.study import StudyConfig, begin, fingerprint
 from headjax.heads.head_id import all_heads
 
@@ -58,7 +58,8 @@ def test_the_bar_advances_with_every_checkpoint(study, task, monkeypatch):
     checkpoints = [(2, study.model), (4, study.model)]
     monkeypatch.setattr("headjax.head_report.measure.snapshots", lambda run: iter(checkpoints))
     config = StudyConfig(batch_size=4, orders=("importance",), seeds=1, percentages=(100,), resamples=20, shown=1)
-    found = study_heads(study.model, task, config, run="somewhere", progress=progress)
+    found = begin(study.model, task, config)
+    list(measure(found, run="somewhere", progress=progress))
     assert [(snapshot.step, snapshot.agreement) for snapshot in found.snapshots] == [(2, 1.0), (4, 1.0)]
     bar = [entry for entry in shown if entry[0] == "checkpoints"]
     assert bar == [("checkpoints", 0, "checkpoint", 1), ("checkpoints", 0, "checkpoint", 2)]
@@ -101,7 +102,7 @@ def test_the_bar_counts_batches_and_names_the_number_of_heads(study, task):
     def progress(title, total, unit):
         yield lambda done, values: shown.append((title, total, unit, done))
 
-    study_heads(study.model, task, study.config, progress=progress)
+    list(measure(begin(study.model, task, study.config), progress=progress))
     bar = [entry for entry in shown if entry[0] == "ablating 4 heads, each"]
     assert bar == [("ablating 4 heads, each", 2, "batch", 1), ("ablating 4 heads, each", 2, "batch", 2)]
 
