@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import ParameterError
-from headjax.core.tensors import flatten
+from headjax.core.tensors import flatten, one_layer
 from headjax.hub.safetensors_files import shorten
 from headjax.models.config import ModelConfig
 
@@ -262,7 +262,7 @@ def places(config: ModelConfig) -> dict[str, Place]:
             found[f"{run[1]}{run[2]}{run[4]}"] = Place(path, None, tensor)
         else:
             for index, number in enumerate(range(int(run[2]), int(run[3]) + 1)):
-                found[f"{run[1]}{number}{run[4]}"] = Place(path, index, tensor)
+                found[f"{run[1]}{number}{run[4]}"] = Place(path, index, one_layer(tensor))
     return found
 
 
