@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,139 +19,72 @@ from headjax.models.config import ModelConfig
 _RUN = re.compile(r"((?:encoder|decoder)/)layers_([0-9]+)_([0-9]+)(/.*)")
 
 
-class TensorForm(abc.ABC):
-    """Mapping between one tensor of a file and one or several tensors of ours.
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorForm:
+    """Layout of a tensor in a file; several of ours (GPT-2's query, key and value) lie there along the last dimension.
 
     Ours are declared as parameters of one layer. The shape in the file follows from the declarations.
+
+    Attributes:
+        flat: the shape to which ours is reshaped.
+        last_first: whether its last dimension then comes first, as in PyTorch's layers.
     """
 
-    @abc.abstractmethod
-    def shape(self, ours: Sequence[nnx.Param[Any]]) -> tuple[int, ...]:
-        """Return the shape of the tensor in the file."""
+    flat: Callable[[nnx.Param[Any]], Shape]
+    last_first: bool = False
 
-    @abc.abstractmethod
+    def shape(self, ours: Sequence[nnx.Param[Any]]) -> Shape:
+        """Return the shape of the tensor in the file."""
+        shapes = [self._shape(tensor) for tensor in ours]
+        return shapes[0] if len(ours) == 1 else (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
+
     def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         """Return our tensor number `part`, perhaps as a view of the file's."""
+        if len(ours) > 1:
+            sizes = [self._shape(tensor)[-1] for tensor in ours]
+            start = sum(sizes[:part])
+            theirs = theirs[..., start : start + sizes[part]]
+        turned = np.moveaxis(theirs, 0, -1) if self.last_first else theirs
+        return turned.reshape(ours[part].shape)
 
-    @abc.abstractmethod
     def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
         """Return the file's tensor."""
+        flat = [array.reshape(self.flat(tensor)) for array, tensor in zip(arrays, ours, strict=True)]
+        stored = [np.moveaxis(array, -1, 0) if self.last_first else array for array in flat]
+        return stored[0] if len(stored) == 1 else np.concatenate(stored, axis=-1)
+
+    def _shape(self, ours: nnx.Param[Any]) -> Shape:
+        flat = self.flat(ours)
+        return flat[-1:] + flat[:-1] if self.last_first else flat
 
 
-class OneForm(TensorForm):
-    """A form between one tensor and one tensor."""
-
-    def shape(self, ours: Sequence[nnx.Param[Any]]) -> tuple[int, ...]:
-        return self.shape_of(ours[0])
-
-    def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
-        return self.load_one(theirs, ours[0])
-
-    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
-        return self.store_one(arrays[0], ours[0])
-
-    @abc.abstractmethod
-    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
-        """Return the shape of the tensor in the file."""
-
-    def load_one(self, theirs: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
-        """Return our tensor."""
-        return theirs.reshape(ours.shape)
-
-    def store_one(self, array: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
-        """Return the file's tensor."""
-        return array.reshape(self.shape_of(ours))
+def _matrix(ours: nnx.Param[Any]) -> Shape:
+    inputs = math.prod(ours.shape[: len(ours.inputs)])
+    return inputs, ours.size // max(inputs, 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Same(OneForm):
-    """A tensor with one shape on both sides: embedding tables, norms."""
+SAME = TensorForm(lambda ours: ours.shape)
+"""One shape on both sides: embedding tables, norms."""
 
-    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
-        return ours.shape
+FLAT = TensorForm(lambda ours: (ours.size,))
+"""A vector in the file: biases, which have the shape `[heads, head_dim]` here."""
 
+MATRIX = TensorForm(_matrix)
+"""`[inputs, outputs]` in the file (GPT-2's Conv1D), with the features of all heads in one dimension."""
 
-@dataclasses.dataclass(frozen=True)
-class Flat(OneForm):
-    """A vector in the file: biases, which have the shape `[heads, head_dim]` here."""
+TRANSPOSED = TensorForm(_matrix, last_first=True)
+"""`[outputs, inputs]` in the file (`torch.nn.Linear`), with the features of all heads in one dimension."""
 
-    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
-        return (ours.size,)
-
-
-@dataclasses.dataclass(frozen=True)
-class Leading(OneForm):
-    """Our shape behind dimensions of one: `[1, vocabulary]`, `[1, 1, width]`.
-
-    Attributes:
-        ones: number of these dimensions.
-    """
-
-    ones: int = 1
-
-    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
-        return (1,) * self.ones + ours.shape
+LAST_FIRST = TensorForm(lambda ours: ours.shape, last_first=True)
+"""Our last dimension first in the file (`torch.nn.Conv2d`: `[outputs, channels, height, width]`)."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Matrix(OneForm):
-    """`[inputs, outputs]` in the file (GPT-2's Conv1D), with the features of all heads in one dimension."""
-
-    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
-        inputs = math.prod(ours.shape[: len(ours.inputs)])
-        return inputs, ours.size // max(inputs, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Transposed(OneForm):
-    """`[outputs, inputs]` in the file (`torch.nn.Linear`), with the features of all heads in one dimension."""
-
-    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
-        return Matrix().shape_of(ours)[::-1]
-
-    def load_one(self, theirs: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
-        return theirs.T.reshape(ours.shape)
-
-    def store_one(self, array: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
-        return array.reshape(Matrix().shape_of(ours)).T
-
-
-@dataclasses.dataclass(frozen=True)
-class LastFirst(OneForm):
-    """Our last dimension first in the file (`torch.nn.Conv2d`: `[outputs, channels, height, width]`)."""
-
-    def shape_of(self, ours: nnx.Param[Any]) -> tuple[int, ...]:
-        return ours.shape[-1:] + ours.shape[:-1]
-
-    def load_one(self, theirs: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
-        return np.moveaxis(theirs, 0, -1)
-
-    def store_one(self, array: np.ndarray, ours: nnx.Param[Any]) -> np.ndarray:
-        return np.moveaxis(array, -1, 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Fused(TensorForm):
-    """Several of our tensors side by side along the last dimension in the file (GPT-2's query, key and value).
-
-    Attributes:
-        parts: form of each of them.
-    """
-
-    parts: OneForm
-
-    def shape(self, ours: Sequence[nnx.Param[Any]]) -> tuple[int, ...]:
-        shapes = [self.parts.shape_of(tensor) for tensor in ours]
-        return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-
-    def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
-        sizes = [self.parts.shape_of(tensor)[-1] for tensor in ours]
-        start = sum(sizes[:part])
-        return self.parts.load_one(theirs[..., start : start + sizes[part]], ours[part])
-
-    def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
-        stored = [self.parts.store_one(array, tensor) for array, tensor in zip(arrays, ours, strict=True)]
-        return np.concatenate(stored, axis=-1)
+def leading(ones: int = 1) -> TensorForm:
+    """Return the form of our shape behind dimensions of one: `[1, vocabulary]`, `[1, 1, width]`."""
+    return TensorForm(lambda ours: (1,) * ones + ours.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,14 +128,14 @@ class Rule:
 Rules = tuple[Rule, ...]
 
 
-def one(theirs: str, ours: str, form: OneForm = Same()) -> Rules:
+def one(theirs: str, ours: str, form: TensorForm = SAME) -> Rules:
     """Return the rule of a single tensor."""
     return (Rule(theirs, (ours,), form),)
 
 
-def projection(theirs: str, ours: str, weight: OneForm = Transposed()) -> Rules:
+def projection(theirs: str, ours: str, weight: TensorForm = TRANSPOSED) -> Rules:
     """Return the rules `theirs.weight` to `ours` and `theirs.bias` to `ours_bias`."""
-    return (*one(f"{theirs}.weight", ours, weight), *one(f"{theirs}.bias", f"{ours}_bias", Flat()))
+    return (*one(f"{theirs}.weight", ours, weight), *one(f"{theirs}.bias", f"{ours}_bias", FLAT))
 
 
 def projections(prefix: str, names: str, ours: str) -> Rules:
@@ -214,7 +146,7 @@ def projections(prefix: str, names: str, ours: str) -> Rules:
 
 def affine(theirs: str, ours: str) -> Rules:
     """Return the rules `theirs.weight` to `ours/kernel` and `theirs.bias` to `ours/bias`."""
-    return (*one(f"{theirs}.weight", f"{ours}/kernel", Transposed()), *one(f"{theirs}.bias", f"{ours}/bias"))
+    return (*one(f"{theirs}.weight", f"{ours}/kernel", TRANSPOSED), *one(f"{theirs}.bias", f"{ours}/bias"))
 
 
 def norm(theirs: str, ours: str) -> Rules:
@@ -285,7 +217,7 @@ class BoundRule(NamedTuple):
         return [place.tensor for place in self.ours]
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape of the tensor in the file."""
         return self.form.shape(self.tensors)
 

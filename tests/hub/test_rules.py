@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.tensors import weight
-from headjax.hub.rules import Flat, Fused, LastFirst, Leading, Matrix, Same, Transposed
+from headjax.hub.rules import FLAT, LAST_FIRST, MATRIX, SAME, TRANSPOSED, leading
 
-FORMS = [Same(), Flat(), Leading(), Leading(2), Matrix(), Transposed(), LastFirst()]
+FORMS = [SAME, FLAT, leading(), leading(2), MATRIX, TRANSPOSED, LAST_FIRST]
 
 
 @st.composite
@@ -35,18 +35,18 @@ def test_linear_layers_are_transposed():
     x, theirs = generator.standard_normal((3, 6)), generator.standard_normal((8, 6))
     into = weight((6, 4, 2), (None,) * 3, inputs=(0,))
     np.testing.assert_allclose(
-        np.einsum("ni,ihd->nhd", x, Transposed().load(theirs, [into], 0)), (x @ theirs.T).reshape(3, 4, 2)
+        np.einsum("ni,ihd->nhd", x, TRANSPOSED.load(theirs, [into], 0)), (x @ theirs.T).reshape(3, 4, 2)
     )
     out = weight((3, 2, 8), (None,) * 3, inputs=(0, 1))
     np.testing.assert_allclose(
-        np.einsum("nhd,hdo->no", x.reshape(3, 3, 2), Transposed().load(theirs, [out], 0)), x @ theirs.T
+        np.einsum("nhd,hdo->no", x.reshape(3, 3, 2), TRANSPOSED.load(theirs, [out], 0)), x @ theirs.T
     )
 
 
 def test_fused_parts_lie_side_by_side():
     parts = [weight((3, heads, 2), (None,) * 3, inputs=(0,)) for heads in (2, 1, 3)]
     arrays = [np.full(part.shape, i, np.float32) for i, part in enumerate(parts)]
-    form = Fused(Matrix())
+    form = MATRIX
     theirs = form.store(arrays, parts)
     assert theirs.shape == form.shape(parts) == (3, 12)
     assert theirs[0].tolist() == [0] * 4 + [1] * 2 + [2] * 6

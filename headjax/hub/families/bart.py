@@ -6,7 +6,7 @@ from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.family import Copies, Family, ModelClass
-from headjax.hub.rules import Leading, Rules, given, norm, one, projection, projections, under, unless
+from headjax.hub.rules import Rules, given, leading, norm, one, projection, projections, under, unless
 from headjax.hub.table import (
     Entry,
     Field,
@@ -80,7 +80,7 @@ def _config(embeddings: Record, decoder_embeddings: Entry | None, share_tokens: 
 
 def _classes(generator: str) -> tuple[ModelClass, ModelClass]:
     """Return the class with logits, whose name ends with `generator`, and the base model."""
-    logits = one("final_logits_bias", "output/bias", Leading())
+    logits = one("final_logits_bias", "output/bias", leading())
     return (
         ModelClass(suffix=generator, parts={"output": record(Tied, bias=True)}, rules=logits),
         ModelClass(suffix="Model", parts={"output": record(Tied, bias=False)}),

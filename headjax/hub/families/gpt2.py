@@ -6,7 +6,7 @@ from headjax.attention.multi_head import MultiHead
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import Normal
 from headjax.hub.family import Family, ModelClass
-from headjax.hub.rules import Flat, Fused, Matrix, Rule, Rules, Transposed, norm, one, projection, under
+from headjax.hub.rules import FLAT, MATRIX, TRANSPOSED, Rule, Rules, norm, one, projection, under
 from headjax.hub.table import Choice, Layers, TrainingOnly, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderModel
 from headjax.models.embeddings import Embeddings, Learned
@@ -53,12 +53,12 @@ _RULES: Rules = (
         "h.{}.",
         "decoder/{}/",
         (
-            Rule("attn.c_attn.weight", _QUERY_KEY_VALUE, Fused(Matrix())),
-            Rule("attn.c_attn.bias", tuple(f"{name}_bias" for name in _QUERY_KEY_VALUE), Fused(Flat())),
-            *projection("attn.c_proj", "attention/output", Matrix()),
+            Rule("attn.c_attn.weight", _QUERY_KEY_VALUE, MATRIX),
+            Rule("attn.c_attn.bias", tuple(f"{name}_bias" for name in _QUERY_KEY_VALUE), FLAT),
+            *projection("attn.c_proj", "attention/output", MATRIX),
             *norm("ln_1", "attention_residual/norm"),
-            *projection("mlp.c_fc", "feed_forward/up", Matrix()),
-            *projection("mlp.c_proj", "feed_forward/down", Matrix()),
+            *projection("mlp.c_fc", "feed_forward/up", MATRIX),
+            *projection("mlp.c_proj", "feed_forward/down", MATRIX),
             *norm("ln_2", "feed_forward_residual/norm"),
         ),
     ),
@@ -74,7 +74,7 @@ GPT2 = Family(  # Radford et al. 2019
         ModelClass(
             suffix="LMHeadModel",
             parts={"output": Choice(_TIED, {True: record(Tied), False: record(Untied)})},
-            rules=one("lm_head.weight", "output/kernel", Transposed()),
+            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
         ),
         ModelClass(suffix="Model", parts={"output": Choice(_TIED, {True: record(Tied)})}),
     ),

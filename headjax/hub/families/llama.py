@@ -12,7 +12,7 @@ from headjax.core.tensors import Normal
 from headjax.hub.families.entries import POSITIONS, rotary, window, windows_from, windows_to
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import Fields
-from headjax.hub.rules import Rules, Transposed, one, projection, projections, under
+from headjax.hub.rules import TRANSPOSED, Rules, one, projection, projections, under
 from headjax.hub.table import (
     Choice,
     Entry,
@@ -174,7 +174,7 @@ def text_classes(tied: Field, base: str = "Model", **output: Entry) -> tuple[Mod
         ModelClass(
             suffix="ForCausalLM",
             parts={"output": Choice(tied, outputs)},
-            rules=one("lm_head.weight", "output/kernel", Transposed()),
+            rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
         ),
         ModelClass(suffix=base, parts={"output": Choice(tied, {True: outputs[True]})}),
     )

@@ -11,7 +11,7 @@ from headjax.core.norms import RMSNorm
 from headjax.core.tensors import FanIn
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
-from headjax.hub.rules import Rules, Transposed, given, one, projection, projections, under, unless
+from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
 from headjax.hub.table import Custom, Field, InexpressibleError, Layers, flag, integer, number, record, size
 from headjax.models.embeddings import Embeddings, NoPositions, RelativeBuckets
 from headjax.models.encoder_decoder import EncoderDecoderModel
@@ -153,7 +153,7 @@ def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
             ModelClass(
                 suffix="ForConditionalGeneration",
                 parts={"output": output},
-                rules=one("lm_head.weight", "output/kernel", Transposed()),
+                rules=one("lm_head.weight", "output/kernel", TRANSPOSED),
             ),
             ModelClass(suffix="Model", parts={"output": _TiedOnly(output.reader, output.writer)}),
         ),

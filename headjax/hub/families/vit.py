@@ -10,7 +10,7 @@ from headjax.core.tensors import Normal
 from headjax.hub.families.entries import classifier, labelled
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.rules import LastFirst, Leading, Rules, affine, norm, one, projection, projections, under
+from headjax.hub.rules import LAST_FIRST, Rules, affine, leading, norm, one, projection, projections, under
 from headjax.hub.table import (
     Field,
     Layers,
@@ -85,10 +85,10 @@ def _config(distilled: bool) -> Record:
 
 
 _RULES: Rules = (
-    *one("embeddings.cls_token", "patches/class_token", Leading(2)),
-    *one("embeddings.distillation_token", "patches/distillation_token", Leading(2)),
-    *one("embeddings.position_embeddings", "patches/position", Leading()),
-    *one("embeddings.patch_embeddings.projection.weight", "patches/kernel", LastFirst()),
+    *one("embeddings.cls_token", "patches/class_token", leading(2)),
+    *one("embeddings.distillation_token", "patches/distillation_token", leading(2)),
+    *one("embeddings.position_embeddings", "patches/position", leading()),
+    *one("embeddings.patch_embeddings.projection.weight", "patches/kernel", LAST_FIRST),
     *one("embeddings.patch_embeddings.projection.bias", "patches/bias"),
     *under(
         "encoder.layer.{}.",
