@@ -14,6 +14,7 @@ from headjax.version import __version__
 
 _LAZY = {
     "Batch": "headjax.models.config",
+    "Budget": "headjax.shrinking.shrink",
     "Compute": "headjax.models.compute",
     "DecoderModel": "headjax.models.decoder",
     "EncoderDecoderModel": "headjax.models.encoder_decoder",
@@ -51,6 +52,7 @@ _LAZY = {
     "reconstruction_order": "headjax.heads.reconstruction_order",
     "save": "headjax.models.model",
     "score_heads": "headjax.heads.scores",
+    "shrink": "headjax.shrinking.shrink",
     "split_task": "headjax.evaluation.selection",
     "summarize": "headjax.models.summary",
     "text_batch": "headjax.data.examples",

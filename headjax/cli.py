@@ -38,6 +38,7 @@ COMMANDS = {
     "ablate": "the effect of removing each head",
     "prune": "remove heads for real",
     "convert": "another formulation from the same weights",
+    "shrink": "choose heads, sizes, sharing and units of every layer for a budget",
     "sharing": "how much heads could share: captured variance, budgets, context and content",
     "sweep": "convert to many sizes, or remove heads in many ways, and evaluate each",
     "grid": "train a config over a grid of settings and seeds, and collect the runs",

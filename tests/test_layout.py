@@ -24,6 +24,7 @@ ORDER = (
     "evaluation",
     "training",
     "trials",
+    "shrinking",
     "plan",
     "report",
     "head_report",

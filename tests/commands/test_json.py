@@ -32,6 +32,8 @@ WORDS = {
     "prune --fine-tune": f"prune IN/model OUT/tuned {TASK} --remove decoder/0/0 --fine-tune 2",
     "convert": f"convert IN/model OUT/convert {TASK} --to grouped:kv_heads=1 --calibrate 8",
     "convert without a task": "convert IN/model OUT/plain --to grouped:kv_heads=1",
+    "shrink": f"shrink IN/model OUT/shrunk {TASK} --parameters 60% --calibrate 8 --work OUT/work --out OUT/shrunk.html",
+    "shrink --frontier": f"shrink IN/model {TASK} --frontier --calibrate 8 --work OUT/work",
     "evaluate": f"evaluate IN/model {TASK}",
     "compare": f"compare IN/model IN/model {TASK} --repeats 2",
     "sharing": f"sharing IN/model {TASK} --budget 16 --plots OUT/plots",

@@ -1,0 +1,1 @@
+"""Shrinking: heads, sizes, sharing and units of every layer, chosen together for a budget."""

@@ -1,0 +1,60 @@
+"""Costs of every sub-layer, counted from architectures, and seconds that are measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+
+from headjax.core.tensors import count
+from headjax.heads.latency import time_forward
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.layerwise import FEED_FORWARD
+from headjax.models.model import Model
+from headjax.models.summary import summarize
+
+TURNS = 9
+"""Timed calls of every level, of which medians count."""
+
+
+class Costs(NamedTuple):
+    """Costs of a model.
+
+    Attributes:
+        by_place: `parameters`, `flops` and `cache` of every sub-layer. The cache is that of generated tokens.
+        rest: those of everything else. Parameters are counted of attention and feed-forwards alone: the others stay.
+    """
+
+    by_place: Mapping[str, Mapping[str, float]]
+    rest: Mapping[str, float]
+
+
+def costs_of(config: ModelConfig, length: int) -> Costs:
+    """Return the costs of a model, for examples of this length."""
+    summary = summarize(config, length)
+    by_place = {
+        f"{layer.stack}/{layer.layer}": {
+            "parameters": float(layer.parameters),
+            "flops": float(layer.flops),
+            "cache": float(layer.cache_bytes_per_token * (layer.stack == "decoder")),
+        }
+        for layer in summary.layers
+    }
+    for stack, own in config.stacks().items():
+        tokens = config.attention_lengths(stack, length)[0]
+        for number, layer in enumerate(own.layers):
+            feed_forward = layer.feed_forward
+            by_place[f"{stack}/{number}/{FEED_FORWARD}"] = {
+                "parameters": float(count(feed_forward.tensors(config.width))),
+                "flops": float(feed_forward.flops(config.width, tokens)),
+                "cache": 0.0,
+            }
+    flops = float(summary.flops) - sum(one["flops"] for one in by_place.values())
+    return Costs(by_place, {"parameters": 0.0, "flops": flops, "cache": 0.0, "latency": 0.0})
+
+
+def seconds_of(models: Mapping[str, ModelConfig], batch: Batch) -> dict[str, float]:
+    """Return the median seconds of a forward of each architecture, which take turns; their weights are random."""
+    drawn = {name: Model(config, config.initialize(jax.random.key(0))) for name, config in models.items()}
+    return {name: timing.median for name, timing in time_forward(drawn, batch, repeats=TURNS).items()}

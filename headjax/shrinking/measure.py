@@ -1,0 +1,307 @@
+"""Measure the damage of every smaller form of every sub-layer: each alone, its map to the stream solved anew."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headjax.conversion.calibration import collect
+from headjax.conversion.model import describe
+from headjax.conversion.target import Target
+from headjax.core.errors import HeadjaxError
+from headjax.core.kept import Kept
+from headjax.core.progress import Update
+from headjax.core.tensors import Params
+from headjax.heads import gates as head_gates
+from headjax.heads.effect import LossRise, OutputChange
+from headjax.heads.layer_sums import Placed, TwoModels, spread
+from headjax.heads.reconstruction import map_names, with_change
+from headjax.heads.reconstruction_order import layer_removals
+from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
+from headjax.heads.surgery import output_params
+from headjax.mesh.distributed import fetch
+from headjax.models.compute import Compute
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.model import Model
+from headjax.shrinking.costs import costs_of
+from headjax.shrinking.damage import Damage
+from headjax.shrinking.grid import Grid, Level, head_groups, target_of
+from headjax.shrinking.places import Orders, Place, attentions_of, converted, places_of, without
+
+
+class LevelForm(NamedTuple):
+    """Layers in the form of one level with a conversion.
+
+    Attributes:
+        level: the level.
+        targets: conversions in words by place, of the layers that can have the form.
+        costs: of their sub-layers, by place.
+        config: function that returns the architecture in which all of them have it.
+    """
+
+    level: Level
+    targets: Mapping[str, str]
+    costs: Mapping[str, Mapping[str, float]]
+    config: Callable[[], ModelConfig]
+
+
+class Measured(NamedTuple):
+    """Result of `measure`.
+
+    Attributes:
+        places: the sub-layers.
+        orders: of the heads of every attention layer.
+        damages: by `key_of` a place and a level.
+        forms: the levels with a conversion.
+    """
+
+    places: Sequence[Place]
+    orders: Orders
+    damages: Mapping[str, float]
+    forms: Sequence[LevelForm]
+
+
+def key_of(place: Place, level: Level) -> str:
+    """Return the name under which a measurement is kept."""
+    return f"{place.name} {level}"
+
+
+def count_options(model: Model, grid: Grid) -> int:
+    """Return the greatest number of options that are measured."""
+    places = places_of(model)
+    conversions = sum(len(grid.conversions(place.at.head_stack)) for place in attentions_of(places))
+    return conversions + sum(len(place.removals(grid)) for place in places)
+
+
+def measure(
+    model: Model,
+    batches: Sequence[Batch],
+    grid: Grid,
+    *,
+    examples: int,
+    length: int,
+    labels: bool = False,
+    kept: Kept | None = None,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Measured:
+    """Measure the damage of every option.
+
+    What enters every layer in the whole model is computed once. A changed layer is computed from there, and the layers
+    after it; one program serves all layers of one structure. Removed heads and units have rows of 0 in the solved map.
+
+    Args:
+        model: the model.
+        batches: calibration examples; all of them repair, about `examples` of them measure damage.
+        grid: the levels.
+        examples: number of examples that damages are measured on.
+        length: tokens of an example, for FLOPs.
+        labels: whether damage is the rise of the loss; else it is the change of the model's own output.
+        kept: where measurements are kept, and found again.
+        compute: how to compute.
+        progress: called after every option with the number of options done.
+
+    Raises:
+        HeadjaxError: layers share their parameters, or a damage is not finite.
+    """
+    placed = spread(model, batches)
+    run = _Run(model.replace(params=placed.params), placed, grid, length, compute, kept or Kept(), progress)
+    effect = LossRise(model.config) if labels else OutputChange(model.config)
+    run.damage = functools.cache(lambda: Damage(run.model, placed.batches, examples, effect, compute))
+    orders = run.removals()
+    forms = list(run.conversions(orders))
+    return Measured(run.places, orders, run.damages, forms)
+
+
+class _Form(NamedTuple):
+    """A model with converted layers, and the conversions by place."""
+
+    model: Model
+    targets: Mapping[str, Target]
+
+
+class _Run:
+    """One run through all options.
+
+    Attributes:
+        model, places: the model on its devices, and its sub-layers.
+        damage: function that returns the `Damage`, which is made once there is something to measure.
+        damages: those found so far.
+    """
+
+    damage: Callable[[], Damage]
+
+    def __init__(
+        self,
+        model: Model,
+        placed: Placed,
+        grid: Grid,
+        length: int,
+        compute: Compute,
+        kept: Kept,
+        progress: Update | None,
+    ) -> None:
+        self.model, self.places, self.damages = model, places_of(model), dict[str, float]()
+        self._placed, self._grid, self._compute = placed, grid, compute
+        self._kept, self._progress, self._length = kept, progress, length
+        self._moments = functools.cache(lambda: collect(self.model, self._placed.batches))
+
+    def removals(self) -> dict[str, list[int]]:
+        """Measure the options that lose heads or units alone; return the order of every layer's heads."""
+        wanted = {place.at: [(place, level) for level in place.removals(self._grid)] for place in self.places}
+        heads = attentions_of(self.places)
+        missing = not all(map(self._has, (option for own in wanted.values() for option in own)))
+        if missing or not all(f"order {place.name}" in self._kept.found for place in heads):
+            models = TwoModels(self.model.config, self._placed, head_gates.ones(self.model.config), self._compute)
+            for at in models.walk():
+                place = self._at(at)
+                removing = functools.cache(functools.partial(self._removing, models, place))
+                if place in heads:
+                    self._kept(f"order {place.name}", functools.partial(_order, removing))
+                order = self._kept.found.get(f"order {place.name}", ())
+                for _, level in wanted.pop(at):
+                    self._step(place, level, functools.partial(_damage, removing, level, order))
+        for place, level in (option for own in wanted.values() for option in own):
+            self._step(place, level)
+        return {place.name: self._kept.found[f"order {place.name}"] for place in heads}
+
+    def conversions(self, orders: Orders) -> Iterator[LevelForm]:
+        """Measure the options with a conversion; yield their levels.
+
+        All layers are converted at once. Each is then measured alone, with what enters it in the whole model.
+        """
+        places = attentions_of(self.places)
+        levels = dict.fromkeys(level for place in places for level in self._grid.conversions(place.at.head_stack))
+        for level in levels:
+            form = functools.cache(functools.partial(self._form, level, orders))
+            told = self._kept(f"form {level}", functools.partial(self._told, form))
+            options = [(place, level) for place in places if place.name in told["targets"]]
+            if all(map(self._has, options)):
+                for option in options:
+                    self._step(*option)
+            else:
+                self._converted(form().model, options)
+            yield LevelForm(level, told["targets"], told["costs"], lambda form=form: form().model.config)  # type: ignore[misc]
+
+    def _form(self, level: Level, orders: Orders) -> _Form:
+        """Return the model in which every layer that can have a level's form has it."""
+        places = attentions_of(self.places)
+        kept = {place.name: place.left(orders[place.name], level) for place in places}
+        pruned = without(self.model, kept, places)
+        forms, targets = pruned.config.attentions(), dict[str, Target]()
+        for place in places:
+            if level in self._grid.conversions(place.at.head_stack):
+                target = target_of(level, forms[place.at.head_stack][place.layer], self.model.config.width)
+                targets |= {} if target is None else {place.name: target}
+        return _Form(converted(pruned, targets, places, self._moments() if targets else {}), targets)
+
+    def _told(self, form: Callable[[], _Form]) -> dict[str, Any]:
+        """Return the targets and the costs of a form as JSON data."""
+        made = form()
+        costs = costs_of(made.model.config, self._length).by_place
+        return {
+            "targets": {name: describe(target) for name, target in made.targets.items()},
+            "costs": {name: costs[name] for name in made.targets},
+        }
+
+    def _converted(self, changed: Model, options: Sequence[tuple[Place, Level]]) -> None:
+        """Measure every converted layer alone."""
+        gates = head_gates.ones(changed.config)
+        models = TwoModels(self.model.config, self._placed, gates, self._compute, changed)
+        models.apart = False  # what enters a layer is what enters it in the whole model
+        wanted = {place.at: (place, level) for place, level in options}
+        for at in models.walk():
+            if at in wanted:
+                repaired = functools.partial(self._repaired, models, wanted[at][0], changed.config)
+                self._step(*wanted[at], repaired)
+
+    def _repaired(self, models: TwoModels, place: Place, config: ModelConfig) -> float:
+        """Return the damage of a layer in another form."""
+        at = place.at
+        layer, (matrix, bias) = models.student[at.stack][place.layer], map_names(at.slot)
+        sums, scale = models.sums(at.block, at.slot, mended=False)
+        left = np.ones(sums.gram.shape[-1] - 1, bool)
+        found = refit(sums, left, bias=bias in output_params(layer[at.slot]), scale=scale)
+        if found.helps:
+            layer = with_change(layer, at.slot, matrix, bias, found.change)
+        return self.damage()(config, at.stack, place.layer, layer)
+
+    def _removing(self, models: TwoModels, place: Place) -> _Removing:
+        sums, scale = models.sums(place.at.block, place.at.slot, mended=False)
+        layer = models.teacher[place.at.stack][place.layer]
+        return _Removing(place, layer, sums, scale, functools.partial(self._damage_of, place))
+
+    def _damage_of(self, place: Place, weights: Params) -> float:
+        return self.damage()(self.model.config, place.at.stack, place.layer, weights)
+
+    def _at(self, at: object) -> Place:
+        return next(place for place in self.places if place.at == at)
+
+    def _has(self, option: tuple[Place, Level]) -> bool:
+        return key_of(*option) in self._kept.found
+
+    def _step(self, place: Place, level: Level, measured: Callable[[], float] | None = None) -> None:
+        """Measure an option unless that has been done."""
+        key = key_of(place, level)
+        self.damages[key] = self._kept.found[key] if measured is None else self._kept(key, measured)
+        if self._progress is not None:
+            self._progress(len(self.damages), {"damage": self.damages[key]})
+
+
+def _order(removing: Callable[[], _Removing]) -> list[int]:
+    return removing().order()
+
+
+def _damage(removing: Callable[[], _Removing], level: Level, order: Sequence[int]) -> float:
+    return removing().measure(level, order)
+
+
+class _Removing:
+    """Removals of heads or units of one sub-layer, from its sums in the whole model."""
+
+    def __init__(
+        self, place: Place, layer: Params, sums: RefitSums, scale: np.ndarray, damage: Callable[[Params], float]
+    ) -> None:
+        self._place, self._layer, self._sums, self._scale, self._damage = place, layer, sums, scale, damage
+        self._matrix, self._bias = map_names(place.at.slot)
+        holder = output_params(layer[place.at.slot])
+        if self._matrix not in holder:
+            raise HeadjaxError(f"{place.name}: its formulation has no output projection to solve")
+        own = np.asarray(fetch(holder[self._matrix]), np.float64)
+        self._weight = own.reshape(-1, own.shape[-1])
+        self._biased = self._bias in holder
+        self._moments = centred(sums, self._biased)
+
+    def order(self) -> list[int]:
+        """Return the positions of the heads, those that go first before the others."""
+        attention = self._place.attention
+        assert attention is not None
+        output = self._weight.reshape(attention.num_heads, -1, self._weight.shape[-1])
+        found = layer_removals(self._moments, output, head_groups(attention))
+        return [position for group in found.order for position in group]
+
+    def measure(self, level: Level, order: Sequence[int]) -> float:
+        """Return the damage at a level."""
+        gone = self._gone(level, order)
+        sums = without_rows(self._sums, self._weight, gone)
+        left = np.ones(len(self._weight), bool)
+        left[gone] = False
+        found = refit(sums, left, bias=self._biased, scale=self._scale)
+        weight, bias = found.change if found.helps else (np.zeros(self._weight.shape), np.zeros(len(self._scale)))
+        weight[gone] = -self._weight[gone]
+        change = Change(weight, bias)
+        return self._damage(with_change(self._layer, self._place.at.slot, self._matrix, self._bias, change))
+
+    def _gone(self, level: Level, order: Sequence[int]) -> np.ndarray:
+        """Return the features that go."""
+        place = self._place
+        if place.attention is None:
+            return least_needed(self._moments, self._weight, place.units - place.count(level))
+        heads = place.attention.num_heads
+        gone = np.setdiff1d(np.arange(heads), place.left(order, level))
+        size = len(self._weight) // heads
+        features: np.ndarray = (gone[:, None] * size + np.arange(size)[None]).ravel()
+        return features

@@ -1,0 +1,127 @@
+"""Places: the sub-layers of a model that can become smaller, and what a level leaves of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from headjax.attention import Attention
+from headjax.conversion.calibration import Moments
+from headjax.conversion.model import convert
+from headjax.conversion.target import Target
+from headjax.core.errors import HeadjaxError
+from headjax.heads.head_id import HeadId
+from headjax.heads.layer_sums import SubLayer
+from headjax.heads.pruning import prune
+from headjax.heads.units import units_to_remove
+from headjax.models.layerwise import FEED_FORWARD
+from headjax.models.model import Model
+from headjax.shrinking.grid import Grid, Level, head_groups, heads_left
+
+Orders = Mapping[str, Sequence[int]]
+"""Positions of the heads of every attention layer in the order in which they go, by place."""
+
+
+class Place(NamedTuple):
+    """A sub-layer.
+
+    Attributes:
+        name: `encoder/3` for an attention layer of a head stack, `encoder/3/feed_forward`.
+        at: where it is.
+        attention: formulation; None of a feed-forward.
+        units: number of units of a feed-forward.
+    """
+
+    name: str
+    at: SubLayer
+    attention: Attention | None = None
+    units: int = 0
+
+    @property
+    def layer(self) -> int:
+        """Number of its layer."""
+        return self.at.block[0]
+
+    @property
+    def size(self) -> int:
+        """Number of units, or of groups of heads that go together."""
+        return self.units if self.attention is None else len(head_groups(self.attention))
+
+    def removals(self, grid: Grid) -> list[Level]:
+        """Return the levels that leave fewer heads or units, each another number."""
+        found: dict[int, Level] = {}
+        for level in grid.of_units() if self.attention is None else grid.removals():
+            left = self.count(level)
+            if left < self.size:
+                found.setdefault(left, level)
+        return list(found.values())
+
+    def count(self, level: Level) -> int:
+        """Return the number of units, or of groups of heads, that a level leaves."""
+        if self.attention is None:
+            return self.units - units_to_remove(self.units, 1.0 - level.units)
+        return heads_left(self.size, level.heads)
+
+    def left(self, order: Sequence[int], level: Level) -> tuple[int, ...]:
+        """Return the positions of the heads that a level leaves, whole groups of the order gone."""
+        if self.attention is None:
+            return ()
+        group_of = {member: group for group in head_groups(self.attention) for member in group}
+        groups = list(dict.fromkeys(group_of[position] for position in order))
+        kept = groups[len(groups) - self.count(level) :]
+        return tuple(sorted(member for group in kept for member in group))
+
+
+def places_of(model: Model) -> list[Place]:
+    """Return the sub-layers in the order of computation.
+
+    Raises:
+        HeadjaxError: layers share their parameters, so that none can be chosen alone.
+    """
+    found = []
+    for stack, own in model.config.stacks().items():
+        for number, layer in enumerate(own.layers):
+            if len(own.tied_layers(number)) > 1:
+                raise HeadjaxError(f"{stack}/{number}: shares its parameters with other layers; none shrinks alone")
+            for slot in layer.slots:
+                at = SubLayer(stack, (number,), slot)
+                if slot == FEED_FORWARD:
+                    found.append(Place(f"{stack}/{number}/{slot}", at, units=layer.feed_forward.hidden))
+                else:
+                    found.append(Place(f"{at.head_stack}/{number}", at, getattr(layer, slot)))
+    return found
+
+
+def attentions_of(places: Sequence[Place]) -> list[Place]:
+    """Return the attention layers with heads."""
+    return [place for place in places if place.attention is not None and place.attention.num_heads]
+
+
+def without(model: Model, kept: Mapping[str, Sequence[int]], places: Sequence[Place]) -> Model:
+    """Return the model with these heads of some layers alone, by position and place."""
+    gone = []
+    for place in attentions_of(places):
+        ids = () if place.attention is None else place.attention.ids
+        left = kept.get(place.name, range(len(ids)))
+        gone += [HeadId(place.at.head_stack, place.layer, head) for at, head in enumerate(ids) if at not in left]
+    return prune(model, gone)
+
+
+def converted(
+    model: Model,
+    targets: Mapping[str, Target | str],
+    places: Sequence[Place],
+    moments: Mapping[tuple[str, int], Moments],
+) -> Model:
+    """Return the model with some attention layers converted.
+
+    Args:
+        model: the model, whose heads may have become fewer.
+        targets: conversions by place.
+        places: its sub-layers.
+        moments: of the layers' inputs.
+    """
+    to: dict[tuple[str, int], Target | str] = {
+        (place.at.head_stack, place.layer): targets[place.name] for place in places if place.name in targets
+    }
+    return convert(model, to, batches={place: moments[place] for place in to}).model if to else model

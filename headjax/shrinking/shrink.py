@@ -1,0 +1,228 @@
+"""Shrink a model to a budget: which heads every layer keeps, of what size, what they share, and how many units."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from headjax.core.errors import DataError, require
+from headjax.core.fields import Checked
+from headjax.core.kept import Kept
+from headjax.core.paths import path_of
+from headjax.core.progress import Progress, silent
+from headjax.evaluation.task import Task
+from headjax.heads.agreement import agreement_kind
+from headjax.models.compute import Compute
+from headjax.models.config import Batch
+from headjax.models.model import Model
+from headjax.shrinking.build import build
+from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any
+from headjax.shrinking.grid import Grid
+from headjax.shrinking.measure import count_options, measure
+from headjax.shrinking.places import places_of
+from headjax.shrinking.table import fingerprint, table_of
+
+EXAMPLES = 512
+"""Calibration examples that are drawn from a task."""
+
+MEASURED = 128
+"""Calibration examples that damages are measured on."""
+
+SHARES = tuple(share / 20 for share in range(19, 1, -1))
+"""Budgets of a frontier, as shares of the whole model."""
+
+FILE = "measurements.json"
+"""File of the measurements in the folder that keeps them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget(Checked):
+    """Greatest costs of a model: a share of the whole model's up to 1, or a number above 1; None is any.
+
+    Attributes:
+        parameters: of attention and feed-forwards; embeddings and outputs stay and do not count.
+        flops: floating-point operations of one example.
+        cache: bytes that one more token takes in a decoding cache.
+        latency: of a forward, as a share of the whole model's or in milliseconds; it is measured.
+    """
+
+    parameters: float | None = None
+    flops: float | None = None
+    cache: float | None = None
+    latency: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, amount in self.amounts().items():
+            require(amount > 0.0, name, f"must be above 0, got {amount}")
+
+    def amounts(self) -> dict[str, float]:
+        """Return the budgets that are there, by quantity."""
+        return {name: getattr(self, name) for name in QUANTITIES if getattr(self, name) is not None}
+
+    def limits(self, table: Table) -> dict[str, float]:
+        """Return the greatest costs in numbers."""
+        units = {"latency": 1e-3}
+        return {
+            name: amount * (table.whole(name) if amount <= 1.0 else units.get(name, 1.0))
+            for name, amount in self.amounts().items()
+        }
+
+
+class Point(NamedTuple):
+    """A point of a frontier.
+
+    Attributes:
+        quantity: what has the budget.
+        share: the budget, as a share of the whole model.
+        damage: least sum of damages within it.
+        costs: of the choice, by quantity.
+    """
+
+    quantity: str
+    share: float
+    damage: float
+    costs: Mapping[str, float]
+
+
+class Shrunk(NamedTuple):
+    """Result of `shrink`.
+
+    Attributes:
+        model: the smaller model.
+        choice: the form of every sub-layer, with the predicted damage, its bound and the costs.
+        frontier: least damage at every share of the first budgeted quantity.
+        table: all options with damages and costs.
+    """
+
+    model: Model
+    choice: Choice
+    frontier: tuple[Point, ...]
+    table: Table
+
+
+def shrink(
+    model: Model,
+    examples: Task | Sequence[Batch],
+    budget: Budget,
+    *,
+    uniform: bool = False,
+    labels: bool = False,
+    grid: Grid = Grid(),
+    calibrate: int = EXAMPLES,
+    measured: int = MEASURED,
+    length: int = 0,
+    work: str | None = None,
+    seed: int = 0,
+    compute: Compute = Compute(),
+    progress: Progress = silent,
+) -> Shrunk:
+    """Return the model within a budget, its heads, their sizes, what they share and the units chosen together.
+
+    Every smaller form of every sub-layer is made alone, repaired, and its effect on the model's own output is measured.
+    An integer program takes one form a sub-layer, so that the sum of these damages is least within the budget. The
+    model is then built from front to back, every map solved anew. Nothing is trained.
+
+    Args:
+        model: the model.
+        examples: a task, of which training examples are drawn, or calibration batches; labels are not needed.
+        budget: greatest costs; several hold at once.
+        uniform: whether all layers of a stack take the same form, which more servers can load.
+        labels: whether damage is the rise of the loss on the examples' labels.
+        grid: the smaller forms.
+        calibrate: number of examples to draw from a task.
+        measured: number of examples that damages are measured on.
+        length: tokens of an example whose FLOPs are counted; 0 is the mean of the calibration examples.
+        work: folder in which measurements are kept, so that a stopped run goes on and another budget takes seconds.
+        seed: seed of the draw.
+        compute: how to compute.
+        progress: shows how far it is.
+
+    Raises:
+        HeadjaxError: no choice keeps within the budget, or layers share their parameters.
+        DataError: there are no examples.
+    """
+    require(bool(budget.amounts()), "budget", "names no quantity")
+    if isinstance(examples, Task):
+        model = examples.fit(model)
+    batches = calibration(examples, calibrate, seed)
+    table = options_of(
+        model, batches, grid=grid, labels=labels, measured=measured, length=length, timed="latency" in budget.amounts(),
+        work=work, compute=compute, progress=progress,
+    )  # fmt: skip
+    choice = choose(table, budget.limits(table), uniform=uniform)
+    with progress("building", len(places_of(model)), "map") as bar:
+        built = build(model, batches, choice, compute=compute, progress=bar)
+    return Shrunk(built, choice, frontier(table, next(iter(budget.amounts())), uniform=uniform), table)
+
+
+def calibration(examples: Task | Sequence[Batch], count: int, seed: int, buckets: Sequence[int] = ()) -> list[Batch]:
+    """Return batches to calibrate on.
+
+    Raises:
+        DataError: there are none.
+    """
+    if isinstance(examples, Task):
+        return list(examples.sample(count, seed=seed, buckets=buckets))
+    if not examples:
+        raise DataError("examples: there is no example to calibrate on")
+    return list(examples)
+
+
+def options_of(
+    model: Model,
+    batches: Sequence[Batch],
+    *,
+    grid: Grid = Grid(),
+    labels: bool = False,
+    measured: int = MEASURED,
+    length: int = 0,
+    timed: bool = False,
+    work: str | None = None,
+    compute: Compute = Compute(),
+    progress: Progress = silent,
+) -> Table:
+    """Return the table of options of a model, see `shrink`.
+
+    Args:
+        model, batches, grid, labels, measured, length, work, compute, progress: as of `shrink`.
+        timed: whether seconds are measured, too.
+    """
+    tokens = length or mean_length(batches)
+    key = fingerprint(model, batches, grid, labels, measured, tokens, compute)
+    kept = Kept(None if work is None else path_of(work) / FILE, key)
+    with progress("measuring options", count_options(model, grid), "option") as bar:
+        found = measure(
+            model,
+            batches,
+            grid,
+            examples=measured,
+            length=tokens,
+            labels=labels,
+            kept=kept,
+            compute=compute,
+            progress=bar,
+        )
+    damage = "loss" if labels else agreement_kind(model.config)
+    return table_of(model, grid, found, damage, tokens, batches[len(batches) // 2] if timed else None, kept)
+
+
+def mean_length(batches: Sequence[Batch]) -> int:
+    """Return the mean number of tokens of an example; 1 where examples are no texts."""
+    masks = [np.asarray(batch.get("attention_mask", np.ones(np.shape(batch["input_ids"])))) for batch in batches
+             if "input_ids" in batch]  # fmt: skip
+    return max(round(float(sum(mask.sum() for mask in masks)) / max(sum(map(len, masks)), 1)), 1)
+
+
+def frontier(table: Table, quantity: str, *, uniform: bool = False) -> tuple[Point, ...]:
+    """Return the least damage within every share of the whole model's cost that can be kept."""
+    whole = table.whole(quantity)
+    points = [Point(quantity, 1.0, 0.0, {name: table.whole(name) for name in QUANTITIES})]
+    for share in SHARES:
+        choice = choose_if_any(table, {quantity: share * whole}, uniform=uniform)
+        if choice is not None:
+            points.append(Point(quantity, share, choice.damage, choice.costs))
+    return tuple(points)

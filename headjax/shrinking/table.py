@@ -1,0 +1,111 @@
+"""The table of options: damages that were measured, costs that are counted, seconds that were timed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from headjax.core.kept import Kept
+from headjax.heads.units import without_units
+from headjax.models.config import Batch, ModelConfig
+from headjax.models.model import Model
+from headjax.shrinking.choice import Option, Table
+from headjax.shrinking.costs import costs_of, seconds_of
+from headjax.shrinking.grid import WHOLE, Grid, Level
+from headjax.shrinking.measure import Measured, key_of
+from headjax.shrinking.places import Place, attentions_of, without
+
+FIRST = 256
+"""Numbers of every parameter that tell two models apart."""
+
+
+def fingerprint(model: Model, batches: Sequence[Batch], *settings: Any) -> str:
+    """Return a hash that is another one if the model, the examples or the settings are."""
+    digest = hashlib.sha256(repr((model.config, settings)).encode())
+    for array in jax.tree.leaves(model.params):
+        digest.update(np.asarray(array.ravel()[:FIRST]).tobytes())
+    for batch in batches:
+        for name, value in sorted(batch.items()):
+            digest.update(name.encode() + np.asarray(value).tobytes())
+    return digest.hexdigest()
+
+
+def table_of(
+    model: Model, grid: Grid, measured: Measured, damage: str, length: int, timed: Batch | None, kept: Kept
+) -> Table:
+    """Return the table of options.
+
+    Args:
+        model: the whole model.
+        grid: the levels.
+        measured: their damages.
+        damage: what damages are.
+        length: tokens of an example, for FLOPs.
+        timed: inputs to time every level on; None times none.
+        kept: where seconds are kept.
+    """
+    removed = _without(model, grid, measured)
+    costs = {level: costs_of(config, length).by_place for level, config in removed.items()}
+    costs |= {form.level: form.costs for form in measured.forms}
+    rest = dict(costs_of(model.config, length).rest)
+    seconds: Mapping[str, float] = {}
+    if timed is not None:
+        seconds = kept("seconds", lambda: _seconds(removed, measured, timed))
+        rest["latency"] = seconds[str(WHOLE)]
+    options = {place.name: _of_place(place, measured, grid, costs, seconds) for place in measured.places}
+    return Table(options, rest, damage)
+
+
+def _seconds(removed: Mapping[Level, ModelConfig], measured: Measured, batch: Batch) -> dict[str, float]:
+    """Return the seconds of a forward by level."""
+    configs = {str(level): config for level, config in removed.items()}
+    return seconds_of(configs | {str(form.level): form.config() for form in measured.forms if form.targets}, batch)
+
+
+def _without(model: Model, grid: Grid, measured: Measured) -> dict[Level, ModelConfig]:
+    """Return the architecture of the whole, and of every level without a conversion, all layers alike."""
+    heads = attentions_of(measured.places)
+    configs = {WHOLE: model.config}
+    for level in grid.removals():
+        kept = {place.name: place.left(measured.orders[place.name], level) for place in heads}
+        configs[level] = without(model, kept, heads).config
+    for level in grid.of_units():
+        configs[level] = without_units(model.config, 1.0 - level.units)
+    return configs
+
+
+def _of_place(
+    place: Place,
+    measured: Measured,
+    grid: Grid,
+    costs: Mapping[Level, Mapping[str, Mapping[str, float]]],
+    seconds: Mapping[str, float],
+) -> tuple[Option, ...]:
+    """Return the options of a sub-layer, the whole first."""
+    targets = {form.level: form.targets[place.name] for form in measured.forms if place.name in form.targets}
+    found = []
+    for level in (WHOLE, *place.removals(grid), *targets):
+        alike = sum(key_of(other, level) in measured.damages for other in measured.places)
+        saved = 0.0 if level == WHOLE else seconds.get(str(WHOLE), 0.0) - seconds.get(str(level), 0.0)
+        whole = level == WHOLE
+        fields: dict[str, Any] = {
+            "place": place.name,
+            "level": "" if whole else str(level),
+            "damage": 0.0 if whole else measured.damages[key_of(place, level)],
+            "latency": -saved / alike if saved else 0.0,
+            **costs[level][place.name],
+        }
+        if place.attention is None:
+            found.append(Option(**fields, kind="whole" if whole else "units", units=place.count(level)))
+            continue
+        left = place.left(measured.orders.get(place.name, ()), level)
+        fewer = len(left) < place.attention.num_heads
+        kind = "whole" if whole else "heads" if not level.to else "both" if fewer else "sharing"
+        to = targets[level] if level.to else ""
+        ids = tuple(place.attention.ids[position] for position in left)
+        found.append(Option(**fields, kind=kind, heads=ids, to=to))
+    return tuple(found)

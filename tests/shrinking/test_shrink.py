@@ -1,0 +1,183 @@
+"""Shrinking to a budget: costs are exact, damages those of the model, choices the best, and built as chosen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import headjax
+from headjax import Budget, HeadId, HeadjaxError
+from headjax.core.kept import Kept
+from headjax.heads.agreement import agreement
+from headjax.heads.effect import OutputChange
+from headjax.heads.units import count_units, map_feed_forward
+from headjax.models.compute import Compute
+from headjax.models.encoder import Albert
+from headjax.models.sublayers import Dense
+from headjax.shrinking.choice import Option, Table, choose, choose_if_any
+from headjax.shrinking.damage import Damage
+from headjax.shrinking.grid import Grid, Level
+from headjax.shrinking.measure import measure
+from headjax.shrinking.shrink import options_of
+from tests import tiny
+
+BATCHES = [tiny.tokens(16, 12, seed) for seed in range(4)]
+GRID = Grid(
+    heads=(0.5, 0.0), units=(0.5, 0.25), cached=(Level(1.0, "grouped", 0.5), Level(0.5, "latent", 0.5)), others=()
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer()))
+
+
+@pytest.fixture(scope="module")
+def table(model):
+    return options_of(model, BATCHES, grid=GRID, measured=32)
+
+
+def summed(model):
+    """Parameters of attention and feed-forwards, FLOPs and cache of a model."""
+    found = headjax.summarize(model.config, 12)
+    attention = sum(layer.parameters for layer in found.layers)
+    units = sum(count for count in count_units(model).values())
+    return attention, units, found.flops, found.cache_bytes_per_token
+
+
+@pytest.mark.parametrize("budget", [Budget(parameters=0.5), Budget(cache=0.25, parameters=0.8), Budget(flops=0.7)])
+def test_the_built_model_has_the_form_and_the_costs_that_were_chosen(model, budget):
+    found = headjax.shrink(model, BATCHES, budget, grid=GRID, measured=16, length=12)
+    costs, options = found.choice.costs, found.choice.options
+    attention, units, flops, cache = summed(found.model)
+    assert units == sum(option.units for option in options.values() if option.units)
+    per_unit = 2 * tiny.WIDTH + 1
+    assert costs["parameters"] == attention + per_unit * units + 3 * tiny.WIDTH
+    assert (costs["flops"], costs["cache"]) == (flops, cache)
+    for name, limit in budget.limits(found.table).items():
+        assert costs[name] <= limit
+    kept = {place: option.heads for place, option in options.items() if option.heads is not None}
+    for layer, form in enumerate(found.model.config.attentions()["decoder"]):
+        assert tuple(sorted(form.ids)) == kept[f"decoder/{layer}"]
+    entry = found.model.history[-1]
+    assert entry["action"] == "shrink"
+    assert set(entry["layers"]) == set(options)
+    out = found.model(BATCHES[0]).require_logits()
+    assert np.isfinite(np.asarray(out)).all()
+
+
+def test_without_a_need_to_save_nothing_changes(model, table):
+    choice = choose(table, {"parameters": table.whole("parameters")})
+    assert {option.kind for option in choice.options.values()} <= {"whole", "both", "sharing", "heads", "units"}
+    assert choice.damage <= 0.0
+
+
+def test_damage_is_the_change_of_the_output_of_the_whole_model(model):
+    """A layer with other weights, the last one too, as a model with these weights has it."""
+    damage = Damage(model, BATCHES, 64, OutputChange(model.config), Compute())
+    for number in range(3):
+
+        def halve(found, number=number):
+            scale = 0.5 if found.place == ("decoder", number) else 1.0
+            return found.feed_forward, found.params | {"down": scale * found.params["down"]}
+
+        changed = map_feed_forward(model, halve)
+        weights = changed.config.decoder.unstack(changed.params["decoder"])[number]
+        expected = agreement(model, changed, BATCHES).apart
+        assert damage(model.config, "decoder", number, weights) == pytest.approx(expected, rel=1e-3)
+        assert expected > 1e-4
+
+
+def test_what_others_can_stand_in_for_costs_nothing(model):
+    """Units that are there twice, and heads that read and write alike: half can go."""
+
+    def twice(found):
+        half = dict(found.params)
+        index = jnp.arange(32) % 16
+        for name, axis in (("up", 1), ("up_bias", 0), ("down", 0)):
+            half[name] = jnp.take(found.params[name], index, axis=axis)
+        return found.feed_forward, half
+
+    doubled = map_feed_forward(model, twice)
+    table = options_of(doubled, BATCHES, grid=Grid(heads=(), units=(0.5, 0.25), cached=(), others=()), measured=64)
+    for place in ("decoder/0/feed_forward", "decoder/1/feed_forward", "decoder/2/feed_forward"):
+        _, half, quarter = table.options[place]
+        assert half.damage < 1e-4 < quarter.damage
+
+
+def random_table(seed, places=4, options=4):
+    rng = np.random.default_rng(seed)
+    found = {}
+    for place in range(places):
+        name = f"encoder/{place}"
+        own = [Option(name, heads=(0, 1), parameters=100.0, flops=50.0)]
+        for level in range(1, options):
+            damage, parameters, flops = rng.uniform(0, 1), rng.integers(0, 100), rng.integers(0, 50)
+            own.append(Option(name, str(level), "heads", (0,), "", None, damage, float(parameters), float(flops)))
+        found[name] = tuple(own)
+    return Table(found, {"parameters": 10.0, "flops": 0.0, "cache": 0.0, "latency": 0.0}, "kl")
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("uniform", [False, True])
+def test_choices_are_the_best_of_all(seed, uniform):
+    table, limits = random_table(seed), {"parameters": 250.0, "flops": 130.0}
+
+    def within(chosen):
+        same = len({option.level for option in chosen}) == 1 or not uniform
+        return same and all(table.cost(chosen, name) <= limit for name, limit in limits.items())
+
+    possible = filter(within, itertools.product(*table.options.values()))
+    best = min((sum(option.damage for option in chosen) for chosen in possible), default=None)
+    found = choose_if_any(table, limits, uniform=uniform)
+    assert (found is None) == (best is None)
+    if found is not None:
+        assert found.damage == pytest.approx(best)
+        assert found.bound <= found.damage
+        assert within(list(found.options.values()))
+
+
+def test_a_budget_that_nothing_keeps_names_it(table):
+    with pytest.raises(HeadjaxError, match="cache"):
+        choose(
+            random_table(0)._replace(rest={"parameters": 0.0, "flops": 0.0, "cache": 9.0, "latency": 0.0}), {"cache": 8}
+        )
+    for wrong in ({"parameters": 0.0}, {"flops": -1.0}):
+        with pytest.raises(HeadjaxError, match=next(iter(wrong))):
+            Budget(**wrong)
+
+
+def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
+    work = str(tmp_path / "work")
+    first = options_of(model, BATCHES, grid=GRID, measured=16, work=work)
+    file = tmp_path / "work" / "measurements.json"
+    data = json.loads(file.read_text())
+    del data["found"]["decoder/1 heads 0.5"]  # as of a run that was stopped
+    file.write_text(json.dumps(data))
+    assert options_of(model, BATCHES, grid=GRID, measured=16, work=work) == first
+    monkeypatch.setattr(Damage, "__init__", None)  # nothing is left to measure
+    assert options_of(model, BATCHES, grid=GRID, measured=16, work=work) == first
+
+
+def test_layers_that_share_their_parameters_are_refused():
+    config = Albert(
+        attention=tiny.multi_head(), max_length=12, embedding_size=8, vocab_size=tiny.VOCABULARY, width=tiny.WIDTH,
+        num_layers=2, feed_forward=Dense(24),
+    ).build()  # fmt: skip
+    with pytest.raises(HeadjaxError, match="encoder/0"):
+        headjax.shrink(tiny.model(config), BATCHES, Budget(parameters=0.5))
+
+
+def test_heads_go_in_whole_groups_and_keep_their_numbers(model):
+    grouped = headjax.convert(model, "grouped:kv_heads=2,grouping=consecutive").model
+    found = measure(grouped, BATCHES, GRID, examples=16, length=12, kept=Kept())
+    for place in found.places:
+        if place.attention is not None:
+            (first, second), ids = place.left(found.orders[place.name], Level(0.5)), place.attention.ids
+            groups = dict(zip(ids, place.attention.groups, strict=True))
+            assert groups[ids[first]] == groups[ids[second]]
+    assert headjax.all_heads(grouped.config)[0] == HeadId("decoder", 0, 0)
