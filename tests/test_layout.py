@@ -19,6 +19,7 @@ ORDER = (
     "heads",
     "initialization",
     "conversion",
+    "sites",
     "hub",
     "data",
     "evaluation",

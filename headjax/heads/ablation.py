@@ -137,8 +137,8 @@ def ablate(
     measures = tuple((metrics or {}).items())
     at = head_gates.ones(config) if gates is None else dict(gates)
     rows = {head: _row(config, at, head, mode) for head in chosen}
-    baseline: list[_Measured] = []
-    ablated: dict[HeadId, list[_Measured]] = {head: [] for head in chosen}
+    baseline: list[Measured] = []
+    ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
     found = _batches(model, batches, at, rows, measures, compute, budget)
     for number, (own, by_chunk) in enumerate(one_behind(found), start=1):
         baseline.append(fetch(own))
@@ -148,10 +148,10 @@ def ablate(
                 ablated[head].append(jax.tree.map(lambda array, i=i: array[i], fetched))
         if progress is not None:
             progress(number, {})
-    return _collect(mode, chosen, baseline, ablated)
+    return collect(mode, chosen, baseline, ablated)
 
 
-class _Measured(NamedTuple):
+class Measured(NamedTuple):
     """Per-example values, `[batch]` or `[variants, batch]`."""
 
     values: dict[str, Any]
@@ -182,7 +182,7 @@ def _batches(
     measures: Measures,
     compute: Compute,
     budget: int,
-) -> Iterator[tuple[_Measured, list[tuple[Chunk, _Measured]]]]:
+) -> Iterator[tuple[Measured, list[tuple[Chunk, Measured]]]]:
     """Yield for every batch the model's own values and those of every chunk of ablations, still being computed."""
     config = model.config.for_evaluation()
     for batch in batches:
@@ -275,7 +275,7 @@ def _abstract(tree: Any) -> Any:
 @functools.partial(jax.jit, static_argnames=("config", "measures", "compute"))
 def _whole(
     config: ModelConfig, params: Params, batch: Any, gates: Any, measures: Measures, compute: Compute
-) -> tuple[_Measured, Any]:
+) -> tuple[Measured, Any]:
     output, streams = record(config, params, batch, Options(gates=gates, compute=compute))
     return _measure(config, output, batch, measures), streams
 
@@ -292,10 +292,10 @@ def _suffix(
     streams: Any,
     layer: jax.Array,
     rows: jax.Array,
-) -> _Measured:
+) -> Measured:
     """Return the values with each row of `rows [variants, max_heads]` as a layer's gates, computed from there on."""
 
-    def one(row: jax.Array) -> _Measured:
+    def one(row: jax.Array) -> Measured:
         gates = {**at, head_stack: at[head_stack].at[layer].set(row)}
         options = Options(gates=gates, compute=compute)
         output = resume(config, params, batch, options, streams, HEAD_STACKS[head_stack][0], layer)
@@ -304,14 +304,14 @@ def _suffix(
     return jax.vmap(one)(rows)
 
 
-def _measure(config: ModelConfig, output: Output, batch: Batch, measures: Measures) -> _Measured:
+def _measure(config: ModelConfig, output: Output, batch: Batch, measures: Measures) -> Measured:
     loss = config.loss(output, batch)
     values = {"loss": loss.total} | {name: metric(output, batch).astype(jnp.float32) for name, metric in measures}
-    return _Measured(values, loss.weight)
+    return Measured(values, loss.weight)
 
 
-def _collect(
-    mode: Mode, heads: tuple[HeadId, ...], baseline: list[_Measured], ablated: Mapping[HeadId, list[_Measured]]
+def collect(
+    mode: Mode, heads: tuple[HeadId, ...], baseline: list[Measured], ablated: Mapping[HeadId, list[Measured]]
 ) -> Ablation:
     """Join the values of all batches and leave out examples without targets."""
     targets = np.concatenate([measured.targets for measured in baseline]) if baseline else np.zeros(0)
@@ -319,7 +319,7 @@ def _collect(
     if not present.any():
         raise DataError("batches: there is no example with a target to ablate heads on")
 
-    def joined(measured: list[_Measured], name: str) -> np.ndarray:
+    def joined(measured: list[Measured], name: str) -> np.ndarray:
         return np.concatenate([batch.values[name] for batch in measured]).astype(np.float64)[present]
 
     names = list(baseline[0].values)

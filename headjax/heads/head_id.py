@@ -9,17 +9,26 @@ from collections.abc import Iterable
 from headjax.core.errors import HeadjaxError
 from headjax.models.config import HEAD_STACKS, ModelConfig
 
-_PATTERN = re.compile(r"([a-z]+)/(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,8})")
+_NUMBER = "(0|[1-9][0-9]{0,8})"
+_PATTERN = re.compile(f"([a-z]+)/{_NUMBER}/{_NUMBER}")
+_PLACE_PATTERN = re.compile(rf"([^/\s]*[^/\s0-9][^/\s]*)/{_NUMBER}")
+
+ANY_LAYER = "*"
+"""Stands for the layer's number in the path of a module, which is the head stack of a model that is not headjax's."""
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class HeadId:
     """Head by its head stack, layer and original number, both counted from 0; prints as `encoder/3/7`.
 
+    In a Flax model that is not headjax's, the head stack is the path of the attention module with `*` in place of the
+    layer's number, and the head prints as path and number: `HeadId("layers.*.attn", 3, 5)` as `layers.3.attn/5`. A path
+    without a number is a stack of one layer.
+
     Attributes:
-        stack: Head stack: `encoder`, `decoder` or `cross`.
+        stack: Head stack: `encoder`, `decoder` or `cross`, or the path of modules.
         layer: Layer within the stack.
-        head: Number of the head before anything was removed.
+        head: Number of the head before anything was removed; in a model that is not headjax's, its present position.
     """
 
     stack: str
@@ -27,21 +36,41 @@ class HeadId:
     head: int
 
     def __str__(self) -> str:
-        return f"{self.stack}/{self.layer}/{self.head}"
+        if self.stack in HEAD_STACKS:
+            return f"{self.stack}/{self.layer}/{self.head}"
+        return f"{self.stack.replace(ANY_LAYER, str(self.layer))}/{self.head}"
 
     @classmethod
     def parse(cls, text: str) -> HeadId:
         """Return the head that `text` names.
 
         Raises:
-            HeadjaxError: The text is not `stack/layer/head` with a known head stack and plain decimal numbers.
+            HeadjaxError: The text is not `stack/layer/head` with a known head stack and plain decimal numbers, nor the
+                path of a module and a number.
         """
+        place = _PLACE_PATTERN.fullmatch(text)
+        if place is not None and place[1] not in HEAD_STACKS:
+            return cls(*stack_of(place[1]), int(place[2]))
         match = _PATTERN.fullmatch(text)
         if match is None:
             raise HeadjaxError(f"head {text!r}: expected stack/layer/head, such as encoder/3/7")
         if match[1] not in HEAD_STACKS:
             raise HeadjaxError(f"head {text!r}: unknown head stack {match[1]!r}; known: {', '.join(HEAD_STACKS)}")
         return cls(match[1], int(match[2]), int(match[3]))
+
+
+def stack_of(path: str) -> tuple[str, int]:
+    """Return the head stack and the layer of a module's path: `("layers.*.attn", 3)` of `layers.3.attn`.
+
+    The last number of the path is the layer.
+    """
+    parts = path.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdecimal()]
+    if not numbers:
+        return path, 0
+    layer = int(parts[numbers[-1]])
+    parts[numbers[-1]] = ANY_LAYER
+    return ".".join(parts), layer
 
 
 def all_heads(config: ModelConfig, stacks: Iterable[str] | None = None) -> tuple[HeadId, ...]:

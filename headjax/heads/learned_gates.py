@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -125,22 +125,38 @@ def learn_gates(
     logits = {
         stack: jnp.where(present[stack] > 0, distribution.initial, -jnp.inf) for stack in present if stack in learned
     }
-    state = _State(logits, optax.adam(learning_rate).init(logits))
-    key, losses = jax.random.key(seed), Losses("learned gates", steps)
-    for step, batch in zip(range(steps), itertools.cycle(batches), strict=False):
-        arrays = device_batch(config, batch)
-        fraction = jnp.float32(step / max(steps - 1, 1))
-        drawn = jax.random.fold_in(key, step)
-        state, loss = _step(config, distribution, compute, model.params, arrays, state, drawn, fraction, learning_rate)
-        losses.add(loss)
-        if progress is not None:
-            progress(step + 1, losses.latest())
+    arrays = (device_batch(config, batch) for batch in itertools.cycle(batches))
+    objective = _ModelLoss(config, compute)
+    logits, losses = descend(
+        objective, distribution, logits, model.params, arrays, steps, learning_rate, seed, progress
+    )
     everywhere = head_gates.ones(config)
-    gates = everywhere | distribution.final(state.logits)
-    values, opened = (head_gates.to_values(config, everywhere | arrays) for arrays in (state.logits, gates))
+    gates = everywhere | distribution.final(logits)
+    values, opened = (head_gates.to_values(config, everywhere | arrays) for arrays in (logits, gates))
     values = {head: values[head] for head in heads}
-    removed = tuple(head for head in by_score(values) if opened[head] == 0.0)
-    return LearnedGates(gates, removed, values, losses.fetch())
+    return LearnedGates(gates, closed(values, opened), values, losses)
+
+
+def closed(values: Mapping[HeadId, float], opened: Mapping[HeadId, float]) -> Order:
+    """Return the heads with gate 0, in the order of their logits."""
+    return tuple(head for head in by_score(values) if opened[head] == 0.0)
+
+
+Objective = Callable[[Params, Any, Logits], jax.Array]
+"""Function with a hash, of parameters, a batch and gates, that returns the mean loss."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _ModelLoss:
+    """Mean loss per target of a model."""
+
+    config: ModelConfig
+    compute: Compute
+
+    def __call__(self, params: Params, batch: Any, gates: Logits) -> jax.Array:
+        gates = head_gates.ones(self.config) | gates
+        output = self.config.apply(params, batch, Options(gates=gates, compute=self.compute))
+        return self.config.loss(output, batch).mean()
 
 
 class _State(NamedTuple):
@@ -148,24 +164,46 @@ class _State(NamedTuple):
     optimizer: Any
 
 
-@functools.partial(jax.jit, static_argnames=("config", "distribution", "compute"))
-def _step(
-    config: ModelConfig,
+def descend(
+    objective: Objective,
     distribution: GateDistribution,
-    compute: Compute,
-    params: Params,
-    batch: Mapping[str, Any],
+    logits: Logits,
+    params: Any,
+    batches: Iterable[Any],
+    steps: int,
+    learning_rate: float,
+    seed: int = 0,
+    progress: Update | None = None,
+) -> tuple[Logits, np.ndarray]:
+    """Return the logits of a gate distribution after training them with Adam, and the loss of every step."""
+    state = _State(logits, optax.adam(learning_rate).init(logits))
+    key, losses = jax.random.key(seed), Losses("learned gates", steps)
+    for step, batch in zip(range(steps), batches, strict=False):
+        fraction = jnp.float32(step / max(steps - 1, 1))
+        drawn = jax.random.fold_in(key, step)
+        state, loss = _step(objective, distribution, params, batch, state, drawn, fraction, learning_rate)
+        losses.add(loss)
+        if progress is not None:
+            progress(step + 1, losses.latest())
+    return state.logits, losses.fetch()
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "distribution"))
+def _step(
+    objective: Objective,
+    distribution: GateDistribution,
+    params: Any,
+    batch: Any,
     state: _State,
     key: jax.Array,
     progress: jax.Array,
     learning_rate: float,
 ) -> tuple[_State, jax.Array]:
-    def objective(logits: Logits) -> tuple[jax.Array, jax.Array]:
-        gates = head_gates.ones(config) | distribution.sample(logits, key, progress)
-        loss = config.loss(config.apply(params, batch, Options(gates=gates, compute=compute)), batch).mean()
+    def penalized(logits: Logits) -> tuple[jax.Array, jax.Array]:
+        loss = objective(params, batch, distribution.sample(logits, key, progress))
         return loss + distribution.penalty(logits), loss
 
-    gradient, loss = jax.grad(objective, has_aux=True)(state.logits)
+    gradient, loss = jax.grad(penalized, has_aux=True)(state.logits)
     # Columns without a head have no finite logit, and their gradient may be NaN, which must not reach the moments.
     gradient = {stack: jnp.where(jnp.isfinite(state.logits[stack]), array, 0.0) for stack, array in gradient.items()}
     updates, optimizer = optax.adam(learning_rate).update(gradient, state.optimizer)

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import headjax
 from headjax.core.arguments import checked
 from headjax.core.errors import ArgumentError, HeadjaxError
 from headjax.data.forms.language import Translations
 from headjax.evaluation.task import Task
+from headjax.heads.learned_gates import Subset
 from headjax.models.generation import Greedy
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
@@ -35,10 +37,18 @@ def right(name: str, annotation: str) -> Any:
     known = {
         "Model": model,
         "Model | None": None,
+        "Model | nnx.Module": model,
+        "Model | nnx.Module | Applied": model,
+        "type[nnx.Module]": nnx.Module,
+        "nnx.Module": nnx.Linear(1, 1, rngs=nnx.Rngs(0)),
+        "GateDistribution": Subset(count=1),
+        "float": 0.1,
         "ModelConfig": model.config,
         "Batch": tiny.tokens(),
         "Batch | str | Sequence[str]": tiny.tokens(),
         "Iterable[Batch]": [tiny.tokens()],
+        "Iterable[Any]": [tiny.tokens()],
+        "Sequence[Any]": [tiny.tokens()],
         **{cls.__name__: object.__new__(cls) for cls in (Task, TrainConfig, Translations)},
         "str": "text",
         "str | Path": Path("nowhere"),
@@ -132,7 +142,7 @@ def test_numbers_of_numpy_iterators_and_defaults_pass():
 
 
 def test_the_functions_of_the_submodules_are_the_same_underneath():
-    from headjax.heads.scores import score_heads
+    from headjax.heads.reconstruction_order import reconstruction_order
 
-    assert headjax.score_heads.__wrapped__ is score_heads
-    assert headjax.score_heads is headjax.score_heads
+    assert headjax.reconstruction_order.__wrapped__ is reconstruction_order
+    assert headjax.reconstruction_order is headjax.reconstruction_order

@@ -1,0 +1,227 @@
+"""The public functions over heads: one name for headjax's own models and for any other Flax model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, overload
+
+from flax import nnx
+
+from headjax.core.arguments import checked
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Update
+from headjax.core.serialize import unknown_name
+from headjax.heads import ablation, learned_gates, named_orders, pruning, scores
+from headjax.heads.ablation import DEFAULT_BUDGET, Ablation, Mode
+from headjax.heads.head_id import HeadId
+from headjax.heads.learned_gates import GateDistribution, LearnedGates
+from headjax.heads.named_orders import LEARNED, OrderConfig, parse_order
+from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared
+from headjax.heads.scores import SCORES, Scores
+from headjax.heads.statistics import STATISTICS
+from headjax.models.compute import Compute
+from headjax.models.model import Model
+from headjax.sites.program import Applied, Loss, prepare
+from headjax.sites.pruning import prune_module
+from headjax.sites.scoring import score_module
+from headjax.sites.trials import ablate_module, learn_module_gates
+
+
+def score_heads(
+    model: Model | nnx.Module | Applied,
+    batches: Iterable[Any],
+    *,
+    loss: Loss | None = None,
+    gates: Mapping[str, Any] | None = None,
+    statistics: Sequence[str] = tuple(STATISTICS),
+    compute: Compute = Compute(attention="einsum"),
+    progress: Update | None = None,
+) -> Scores:
+    """Score every head by the scores of `headjax.heads.scores.SCORES`, with one forward and backward pass per batch.
+
+    A headjax model brings its loss, the sum of the targets' negative log-likelihoods, and has every score. For any
+    other `nnx.Module` the loss is yours, and its structure allows importance, importance_token, importance_batch and
+    fisher, and the norms context_norm and output_norm; positions that cannot change the loss (padding) are not counted.
+    It is scored in evaluation mode, and stays as it is. Its heads are named by path and number, `layers.3.attn/5`.
+
+    Args:
+        model: Model to score. A function of a tree of arrays (Linen, Equinox) is `(apply, params, sites)`, with the
+            path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`;
+            loss gets `apply` with the tree filled in for its model. There dL/dxi_h = <dL/dW_O^h, W_O^h>, which takes
+            memory for a gradient of W_O for every example of a batch.
+        batches: Examples: arrays by Hugging Face's names with labels; for your loss, trees of arrays whose first axis
+            is that of the examples.
+        loss: Function of a model and a batch that returns the losses of the examples, `[batch]`. If it returns one
+            number, it is taken on batches of one example each. None for headjax models.
+        gates: Gates at which to score, `[layers, max_heads]` by head stack; `[heads]` by the path of the layer for
+            other models. None is all ones.
+        statistics: Names of the forward scores to take of a headjax model.
+        compute: Precision and kernels of a headjax model's forward pass.
+        progress: Called after every batch with the number of batches done.
+
+    Raises:
+        DataError: There are no examples, or none has a target.
+        HeadjaxError: A score is not finite, a statistic does not exist, the model has no attention layer
+            (`attention_sites`), or there is no loss.
+    """
+    if isinstance(model, Model):
+        options: dict[str, Any] = {"gates": gates, "statistics": statistics, "compute": compute, "progress": progress}
+        return checked(scores.score_heads)(model, batches, **options)
+    return score_module(model, batches, loss, gates=gates, progress=progress)
+
+
+def ablate(
+    model: Model | nnx.Module | Applied,
+    batches: Iterable[Any],
+    mode: Mode = "each",
+    *,
+    loss: Loss | None = None,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    heads: Iterable[HeadId | str] | None = None,
+    gates: Mapping[str, Any] | None = None,
+    budget: int = DEFAULT_BUDGET,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Ablation:
+    """Remove every head alone (`each`), all heads of a layer but one (`all-but-one`), or a whole group (`group`).
+
+    The first two are sections 3.2 and 3.3 of Michel et al. (2019). In a headjax model the residual stream that enters
+    each layer is computed once, and ablations of one layer run together, as many as fit the budget. Any other model
+    (see `score_heads`) runs whole for every head; one compilation serves all of them.
+
+    Args:
+        model, batches, loss, gates, compute: As for `score_heads`.
+        mode: Heads to remove: the head itself, all others of its layer, or all that read its key and value head.
+        metrics: Metrics besides the loss, by name: functions of a headjax model's output and the batch, or of another
+            model and the batch, that return one value per example, higher for better.
+        heads: Heads to ablate; None is all.
+        budget: Bytes of device memory for temporaries of a headjax model.
+        progress: Called after every batch with the number of batches done.
+
+    Raises:
+        DataError: No example has a target.
+        HeadjaxError: A head or the mode does not exist, the budget is too small for a single ablation, or as for
+            `score_heads`.
+    """
+    if isinstance(model, Model):
+        named = None if heads is None else [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
+        options: dict[str, Any] = {"metrics": metrics, "heads": named, "gates": gates, "budget": budget}
+        return checked(ablation.ablate)(model, batches, mode, **options, compute=compute, progress=progress)
+    return ablate_module(model, batches, mode, loss, metrics=metrics, heads=heads, gates=gates, progress=progress)
+
+
+def learn_gates(
+    model: Model | nnx.Module | Applied,
+    batches: Sequence[Any],
+    distribution: GateDistribution,
+    *,
+    steps: int,
+    learning_rate: float,
+    loss: Loss | None = None,
+    seed: int = 0,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> LearnedGates:
+    """Train the logits of a gate distribution with Adam; the model's parameters stay as they are.
+
+    Every step draws one set of gates for its batch and descends the mean loss plus the distribution's penalty.
+
+    Args:
+        model, batches, loss, compute: As for `score_heads`.
+        distribution: `HardConcrete` or `Subset` of `headjax.heads.learned_gates`.
+        steps: Number of steps.
+        learning_rate: Learning rate of Adam.
+        seed: Seed of the samples.
+        progress: Called after every step with the number of steps done and the latest loss.
+
+    Raises:
+        DataError: There are no batches.
+        HeadjaxError: The loss is not finite, more heads are to be kept than there are, or as for `score_heads`.
+    """
+    options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "seed": seed, "progress": progress}
+    if isinstance(model, Model):
+        return checked(learned_gates.learn_gates)(model, batches, distribution, **options, compute=compute)
+    return learn_module_gates(model, batches, distribution, loss, **options)
+
+
+def order_heads(
+    model: Model | nnx.Module | Applied,
+    batches: Sequence[Any],
+    by: str | OrderConfig = "importance",
+    *,
+    count: int = 0,
+    loss: Loss | None = None,
+    progress: Update | None = None,
+) -> Order:
+    """Return all heads in the order of their removal, the most dispensable first.
+
+    Args:
+        model, batches, loss: As for `score_heads`.
+        by: Name of an order (`headjax.heads.named_orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
+        count: Number of heads to remove, for the orders that choose them together (`subset`).
+        progress: Called with the number of batches or steps done.
+
+    Raises:
+        DataError: There are no batches.
+        HeadjaxError: There is no such order, the model has none by this name, or as for `score_heads`.
+    """
+    config = parse_order(by) if isinstance(by, str) else by
+    if isinstance(model, Model):
+        return checked(named_orders.order_heads)(model, batches, config, progress=progress)(count)
+    if config.by == "ablation":
+        return by_ablation(ablate_module(model, batches, "each", loss, progress=progress))
+    if config.by in LEARNED:
+        return _by_learned_gates(model, batches, config, count, loss, progress)
+    found = score_module(model, batches, loss, progress=progress)
+    known = [*found.values, *RAW, "ablation", *LEARNED]
+    if config.by not in known:
+        raise HeadjaxError(f"by: {unknown_name('order of such a model', config.by, known)}")
+    values = compared(found.values, config.by)
+    values = scores.normalize_layers(values) if config.normalize else values
+    return by_score(values, SCORES[RAW.get(config.by, config.by)].low_first)
+
+
+def _by_learned_gates(
+    model: Any, batches: Sequence[Any], config: OrderConfig, count: int, loss: Loss | None, progress: Update | None
+) -> Order:
+    heads = sum(len(site.head_ids()) for site in prepare(model, loss)[0].sites)
+    distribution = LEARNED[config.by](config, max(heads - count, 1))
+    options: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
+    return by_score(learn_module_gates(model, batches, distribution, loss, **options, progress=progress).logits)
+
+
+@overload
+def prune(model: Model, heads: Iterable[HeadId | str], *, uniform: bool = False) -> Model: ...
+@overload
+def prune(model: nnx.Module, heads: Iterable[HeadId | str], *, uniform: bool = False) -> nnx.Module: ...
+def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, uniform: bool = False) -> Any:
+    """Return the model without these heads.
+
+    Their slices of every parameter with a head axis (W_Q, W_K, W_V, their biases, the rows of W_O, ...) are removed;
+    output biases stay. The result equals the model with these heads' gates at 0, up to the rounding of a shorter sum.
+    The model handed in stays as it is.
+
+    In a headjax model a layer may lose its last head, kept heads keep their original numbers, and the removal is added
+    to the history. Layers that share their parameters (ALBERT) lose a head at every depth.
+
+    Any other `nnx.Module` becomes a model of the same class, whose static sizes (`num_heads`, `num_kv_heads`, `n_rep`,
+    shapes of projections, configs) are in step with the smaller arrays. Layers may differ in their numbers of heads
+    wherever each is a module of its own. A key and value head goes with the last query head that reads it; the others
+    must serve equal numbers of query heads, because such code reshapes by heads // kv_heads. Kept heads are counted
+    anew from 0.
+
+    Args:
+        model: Model to prune.
+        heads: Heads to remove, as `HeadId`s or as text: `encoder/3/7`, or `layers.3.attn/7` of a Flax model.
+        uniform: Remove only those of the heads that leave every group and every layer of a Flax model with the same
+            number: the first ones that are named of each.
+
+    Raises:
+        HeadjaxError: A head does not exist (any more), or the model's code cannot hold what would be left; the message
+            names the head or the layer. Nothing is removed then.
+    """
+    if isinstance(model, Model):
+        if uniform:
+            raise HeadjaxError("uniform: for Flax models; order the heads with headjax.heads.groups.uniform_steps")
+        return pruning.prune(model, heads)
+    return prune_module(model, heads, uniform=uniform)

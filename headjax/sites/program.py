@@ -1,0 +1,193 @@
+"""A model and its loss as one function of gates: of Flax modules, and of trees of arrays with an apply function."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.sites.discovery import attention_sites
+from headjax.sites.seam import Read, attach, recording
+from headjax.sites.site import AttentionSite, Gates, Sites
+
+Loss = Callable[[Any, Any], Any]
+"""Function of a model and a batch that returns the batch's losses, `[batch]`, or one number for the batch."""
+
+Applied = tuple[Callable[..., Any], Any, Mapping[str, tuple[str, int]]]
+"""Function of a tree of arrays, the tree, and by site the path of W_O in it and the axis of its heads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program(abc.ABC):
+    """A loss as a function of arrays, gates and a batch; equal programs share what is compiled.
+
+    Attributes:
+        sites: Sites whose gates it takes.
+        loss: The loss.
+        by_position: Whether it takes a gate for each position, too.
+    """
+
+    by_position: ClassVar[bool]
+    sites: Sites
+    loss: Loss
+
+    @abc.abstractmethod
+    def value(
+        self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
+    ) -> jax.Array:
+        """Return what the loss of a batch is at these gates; `headjax.sites.seam.attach` describes the arguments."""
+
+    def calls(self, state: Any, batch: Any) -> Calls:
+        """Return what a batch's loss is like, and how sites are called, from shapes alone."""
+        gates = {site.path: jax.ShapeDtypeStruct(site.shape, jnp.float32) for site in self.sites}
+        with recording() as recorded:
+            loss = jax.eval_shape(self.value, state, gates, batch)
+        if loss.ndim > 1:
+            raise HeadjaxError(f"loss: expected one number or one for each example, got shape {list(loss.shape)}")
+        return Calls(loss.ndim == 1, recorded)
+
+    def losses(self, state: Any, gates: Gates, batch: Any) -> jax.Array:
+        """Return the loss of every example, `[batch]`: a loss of one number is taken on batches of one example."""
+        if self.calls(state, batch).per_example:
+            return self.value(state, gates, batch)
+        return each_example(lambda one: self.value(state, gates, one).sum(), batch)
+
+
+class Calls(NamedTuple):
+    """Shapes of a loss.
+
+    Attributes:
+        per_example: Whether the loss returns one number for each example.
+        leads: By site, the axes before the heads at each of its calls: batch and positions.
+    """
+
+    per_example: bool
+    leads: dict[str, list[tuple[int, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleProgram(Program):
+    """The loss of an `nnx.Module`, in evaluation mode.
+
+    Attributes:
+        graph: Structure of the module.
+    """
+
+    by_position = True
+    graph: Any
+
+    def __hash__(self) -> int:
+        # Static attributes of other people's modules need not have a hash; they can be compared.
+        return hash((self.sites, self.loss))
+
+    def value(
+        self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
+    ) -> jax.Array:
+        # New variables: the copy shares none with the model, whatever its forward pass changes.
+        model = nnx.merge(self.graph, jax.tree.map(lambda array: array, state))
+        model.eval()
+        attach(model, self.sites, gates, reads, read)
+        return jnp.asarray(self.loss(model, batch), jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeProgram(Program):
+    """The loss of a function of a tree of arrays; gates multiply W_O: xi_h context_h W_O^h = context_h (xi_h W_O^h).
+
+    The gradient of a gate is dL/dxi_h = <dL/dW_O^h, W_O^h>, so that one example's gradient takes the memory of W_O, and
+    those of a batch that many times the batch.
+
+    Attributes:
+        apply: Function whose first argument is the tree.
+    """
+
+    by_position = False
+    apply: Callable[..., Any]
+
+    def value(
+        self, state: Any, gates: Gates, batch: Any, reads: Gates | None = None, read: Read | None = None
+    ) -> jax.Array:
+        own = {site.kernel: site for site in self.sites}
+
+        def scaled(path: Any, array: Any) -> Any:
+            site = own.get(_path_of(path))
+            if site is None:
+                return array
+            shape = [1] * array.ndim
+            shape[dict(site.query)[site.kernel]] = site.heads
+            return array * gates[site.path].reshape(shape).astype(array.dtype)
+
+        params = jax.tree_util.tree_map_with_path(scaled, state)
+        return jnp.asarray(self.loss(functools.partial(self.apply, params), batch), jnp.float32)
+
+
+def _path_of(path: Any) -> str:
+    return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+
+
+def prepare(model: nnx.Module | Applied, loss: Loss | None) -> tuple[Program, Any]:
+    """Return the program of a model and its arrays.
+
+    Raises:
+        HeadjaxError: There is no loss, no attention layer, or a site that the tree does not have.
+    """
+    if loss is None:
+        raise HeadjaxError(
+            "loss: needed for a model that is not headjax's: a function of model and batch that returns the loss of "
+            "every example, [batch]"
+        )
+    if isinstance(model, nnx.Module):
+        graph, state = nnx.split(model, graph=True)
+        return ModuleProgram(attention_sites(model), loss, graph), state
+    apply, params, places = model
+    shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
+    sites = tuple(_tree_site(name, str(path), axis, shapes) for name, (path, axis) in places.items())
+    if not sites:
+        raise HeadjaxError("model: no sites are given; each is its name, the path of W_O and the axis of its heads")
+    return TreeProgram(sites, loss, apply), params
+
+
+def _tree_site(name: str, path: str, axis: int, shapes: Mapping[str, tuple[int, ...]]) -> AttentionSite:
+    kernel = path.replace("/", ".")
+    if kernel not in shapes:
+        raise HeadjaxError(f"{name}: the tree has no array {path}; it has {', '.join(list(shapes)[:12])}")
+    shape = shapes[kernel]
+    if not -len(shape) <= axis < len(shape):
+        raise HeadjaxError(f"{name}: {path} has shape {list(shape)}, and no axis {axis}")
+    axis = axis % len(shape) - len(shape)
+    size = shape[axis + 1] if axis < -1 else 1
+    named: dict[str, Any] = {"path": name.replace("/", "."), "output": "", "kernel": kernel}
+    return AttentionSite(heads=shape[axis], kv_heads=shape[axis], head_dim=size, query=((kernel, axis),), **named)
+
+
+def arrays_of(batch: Any) -> Any:
+    """Return a batch as JAX arrays.
+
+    Raises:
+        DataError: it holds no array with an axis of examples.
+    """
+    arrays = jax.tree.map(jnp.asarray, batch)
+    if not any(array.ndim for array in jax.tree.leaves(arrays)):
+        raise DataError("batches: a batch needs an array whose first axis is that of the examples")
+    return arrays
+
+
+def examples_in(batch: Any) -> int:
+    """Return the number of examples of a batch."""
+    return next(int(array.shape[0]) for array in jax.tree.leaves(batch) if array.ndim)
+
+
+def each_example(function: Callable[[Any], Any], batch: Any) -> Any:
+    """Return a function's results for batches of one example each, with an axis of examples in front."""
+
+    def one(example: Any) -> Any:
+        return function(jax.tree.map(lambda array, whole: array[None] if whole.ndim else array, example, batch))
+
+    return jax.vmap(one, in_axes=(jax.tree.map(lambda array: 0 if array.ndim else None, batch),))(batch)

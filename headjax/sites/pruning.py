@@ -1,0 +1,211 @@
+"""Remove heads from any Flax model: smaller arrays and static sizes in step, in a model of the same class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from headjax.core.errors import HeadjaxError
+from headjax.heads.head_id import HeadId
+from headjax.sites.discovery import attention_sites
+from headjax.sites.site import AttentionSite, Sites, at_path, parameters, put_at, require_heads, size_of, without
+from headjax.sites.sizes import Numbers, resize_layer, resize_module, resize_projection
+
+
+def prune_module(model: nnx.Module, heads: Iterable[HeadId | str], *, uniform: bool = False) -> nnx.Module:
+    """Return a model of the same class without heads, see `headjax.sites.functions.prune`."""
+    sites = attention_sites(model)
+    removed = tuple(dict.fromkeys(require_heads(sites, heads)))
+    removed = uniform_part(sites, removed) if uniform else removed
+    gates = without(sites, removed)
+    plans = {site.path: _plan(site, np.asarray(gates[site.path]) > 0.0) for site in sites}
+    pruned = nnx.clone(model, graph=True)
+    for site in sites:
+        if site.output:
+            _remove(at_path(pruned, site.path), site, plans[site.path])
+        elif plans[site.path].numbers.heads < site.heads:
+            kept = at_path(pruned, site.path).keep_heads([int(head) for head in plans[site.path].query[0]])
+            if site.path == ".":
+                return kept
+            put_at(pruned, site.path, kept)
+    _resize_rest(pruned, sites, plans)
+    _verify(pruned, sites, plans)
+    return pruned
+
+
+class _Plan(NamedTuple):
+    """What a site keeps.
+
+    Attributes:
+        query: Kept query heads of every layer, `[layers, heads]`; one layer where the site has no axis of layers.
+        key: Kept key and value heads, `[layers, kv_heads]`.
+        numbers: Numbers of heads that are left.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    numbers: Numbers
+
+
+def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
+    """Return what a site keeps, and refuse what its code cannot hold.
+
+    Raises:
+        HeadjaxError: a layer would lose all heads, or groups or layers would keep different numbers.
+    """
+    layers = kept.reshape(-1, site.heads)
+    names = [str(head).rpartition("/")[0] for head in site.head_ids()[:: site.heads]]
+    for name, row in zip(names, layers, strict=True):
+        if not row.any():
+            raise HeadjaxError(f"{name}: all its heads are to be removed; the code of its class needs one")
+    if not site.output:
+        return _Plan(
+            np.flatnonzero(layers[0])[None], np.zeros((1, 0), int), Numbers.of(site)._replace(heads=kept.sum())
+        )
+    groups = layers.reshape(len(layers), site.kv_heads, -1).sum(axis=-1)
+    for name, row in zip(names, groups, strict=True):
+        if len(set(row[row > 0].tolist())) > 1:
+            served = ", ".join(map(str, row))
+            raise HeadjaxError(
+                f"{name}: its key and value heads would serve {served} query heads, and its code takes equal groups; "
+                "remove as many of each, or pass uniform=True"
+            )
+    shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}
+    if len(shapes) > 1:
+        left = ", ".join(str(int(row.sum())) for row in groups)
+        raise HeadjaxError(
+            f"{site.path}: its layers would keep {left} heads, and lie in one array; remove as many of each, or pass "
+            "uniform=True"
+        )
+    numbers = Numbers(*shapes.pop(), site.head_dim)
+    query, key = (np.stack([np.flatnonzero(row) for row in rows]) for rows in (layers, groups > 0))
+    return _Plan(query, key, numbers)
+
+
+def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
+    """Remove the heads of a layer of the copy."""
+    if plan.numbers == Numbers.of(site):
+        return
+    _require_known(layer, site)
+    scales = _float_properties(layer)
+    for held, heads, kept in ((site.query, site.heads, plan.query), (site.key, site.kv_heads, plan.key)):
+        for path, axis in held:
+            variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
+            old = variable[...]
+            entries = size_of(site, path, old.shape, axis, heads)
+            index = (kept[:, :, None] * entries + np.arange(entries)).reshape(len(kept), -1)
+            new = _taken(old, index, axis, site.layers is not None)
+            variable.set_value(new)
+            front = 0 if site.layers is None else 1
+            resize_projection(holder, old.shape[front:], new.shape[front:])
+    resize_layer(layer, site, plan.numbers)
+    for name, value in _float_properties(layer).items():
+        if value != scales.get(name, value):
+            raise HeadjaxError(
+                f"{site.path}: its {name} changes with the number of heads, from {scales[name]} to {value}"
+            )
+
+
+def _taken(array: jax.Array, index: np.ndarray, axis: int, stacked: bool) -> jax.Array:
+    if not stacked:
+        return jnp.take(array, index[0], axis=axis)
+    return jnp.stack([jnp.take(layer, own, axis=axis) for layer, own in zip(array, index, strict=True)])
+
+
+def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
+    """Raise `HeadjaxError` for a parameter that may hold heads, and of which the site does not say so."""
+    known = dict((*site.query, *site.key))
+    width = at_path(layer, site.kernel)[...].shape[-1]
+    if site.heads in (1, site.head_dim, width, site.layers):
+        return  # an axis of this length says nothing
+    for path, variable in parameters(layer):
+        if path not in known and site.heads in variable[...].shape:
+            raise HeadjaxError(
+                f"{site.path}: {path} has shape {list(variable[...].shape)} and may hold its {site.heads} heads; say "
+                f"where they lie: headjax.register_attention({type(layer).__qualname__}, view)"
+            )
+
+
+def _float_properties(layer: Any) -> dict[str, float]:
+    """Return the properties of a layer that are fractions, such as the scale of its logits."""
+    found = {}
+    for name in dir(type(layer)):
+        if isinstance(getattr(type(layer), name, None), property):
+            try:
+                value = getattr(layer, name)
+            except Exception:
+                continue
+            if isinstance(value, float):
+                found[name] = value
+    return found
+
+
+def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None:
+    """Set the numbers of heads of modules and configs around the layers, where all layers have the same."""
+    within = {id(module) for site in sites for _, module in nnx.iter_modules(at_path(model, site.path), graph=True)}
+    before = {Numbers.of(site) for site in sites}
+    heads, kv_heads = ({getattr(plan.numbers, name) for plan in plans.values()} for name in ("heads", "kv_heads"))
+    if len(before) > 1:
+        return
+    old = before.pop()
+    new = old._replace(
+        heads=heads.pop() if len(heads) == 1 else old.heads,
+        kv_heads=kv_heads.pop() if len(kv_heads) == 1 else old.kv_heads,
+    )
+    for _, module in nnx.iter_modules(model, graph=True):
+        if id(module) not in within:
+            resize_module(module, old, new)
+
+
+def _verify(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None:
+    """Raise `HeadjaxError` unless the pruned layers are found with the numbers of heads that they should have."""
+    found = {site.path: site for site in attention_sites(model)}
+    for site in sites:
+        if site.output and Numbers.of(found.get(site.path, site)) != plans[site.path].numbers:
+            raise HeadjaxError(f"{site.path}: after the removal it is found with {found[site.path].heads} heads")
+
+
+def uniform_part(sites: Sites, removed: Sequence[HeadId]) -> tuple[HeadId, ...]:
+    """Return those of the removed heads that leave all layers and all groups with equal numbers of heads.
+
+    As many heads of every group go as of every group are named, the first ones of each; or as many whole groups of
+    every layer, if that removes more. One head of every group, or one group, stays.
+
+    Raises:
+        HeadjaxError: layers have different numbers of heads, or no uniform removal lies within the named heads.
+    """
+    shapes = {(site.heads, site.kv_heads) for site in sites}
+    if len(shapes) > 1:
+        raise HeadjaxError(
+            f"uniform: the layers have {' and '.join(f'{n} heads in {k} groups' for n, k in sorted(shapes))}"
+        )
+    kv_heads = shapes.pop()[1]
+    rank = {head: number for number, head in enumerate(removed)}
+    layers: list[list[list[HeadId]]] = []
+    for site in sites:
+        ids = site.head_ids()
+        for start in range(0, len(ids), site.heads):
+            groups = np.array_split(np.arange(start, start + site.heads), kv_heads)
+            layers.append([[ids[column] for column in group] for group in groups])
+    size = len(layers[0][0])
+    named = [
+        [sorted((head for head in group if head in rank), key=rank.__getitem__) for group in layer] for layer in layers
+    ]
+    each = min(min(len(group) for group in layer) for layer in named)
+    whole = min(sum(len(group) == size for group in layer) for layer in named)
+    each, whole = min(each, size - 1), min(whole, kv_heads - 1)
+    if each * kv_heads >= whole * size:
+        chosen = [head for layer in named for group in layer for head in group[:each]]
+    else:
+        full = [
+            sorted((g for g in layer if len(g) == size), key=lambda g: sum(map(rank.__getitem__, g))) for layer in named
+        ]
+        chosen = [head for layer in full for group in layer[:whole] for head in group]
+    if not chosen:
+        raise HeadjaxError("uniform: the heads to remove do not hold one of every group, or a group of every layer")
+    return tuple(sorted(chosen, key=rank.__getitem__))

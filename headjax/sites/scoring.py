@@ -1,0 +1,196 @@
+"""Scores of the heads of any Flax model: gradients of gates, and norms of contexts, in one pass over the data."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Update
+from headjax.heads.scores import NO_TARGET, SCORES, Scores
+from headjax.heads.statistics import sum_over
+from headjax.sites.program import Applied, Loss, Program, arrays_of, each_example, examples_in, prepare
+from headjax.sites.site import AttentionSite, Gates, ones, to_values
+
+NORMS = ("context_norm", "output_norm")
+"""Scores of a forward pass that the seam can see."""
+
+
+def score_module(
+    model: nnx.Module | Applied,
+    batches: Iterable[Any],
+    loss: Loss | None,
+    *,
+    gates: Mapping[str, Any] | None = None,
+    progress: Update | None = None,
+) -> Scores:
+    """Score every head of a model that is not headjax's, see `headjax.sites.functions.score_heads`."""
+    started = time.perf_counter()
+    program, state = prepare(model, loss)
+    at = ones(program.sites) | {path: jnp.asarray(array) for path, array in (gates or {}).items()}
+
+    def check(number: int, fetched: _Sums) -> None:
+        for name, arrays in fetched.heads.items():
+            for head, value in to_values(program.sites, arrays).items():
+                if not np.isfinite(value):
+                    raise HeadjaxError(f"score: {name} of head {head} is {value} in batch {number}, counted from 0")
+        if progress is not None:
+            progress(number + 1, {})
+
+    sums = (_batch_sums(program, state, at, arrays_of(batch)) for batch in batches)
+    total: _Sums = sum_over(sums, check, NO_TARGET)
+    divided = {"importance": total.examples, "importance_batch": total.examples, "fisher": 1.0}
+    values = {}
+    for name, arrays in total.heads.items():
+        scaled = {
+            path: array / divided.get(name, np.maximum(total.counted[path], 1.0)) for path, array in arrays.items()
+        }
+        values[name] = to_values(program.sites, scaled)
+    seconds = time.perf_counter() - started
+    known = {name: values[name] for name in SCORES if name in values}
+    return Scores(known, float(total.loss / total.examples), int(total.examples), seconds)
+
+
+class _Sums(NamedTuple):
+    """Sums over the examples of one batch or of several.
+
+    Attributes:
+        loss, examples: Summed loss, and number of examples.
+        counted: By site, number of positions that can change the loss, of the shape of its gates.
+        heads: By score and site, of the shape of its gates.
+    """
+
+    loss: Any
+    examples: Any
+    counted: dict[str, Any]
+    heads: dict[str, dict[str, Any]]
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _batch_sums(program: Program, state: Any, gates: Gates, batch: Any) -> _Sums:
+    examples = examples_in(batch)
+    found = _derivatives(program, state, gates, batch)
+    heads: dict[str, dict[str, Any]] = {}
+    counted = {}
+    for site in program.sites:
+        by_position = found.gradient[site.path]
+        by_example = by_position.sum(axis=-2)
+        sums = {
+            "importance": jnp.abs(by_example).sum(axis=0),
+            "importance_batch": jnp.abs(by_example.sum(axis=0)),
+            "fisher": jnp.square(by_example).sum(axis=0),
+        }
+        if found.positions:
+            sums["importance_token"] = jnp.abs(by_position).sum(axis=(0, -2))
+        if site.path in found.norms:
+            *norms, counted[site.path] = jnp.moveaxis(found.norms[site.path], -1, 0)
+            sums |= dict(zip(NORMS, norms, strict=True))
+        else:
+            counted[site.path] = jnp.full(site.shape, examples * by_position.shape[-2], jnp.float32)
+        for name, array in sums.items():
+            heads.setdefault(name, {})[site.path] = array
+    whole = {name: arrays for name, arrays in heads.items() if len(arrays) == len(program.sites)}
+    return _Sums(found.losses.sum(), jnp.float32(examples), counted, whole)
+
+
+class _Derivatives(NamedTuple):
+    """Gradients of the examples' losses.
+
+    Attributes:
+        losses: `[batch]`.
+        gradient: By site, `[batch, positions, heads]`, or `[batch, layers, positions, heads]`.
+        norms: By site, sums over counted positions `[heads, 3]` of both norms and of 1, or `[layers, heads, 3]`.
+        positions: Whether gradients are by position, at every site.
+    """
+
+    losses: jax.Array
+    gradient: dict[str, jax.Array]
+    norms: dict[str, jax.Array]
+    positions: bool
+
+
+def _derivatives(program: Program, state: Any, gates: Gates, batch: Any) -> _Derivatives:
+    """Differentiate every example's loss in gates of its own for each head and position.
+
+    A loss that returns one number for each example is differentiated as a whole: no example reads another's gates, so
+    the gradient of the sum holds every example's gradient. Another one is taken on batches of one example, by a vmap.
+    """
+    together = program.calls(state, batch).per_example and program.by_position
+    example = batch if together else jax.eval_shape(lambda tree: jax.tree.map(_first, tree), batch)
+    leads = {path: _common(calls) for path, calls in program.calls(state, example).leads.items()}
+    missing = next((site for site in program.sites if site.path not in leads), None)
+    if missing is not None and program.by_position:
+        raise HeadjaxError(
+            f"{missing.path}: the loss never calls its {missing.output or 'layer'}, so its gates do nothing"
+        )
+    reads = {site.path: jnp.zeros((*site.shape, 3)) for site in program.sites if site.output}
+
+    def loss(arrays: tuple[Gates, Gates], batch: Any) -> tuple[jax.Array, jax.Array]:
+        losses = program.value(state, arrays[0], batch, arrays[1], _norms)
+        return losses.sum(), losses
+
+    def differentiate(batch: Any) -> tuple[jax.Array, Gates, Gates]:
+        spread = {site.path: _spread(site, gates[site.path], leads.get(site.path)) for site in program.sites}
+        (gradient, norms), losses = jax.grad(loss, has_aux=True)((spread, reads), batch)
+        return losses, gradient, norms
+
+    if together:
+        losses, gradient, norms = differentiate(batch)
+        by_example = {site.path: _by_example(site, gradient[site.path], losses.shape[0]) for site in program.sites}
+    else:
+        losses, gradient, norms = each_example(differentiate, batch)
+        losses = losses.reshape(-1)
+        norms = {path: array.sum(axis=0) for path, array in norms.items()}
+        by_example = {site.path: _flattened(site, gradient[site.path]) for site in program.sites}
+    positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
+    return _Derivatives(losses, by_example, norms, positions)
+
+
+def _norms(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:
+    """Return sums over positions of ||context_h||, ||context_h W_O^h|| and 1, `[heads, 3]`."""
+    gram = jnp.einsum("nhd,ngd->nhg", matrix, matrix)
+    squares = jnp.square(contexts).sum(axis=-1), jnp.einsum("...nh,nhg,...ng->...n", contexts, gram, contexts)
+    norms = [jnp.sqrt(jnp.maximum(square, 0.0)) for square in squares]
+    each = jnp.stack([*norms, jnp.ones_like(norms[0])], axis=-1) * counted[..., None, None]
+    return each.reshape(-1, *each.shape[-2:]).sum(axis=0)
+
+
+def _first(array: jax.Array) -> jax.Array:
+    return array[:1] if array.ndim else array
+
+
+def _common(calls: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the axes of the gates of a site that is called several times: those of all its calls, or the batch's."""
+    if len(set(calls)) == 1:
+        return calls[0]
+    return (calls[0][0], *[1] * (len(calls[0]) - 1))
+
+
+def _spread(site: AttentionSite, gates: jax.Array, lead: tuple[int, ...] | None) -> jax.Array:
+    """Return a site's gates with axes for the positions before the heads."""
+    if lead is None:
+        return gates
+    front = site.shape[:-1]
+    return jnp.broadcast_to(gates.reshape(*front, *[1] * len(lead), site.heads), (*front, *lead, site.heads))
+
+
+def _by_example(site: AttentionSite, gradient: jax.Array, examples: int) -> jax.Array:
+    """Return a gradient `[layers?, batch, ..., heads]` as `[batch, layers?, positions, heads]`."""
+    front = len(site.shape) - 1
+    if gradient.shape[front] != examples:
+        raise HeadjaxError(
+            f"{site.path}: {site.output} is called with shape {list(gradient.shape[front:-1])} before its heads, which "
+            f"does not begin with the {examples} examples; return one number from the loss, and it is taken by example"
+        )
+    return _flattened(site, jnp.moveaxis(gradient, front, 0))
+
+
+def _flattened(site: AttentionSite, gradient: jax.Array) -> jax.Array:
+    return gradient.reshape(gradient.shape[0], *site.shape[:-1], -1, site.heads)

@@ -1,0 +1,155 @@
+"""Gates in a model that knows nothing of them: the input of every output projection is multiplied by gates.
+
+Since xi_h context_h W_O^h = (xi_h context_h) W_O^h, the seam of every attention layer is where its output projection is
+called. There the projection's class is replaced by a subclass that multiplies its input; paths and types of parameters
+stay, and so do the transforms that the model itself uses (`nnx.scan`, `nnx.remat`). This is done to a copy that lives
+during one trace.
+
+What is to be read at the seam leaves the model as the gradient of an argument, because no value can leave the inside of
+a scan or of a recomputation in another way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from headjax.core.errors import HeadjaxError
+from headjax.sites.site import AttentionSite, Sites, at_path
+
+Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""Function of contexts `[..., heads, head_dim]`, W_O `[heads, head_dim, width]` and counted positions `[...]`."""
+
+
+class HeadGate(nnx.Variable):
+    """Gates of a site's heads, `[heads]` or `[..., heads]` with one for every position of the contexts."""
+
+
+class HeadRead(nnx.Variable):
+    """Argument whose gradient is what is read at the seam."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seam:
+    """What a gated projection knows beside its arrays: its site, and what to read."""
+
+    site: AttentionSite
+    read: Read | None
+
+
+def attach(
+    model: nnx.Module,
+    sites: Sites,
+    gates: Mapping[str, jax.Array],
+    reads: Mapping[str, jax.Array] | None = None,
+    read: Read | None = None,
+) -> None:
+    """Gate the sites of a copy of a model, which changes.
+
+    Args:
+        model: The copy.
+        sites: Its sites.
+        gates: By path, of the site's shape, or with an axis for every axis of positions before the heads.
+        reads: By path, the arguments whose gradients shall be what `read` returns.
+        read: What to read; None reads nothing.
+    """
+    for site in sites:
+        layer = at_path(model, site.path)
+        holder = at_path(layer, site.output)
+        cls: Any = type(holder)
+        holder.__class__ = _gated_class(cls, site.output == "")
+        holder.head_gate = HeadGate(gates[site.path])
+        holder.head_read = HeadRead(reads[site.path]) if reads is not None and site.path in reads else nnx.data(None)
+        holder.head_seam = nnx.static(Seam(site, read))
+
+
+@functools.cache
+def _gated_class(cls: Any, own: bool) -> Any:
+    """Return the subclass of a projection's class, or of an attention module of headjax, that gates its heads."""
+
+    def projected(self: Any, contexts: jax.Array, *args: Any, **kwargs: Any) -> Any:
+        return cls.__call__(self, _through(self, contexts), *args, **kwargs)
+
+    def attended(self: Any, inputs: jax.Array, *args: Any, gates: jax.Array | None = None, **kwargs: Any) -> Any:
+        _record(self.head_seam.site, inputs.shape[:2])
+        own_gates = self.head_gate[...]
+        return cls.__call__(self, inputs, *args, gates=own_gates if gates is None else gates * own_gates, **kwargs)
+
+    body = {"__call__": attended if own else projected, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls,), body)
+
+
+def _through(projection: Any, contexts: jax.Array) -> jax.Array:
+    """Return the contexts times their gates, in the shape in which they came."""
+    site, read = projection.head_seam.site, projection.head_seam.read
+    heads = (site.heads, site.head_dim)
+    if contexts.shape[-2:] != heads and contexts.shape[-1] != site.heads * site.head_dim:
+        raise HeadjaxError(
+            f"{site.path}: {site.output} is called with shape {list(contexts.shape)}, and not with the contexts of "
+            f"{site.heads} heads of {site.head_dim}"
+        )
+    lead = contexts.shape[:-2] if contexts.shape[-2:] == heads else contexts.shape[:-1]
+    _record(site, lead)
+    gates = projection.head_gate[...]
+    gates = gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape)
+    kernel = jax.lax.stop_gradient(at_path(projection, site.kernel.removeprefix(f"{site.output}."))[...])
+    argument = None if projection.head_read is None else projection.head_read[...]
+    gated = _gate(read, contexts.reshape(*lead, *heads), gates, kernel.reshape(*heads, -1), argument)
+    return gated.reshape(contexts.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gate(
+    read: Read | None, contexts: jax.Array, gates: jax.Array, matrix: jax.Array, argument: jax.Array | None
+) -> jax.Array:
+    return contexts * gates[..., None].astype(contexts.dtype)
+
+
+def _forward(read: Read | None, contexts: Any, gates: Any, matrix: Any, argument: Any) -> tuple[jax.Array, Any]:
+    return _gate(read, contexts, gates, matrix, argument), (contexts, gates, matrix, argument)
+
+
+def _backward(read: Read | None, kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+    contexts, gates, matrix, argument = kept
+    by_position = jnp.einsum("...nh,...nh->...n", contexts, cotangent, preferred_element_type=jnp.float32)
+    over = tuple(axis for axis, size in enumerate(gates.shape) if size == 1 and by_position.shape[axis] > 1)
+    of_gates = by_position.sum(axis=over, keepdims=True).astype(gates.dtype)
+    of_argument = None
+    if argument is not None and read is not None:
+        # Padding, and what no target sees, has no influence on the loss, and its cotangents are exactly 0.
+        counted = jnp.any(cotangent != 0, axis=(-2, -1)).astype(jnp.float32)
+        of_argument = read(contexts.astype(jnp.float32), matrix.astype(jnp.float32), counted).astype(argument.dtype)
+    of_contexts = cotangent * gates[..., None].astype(cotangent.dtype)
+    return of_contexts, of_gates, jnp.zeros_like(matrix), of_argument
+
+
+_gate.defvjp(_forward, _backward)
+
+_recorded: contextvars.ContextVar[dict[str, list[tuple[int, ...]]] | None] = contextvars.ContextVar(
+    "recorded", default=None
+)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[dict[str, list[tuple[int, ...]]]]:
+    """Yield a dict that a trace of a gated model fills with the shapes of positions of every call, by site."""
+    calls: dict[str, list[tuple[int, ...]]] = {}
+    token = _recorded.set(calls)
+    try:
+        yield calls
+    finally:
+        _recorded.reset(token)
+
+
+def _record(site: AttentionSite, lead: tuple[int, ...]) -> None:
+    calls = _recorded.get()
+    if calls is not None:
+        calls.setdefault(site.path, []).append(tuple(lead))

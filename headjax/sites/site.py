@@ -1,0 +1,196 @@
+"""An attention site: where an attention layer lies in a Flax module, and which of its parameters hold heads."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from headjax.core.errors import HeadjaxError
+from headjax.heads.head_id import ANY_LAYER, HeadId, stack_of
+
+ROOT = "."
+"""Path of a model that is an attention layer itself."""
+
+Axes = tuple[tuple[str, int], ...]
+"""Parameters that hold heads: path within the layer, and the axis of the heads, counted from the last one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSite:
+    """Attention layer of a Flax module.
+
+    Paths of parameters and modules are relative to the layer: `o_proj.w`. A parameter holds heads along one axis, one
+    entry a head (`[width, heads, head_dim]`) or `head_dim` entries a head (`[width, heads * head_dim]`). Axes are
+    counted from the last one, so that they hold under `nnx.scan`, too, which puts an axis of layers in front.
+
+    Attributes:
+        heads: Number of query heads.
+        kv_heads: Number of key and value heads; query head h reads key head h // (heads // kv_heads).
+        head_dim: Size of a head's context.
+        output: Path of the output projection, a module that is called with the contexts of all heads,
+            `[..., heads, head_dim]` or `[..., heads * head_dim]`. Empty for layers of headjax, which take gates.
+        kernel: Path of the parameter W_O, `[heads, head_dim, width]` or `[heads * head_dim, width]`.
+        query: Parameters that hold query heads, W_O among them, and their axes.
+        key: Parameters that hold key and value heads, and their axes.
+        sizes: Static attributes that `prune` sets, by their path: `heads`, `kv_heads`, `heads // kv_heads` or
+            `heads * head_dim`. Those with usual names (`num_heads`, `num_kv_heads`, `n_rep`, `qkv_features`, ...), and
+            the shapes that projections hold, need not be listed.
+        path: Path of the layer in the model, `layers.3.attn`; filled in by `attention_sites`.
+        layers: Length of the axis of layers in front of every parameter, None without one; filled in likewise.
+        ids: Numbers of the heads; None counts from 0.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    output: str
+    kernel: str
+    query: Axes
+    key: Axes = ()
+    sizes: tuple[tuple[str, str], ...] = ()
+    path: str = ""
+    layers: int | None = None
+    ids: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("query", "key", "sizes"):
+            pairs = getattr(self, name)
+            object.__setattr__(self, name, tuple(pairs.items()) if isinstance(pairs, Mapping) else tuple(pairs))
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Head stack and layer of every layer of the site: one, or as many as lie along the axis in front."""
+        if self.layers is None:
+            return (stack_of(self.path),)
+        return tuple((f"{self.path}.{ANY_LAYER}", layer) for layer in range(self.layers))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the site's gates: `[heads]`, or `[layers, heads]`."""
+        return (self.heads,) if self.layers is None else (self.layers, self.heads)
+
+    def head_ids(self) -> tuple[HeadId, ...]:
+        """Return the heads in the order of the entries of the site's gates."""
+        numbers = range(self.heads) if self.ids is None else self.ids
+        return tuple(HeadId(stack, layer, head) for stack, layer in self.places for head in numbers)
+
+
+Sites = tuple[AttentionSite, ...]
+"""Attention sites of a model."""
+
+Gates = dict[str, jax.Array]
+"""Gates by the path of the site, of the site's `shape`."""
+
+
+def ones(sites: Sites) -> Gates:
+    """Return gates of 1, which change nothing."""
+    return {site.path: jnp.ones(site.shape) for site in sites}
+
+
+def without(sites: Sites, heads: Iterable[HeadId]) -> Gates:
+    """Return gates that are 0 for the given heads and 1 for all others."""
+    gates, known = {site.path: np.ones(site.shape, np.float32) for site in sites}, find_heads(sites)
+    for head in heads:
+        site, index = known[head]
+        gates[site.path][index] = 0.0
+    return {path: jnp.asarray(array) for path, array in gates.items()}
+
+
+def find_heads(sites: Sites) -> dict[HeadId, tuple[AttentionSite, tuple[int, ...]]]:
+    """Return for every head its site and its index into the site's gates."""
+    found: dict[HeadId, tuple[AttentionSite, tuple[int, ...]]] = {}
+    for site in sites:
+        for number, head in enumerate(site.head_ids()):
+            column = number % site.heads
+            found[head] = (site, (column,) if site.layers is None else (number // site.heads, column))
+    return found
+
+
+def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
+    """Return heads that are given as `HeadId`s or as text such as `layers.3.attn/5`.
+
+    Raises:
+        HeadjaxError: the model has no such head; the message names it.
+    """
+    known = find_heads(sites)
+    named = tuple(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
+    for head in named:
+        if head not in known:
+            some = ", ".join(f"{site.path} ({site.heads} heads)" for site in sites[:8])
+            raise HeadjaxError(f"head {head}: the model has no such head; its attention layers are {some}")
+    return named
+
+
+def to_values(sites: Sites, arrays: Mapping[str, Any]) -> dict[HeadId, float]:
+    """Return the entries of arrays of the gates' shape by head."""
+    values: dict[HeadId, float] = {}
+    for site in sites:
+        values |= dict(zip(site.head_ids(), map(float, arrays[site.path].reshape(-1)), strict=True))
+    return values
+
+
+def at_path(root: Any, path: str) -> Any:
+    """Return what lies at a path of attributes, keys and numbers, such as `layers.3.attn`; KeyError if nothing does."""
+    found = root
+    for part in filter(None, path.split(".")):
+        try:
+            found = found[_key(found, part)] if isinstance(found, Mapping | Sequence) else getattr(found, part)
+        except (AttributeError, LookupError, ValueError):
+            raise KeyError(path) from None
+    return found
+
+
+def put_at(root: Any, path: str, new: Any) -> None:
+    """Put a module in the place of the one at a path that is not the root."""
+    parent, _, last = path.rpartition(".")
+    holder = at_path(root, parent)
+    if isinstance(holder, Mapping | Sequence):
+        holder[_key(holder, last)] = new  # type: ignore[index]
+    else:
+        setattr(holder, last, new)
+
+
+def _key(holder: Any, part: str) -> Any:
+    return int(part) if isinstance(holder, Sequence) or (part.isdecimal() and part not in holder) else part
+
+
+def size_of(site: AttentionSite, path: str, shape: Sequence[int], axis: int, heads: int) -> int:
+    """Return the number of entries that a head has along its axis: 1, or `head_dim`.
+
+    Raises:
+        HeadjaxError: the axis does not exist, or holds another number of entries.
+    """
+    if not -len(shape) <= axis < 0:
+        raise HeadjaxError(f"{site.path}: {path} has shape {list(shape)}, which has no axis {axis} from the last one")
+    if shape[axis] == heads:
+        return 1
+    beside = (heads, site.head_dim) in itertools.pairwise(shape)  # the heads lie there, and not along an equal width
+    if shape[axis] == heads * site.head_dim and not beside:
+        return site.head_dim
+    what = f"axis {axis} is not that of {heads} heads of {site.head_dim}"
+    raise HeadjaxError(f"{site.path}: {path} has shape {list(shape)}, whose {what}")
+
+
+def output_matrix(site: AttentionSite, kernel: jax.Array) -> jax.Array:
+    """Return W_O as `[heads, head_dim, width]`, with an axis of layers in front where the site has one."""
+    front = kernel.shape[:1] if site.layers is not None else ()
+    return kernel.reshape(*front, site.heads, site.head_dim, -1)
+
+
+def parameters(layer: Any) -> Iterator[tuple[str, nnx.Variable]]:
+    """Yield the path and the variable of every array within a layer."""
+    for path, module in nnx.iter_modules(layer, graph=True):
+        for name, entry in vars(module).items():
+            if isinstance(entry, nnx.Variable) and hasattr(entry[...], "shape"):
+                yield ".".join(map(str, (*path, name))), entry
+
+
+View = Callable[[Any], AttentionSite]
+"""Function of an attention layer that returns its site."""

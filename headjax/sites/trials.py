@@ -1,0 +1,115 @@
+"""Ablation and learned gates for any Flax model: one compiled function of the gates serves every head and step."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.progress import Update
+from headjax.core.serialize import unknown_name
+from headjax.heads.ablation import Ablation, Measured, Mode, collect
+from headjax.heads.head_id import HeadId
+from headjax.heads.learned_gates import GateDistribution, LearnedGates, closed, descend
+from headjax.heads.statistics import one_behind
+from headjax.mesh.distributed import fetch
+from headjax.sites.program import Applied, Loss, Program, arrays_of, prepare
+from headjax.sites.site import AttentionSite, Gates, find_heads, ones, require_heads, to_values
+
+Metrics = tuple[tuple[str, Loss], ...]
+
+
+def ablate_module(
+    model: nnx.Module | Applied,
+    batches: Iterable[Any],
+    mode: Mode,
+    loss: Loss | None,
+    *,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    heads: Iterable[HeadId | str] | None = None,
+    gates: Mapping[str, Any] | None = None,
+    progress: Update | None = None,
+) -> Ablation:
+    """Remove heads of a model that is not headjax's, see `headjax.sites.functions.ablate`."""
+    if mode not in get_args(Mode):
+        raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
+    program, state = prepare(model, loss)
+    known = find_heads(program.sites)
+    chosen = tuple(known) if heads is None else require_heads(program.sites, heads)
+    at = ones(program.sites) | {path: jnp.asarray(array) for path, array in (gates or {}).items()}
+    variants = {head: at | _changed(*known[head], at, mode) for head in chosen}
+    extra: Metrics = tuple((metrics or {}).items())
+    baseline: list[Measured] = []
+    ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
+    for number, batch in enumerate(map(arrays_of, batches), start=1):
+        baseline.append(fetch(_measure(program, extra, state, at, batch)))
+        for head, measured in one_behind(
+            (one, _measure(program, extra, state, variants[one], batch)) for one in chosen
+        ):
+            ablated[head].append(fetch(measured))
+        if progress is not None:
+            progress(number, {})
+    return collect(mode, chosen, baseline, ablated)
+
+
+def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> Gates:
+    """Return the gates of a site under the ablation of a head."""
+    row = np.array(at[site.path][index[:-1]], np.float32)
+    column, size = index[-1], site.heads // site.kv_heads
+    if mode == "all-but-one":
+        row = np.eye(site.heads, dtype=np.float32)[column]
+    else:
+        first = column // size * size
+        row[first : first + size if mode == "group" else first] = 0.0
+        row[column] = 0.0
+    return {site.path: jnp.asarray(at[site.path]).at[index[:-1]].set(row)}
+
+
+@functools.partial(jax.jit, static_argnames=("program", "metrics"))
+def _measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch: Any) -> Measured:
+    losses = program.losses(state, gates, batch)
+    others = {name: dataclasses.replace(program, loss=metric).losses(state, gates, batch) for name, metric in metrics}
+    return Measured({"loss": losses} | others, jnp.ones_like(losses))
+
+
+def learn_module_gates(
+    model: nnx.Module | Applied,
+    batches: Sequence[Any],
+    distribution: GateDistribution,
+    loss: Loss | None,
+    *,
+    steps: int,
+    learning_rate: float,
+    seed: int = 0,
+    progress: Update | None = None,
+) -> LearnedGates:
+    """Learn gates of a model that is not headjax's, see `headjax.sites.functions.learn_gates`."""
+    if not batches:
+        raise DataError("batches: there is no example to learn gates on")
+    program, state = prepare(model, loss)
+    distribution.check(len(find_heads(program.sites)))
+    logits = {site.path: jnp.full(site.shape, distribution.initial) for site in program.sites}
+    arrays = map(arrays_of, itertools.cycle(batches))
+    objective = _MeanLoss(program)
+    logits, losses = descend(objective, distribution, logits, state, arrays, steps, learning_rate, seed, progress)
+    gates = distribution.final(logits)
+    values, opened = (to_values(program.sites, found) for found in (logits, gates))
+    return LearnedGates(gates, closed(values, opened), values, losses)
+
+
+@dataclasses.dataclass(frozen=True)
+class _MeanLoss:
+    """Mean loss of the examples."""
+
+    program: Program
+
+    def __call__(self, state: Any, batch: Any, gates: Gates) -> jax.Array:
+        return self.program.losses(state, gates, batch).mean()

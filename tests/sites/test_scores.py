@@ -1,0 +1,308 @@
+"""Scores, ablation and learned gates of models that know nothing of headjax, against gates multiplied into W_O."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+import headjax
+from headjax import HeadId, HeadjaxError
+from headjax.heads.learned_gates import HardConcrete, Subset
+from headjax.heads.ordering import by_ablation
+from tests.closeness import assert_close
+from tests.sites import houses
+from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, mean_loss, scaled, snapshot
+
+BATCHES = batches()
+
+
+def gates_of(model):
+    return {site.path: jnp.ones(site.shape) for site in headjax.attention_sites(model)}
+
+
+def by_hand(model, gates):
+    """Gradients of every example's loss, `[examples]` trees, from one example at a time."""
+    gradient = jax.jit(jax.grad(lambda xi, one: loss(scaled(model, xi), one).sum()))
+    examples = [{name: array[i : i + 1] for name, array in batch.items()} for batch in BATCHES for i in range(4)]
+    found = [gradient(gates, one) for one in examples]
+    return {path: np.stack([np.asarray(tree[path], np.float64) for tree in found]) for path in gates}
+
+
+def flat(values, model):
+    """Values by head as arrays by site."""
+    return {
+        site.path: np.array([values[head] for head in site.head_ids()]).reshape(site.shape)
+        for site in headjax.attention_sites(model)
+    }
+
+
+@pytest.mark.parametrize(
+    "name, given", [*((name, loss) for name in HOUSES), ("flax", mean_loss), ("scanned", mean_loss), ("own", mean_loss)]
+)
+def test_gradient_scores_are_those_of_gates_multiplied_into_the_weights(name, given):
+    model = HOUSES[name]()
+    scores = headjax.score_heads(model, BATCHES, loss=given)
+    expected = by_hand(model, gates_of(model))
+    kind = jnp.bfloat16 if name == "bf16" else np.float32
+    for path, gradient in expected.items():
+        scale = np.abs(gradient).max()
+        found = {
+            score: flat(scores.score(score), model)[path] for score in ("importance", "importance_batch", "fisher")
+        }
+        assert_close(found["importance"], np.abs(gradient).mean(0), sums=4 * SUMS, scale=scale, dtype=kind)
+        summed = np.abs(gradient.reshape(2, 4, *gradient.shape[1:]).sum(1)).sum(0) / 8
+        assert_close(found["importance_batch"], summed, sums=4 * SUMS, scale=scale, dtype=kind)
+        assert_close(found["fisher"], (gradient**2).sum(0), sums=8 * SUMS, scale=8 * scale**2, dtype=kind)
+    assert scores.examples == 8
+    assert_close(
+        scores.loss,
+        np.mean([mean_loss(scaled(model, gates_of(model)), batch) for batch in BATCHES]),
+        sums=SUMS,
+        dtype=kind,
+    )
+
+
+def test_heads_are_named_by_path_and_number():
+    scores = headjax.score_heads(HOUSES["flax"](), BATCHES, loss=loss)
+    head = HeadId("layers.*.attn", 1, 3)
+    assert str(head) == "layers.1.attn/3"
+    assert HeadId.parse("layers.1.attn/3") == head
+    assert head in scores.score("importance")
+    assert len(scores.score("importance")) == 2 * HEADS
+    in_scan = list(headjax.score_heads(HOUSES["scanned"](), BATCHES, loss=loss).score("fisher"))
+    assert str(in_scan[5]) == "layers.attn.1/1"
+    assert HeadId.parse(str(in_scan[5])) == in_scan[5]
+
+
+def test_norms_are_those_of_the_contexts_and_positions_without_influence_do_not_count():
+    model = houses.Classifier(houses.EinsumAttention, layers=1)
+
+    def first_two(model, batch):
+        return model.hidden(batch["x"])[:, :2].sum(axis=(1, 2))
+
+    scores = headjax.score_heads(model, BATCHES[:1], loss=first_two)
+    seen = []
+    attention = model.layers[0].attn
+    original = type(attention.o_proj).__call__
+
+    class Seen(houses.Einsum):
+        def __call__(self, x):
+            if x.ndim == 4:
+                seen.append(x)
+            return original(self, x)
+
+    copy = nnx.clone(model)
+    copy.eval()
+    copy.layers[0].attn.o_proj.__class__ = Seen
+    copy.hidden(BATCHES[0]["x"])
+    contexts = np.asarray(seen[0])[:, :2]
+    outputs = np.einsum("btnh,nhd->btnd", contexts, np.asarray(attention.o_proj.w[...]))
+    expected = np.linalg.norm(contexts, axis=-1).mean((0, 1)), np.linalg.norm(outputs, axis=-1).mean((0, 1))
+    for name, norms in zip(("context_norm", "output_norm"), expected, strict=True):
+        assert_close(list(scores.score(name).values()), norms, sums=SUMS)
+    tokens = np.array(list(scores.score("importance_token").values()))
+    assert_close(tokens, np.abs(outputs.sum(-1)).mean((0, 1)), sums=SUMS)
+
+
+@pytest.mark.parametrize("name", ["flax", "scanned", "own"])
+def test_the_model_stays_as_it_is(name):
+    model = HOUSES[name]()
+    before = snapshot(model)
+
+    def broken(model, batch):
+        raise RuntimeError("stopped inside")
+
+    headjax.score_heads(model, BATCHES, loss=loss)
+    headjax.ablate(model, BATCHES[:1], loss=loss, heads=[next(iter(headjax.attention_sites(model))).head_ids()[0]])
+    with pytest.raises(RuntimeError, match="stopped inside"):
+        headjax.score_heads(model, BATCHES, loss=broken)
+    after = snapshot(model)
+    assert after[0] == before[0]
+    assert after[2] == before[2]
+    assert before[1].keys() == after[1].keys()
+    assert all((before[1][path] == after[1][path]).all() for path in before[1])
+
+
+@pytest.mark.parametrize("mode", ["each", "all-but-one", "group"])
+def test_ablation_is_gating_by_hand(mode):
+    model = HOUSES["einsum"]()
+    found = headjax.ablate(model, BATCHES, mode, loss=loss, metrics={"right": right}, heads=["layers.1.attn/2"])
+    gates = gates_of(model)
+    row = {"each": [1, 1, 0, 1], "all-but-one": [0, 0, 1, 0], "group": [1, 1, 0, 0]}[mode]
+    whole, without = (
+        np.concatenate([loss(scaled(model, at), batch) for batch in BATCHES])
+        for at in (gates, gates | {"layers.1.attn": jnp.array(row, jnp.float32)})
+    )
+    assert_close(found.baseline["loss"], whole, sums=SUMS)
+    assert_close(found.ablated["loss"][0], without, sums=SUMS)
+    assert set(found.baseline["right"]) <= {0.0, 1.0}
+
+
+def right(model, batch):
+    return (model(batch["x"]).argmax(axis=-1) == batch["y"]).astype(jnp.float32)
+
+
+def test_heads_without_weights_are_the_first_of_every_order():
+    model = HOUSES["einsum"]()
+    useless = {"layers.0.attn/1", "layers.1.attn/2"}
+    for name in useless:
+        kernel = model.layers[int(name[7])].attn.o_proj.w
+        kernel.set_value(kernel[...].at[int(name[-1])].set(0.0))
+    orders = {by: headjax.order_heads(model, BATCHES, by, loss=loss) for by in ("importance", "fisher", "output_norm")}
+    ablation = headjax.ablate(model, BATCHES, loss=loss)
+    orders["ablation"] = tuple(sorted(ablation.heads, key=lambda head: abs(ablation.effects()[head])))
+    assert headjax.order_heads(model, BATCHES, "ablation", loss=loss) == by_ablation(ablation)
+    for by, order in orders.items():
+        assert {str(head) for head in order[:2]} == useless, by
+
+
+@pytest.mark.parametrize("distribution", [Subset(count=6, end=1e-3), HardConcrete(weight=0.2)])
+def test_learned_gates_lower_the_loss_that_they_are_learned_on(distribution):
+    model, before = HOUSES["scanned"](), snapshot(HOUSES["scanned"]())
+    learned = headjax.learn_gates(model, BATCHES, distribution, steps=60, learning_rate=0.1, loss=loss)
+    assert learned.gates["layers.attn"].shape == (3, HEADS)
+    assert len(learned.logits) == 3 * HEADS
+    drawn = np.asarray(learned.gates["layers.attn"]).reshape(-1)
+    removed = {head for head, gate in zip(learned.logits, drawn, strict=True) if gate == 0}
+    assert set(learned.removed) == removed
+    assert removed
+    chosen, *others = (_gated_loss(model, gates) for gates in (drawn, np.ones(12), *_shuffled(drawn)))
+    if isinstance(distribution, Subset):
+        assert len(removed) == 3 * HEADS - 6
+        assert chosen < np.mean(others[1:])
+    else:
+        weight = distribution.weight
+        assert chosen + weight * (12 - len(removed)) < others[0] + weight * 12
+    assert all((before[1][path] == array).all() for path, array in snapshot(model)[1].items())
+
+
+def _gated_loss(model, gates):
+    gates = {"layers.attn": jnp.asarray(gates.reshape(3, HEADS), jnp.float32)}
+    return np.mean([mean_loss(scaled(model, gates), batch) for batch in BATCHES])
+
+
+def _shuffled(gates):
+    return [np.random.default_rng(seed).permutation(gates) for seed in range(5)]
+
+
+def test_one_compilation_serves_all_gates():
+    model, traced = HOUSES["flax"](), []
+
+    def counted(model, batch):
+        traced.append(None)
+        return loss(model, batch)
+
+    gates = gates_of(model)
+    headjax.score_heads(model, BATCHES, loss=counted)
+    headjax.ablate(model, BATCHES, loss=counted)
+    calls = len(traced)
+    gates["layers.0.attn"] = jnp.array([1.0, 0.0, 0.5, 2.0])
+    first = headjax.score_heads(model, BATCHES, loss=counted, gates=gates)
+    headjax.ablate(model, BATCHES, "all-but-one", loss=counted, gates=gates)
+    assert len(traced) == calls
+    expected = np.abs(by_hand(model, gates)["layers.0.attn"]).mean(0)
+    assert_close(flat(first.score("importance"), model)["layers.0.attn"], expected, sums=4 * SUMS)
+
+
+@pytest.mark.parametrize("name", ["flax", "scanned", "own"])
+def test_a_sharded_model_has_the_same_scores(name):
+    model = HOUSES[name]()
+    alone = headjax.score_heads(model, [BATCHES[0]], loss=loss).score("importance")
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    graph, state = nnx.split(model)
+
+    def placed(array):
+        spec = PartitionSpec("model") if array.ndim > 1 and array.shape[0] % 2 == 0 else PartitionSpec()
+        return jax.device_put(array, NamedSharding(mesh, spec))
+
+    spread = nnx.merge(graph, jax.tree.map(placed, state))
+    batch = {
+        key: jax.device_put(array, NamedSharding(mesh, PartitionSpec("data"))) for key, array in BATCHES[0].items()
+    }
+    with jax.set_mesh(mesh):
+        found = headjax.score_heads(spread, [batch], loss=loss).score("importance")
+    assert_close(list(found.values()), list(alone.values()), sums=4 * SUMS)
+
+
+class LinenTwin(linen.Module):
+    """The Linen form of one layer of Flax's attention."""
+
+    @linen.compact
+    def __call__(self, x):
+        x = linen.MultiHeadDotProductAttention(
+            num_heads=HEADS, qkv_features=HEADS * SIZE, deterministic=True, name="attn"
+        )(x)
+        return linen.Dense(3, name="head")(x.mean(axis=1))
+
+
+class NnxTwin(nnx.Module):
+    """The same as an `nnx.Module`."""
+
+    def __init__(self, params):
+        self.attn = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.0)
+        self.head = nnx.Linear(WIDTH, 3, rngs=nnx.Rngs(0))
+        for name in ("query", "key", "value", "out"):
+            for part in ("kernel", "bias"):
+                getattr(getattr(self.attn, name), part).set_value(params["attn"][name][part])
+        self.head.kernel.set_value(params["head"]["kernel"])
+        self.head.bias.set_value(params["head"]["bias"])
+
+    def __call__(self, x):
+        return self.head(self.attn(x).mean(axis=1))
+
+
+@pytest.mark.parametrize("given", [loss, mean_loss])
+def test_linen_and_nnx_have_the_same_scores(given):
+    twin = LinenTwin()
+    params = twin.init(jax.random.key(0), BATCHES[0]["x"])
+    model = (twin.apply, params, {"attn": ("params/attn/out/kernel", 0)})
+    found = headjax.score_heads(model, BATCHES, loss=given)
+    expected = headjax.score_heads(NnxTwin(params["params"]), BATCHES, loss=given)
+    assert set(found.values) == {"importance", "importance_batch", "fisher"}
+    for name, values in found.values.items():
+        assert_close(list(values.values()), list(expected.score(name).values()), sums=4 * SUMS)
+        assert [str(head) for head in values] == [f"attn/{head}" for head in range(HEADS)]
+    effects = headjax.ablate(model, BATCHES, loss=given).effects()
+    assert_close(
+        list(effects.values()),
+        list(headjax.ablate(NnxTwin(params["params"]), BATCHES, loss=given).effects().values()),
+        sums=SUMS,
+        scale=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    "place, message",
+    [(("params/attn/output/kernel", 0), "params/attn/output/kernel"), (("params/attn/out/kernel", 3), "axis 3")],
+)
+def test_a_place_that_the_tree_lacks_is_refused(place, message):
+    twin = LinenTwin()
+    params = twin.init(jax.random.key(0), BATCHES[0]["x"])
+    with pytest.raises(HeadjaxError, match=message):
+        headjax.score_heads((twin.apply, params, {"attn": place}), BATCHES, loss=loss)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"loss": None}, "loss"),
+        ({"loss": lambda model, batch: model(batch["x"])}, "loss"),
+        ({"loss": lambda model, batch: batch["x"].sum(axis=(1, 2))}, "layers.0.attn"),
+        ({"loss": lambda model, batch: loss(model, batch) * jnp.nan}, "layers.0.attn/0"),
+        ({"loss": loss, "batches": []}, "batches"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_line(arguments, message):
+    options = {"batches": BATCHES} | arguments
+    with pytest.raises(HeadjaxError, match=message) as caught:
+        headjax.score_heads(HOUSES["flax"](), options.pop("batches"), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_that_is_not_there_is_named():
+    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn/9"):
+        headjax.ablate(HOUSES["flax"](), BATCHES, loss=loss, heads=["layers.0.attn/9"])
