@@ -72,7 +72,7 @@ class Grid(Checked):
     """
 
     heads: tuple[Share, ...] = (0.75, 0.5, 1 / 3, 1 / 6, 0.0)
-    units: tuple[Share, ...] = (0.85, 0.7, 0.55, 0.4, 0.3, 0.2, 0.1)
+    units: tuple[Share, ...] = (0.85, 0.7, 0.55, 0.4, 0.3, 0.2, 0.1, 0.05)
     cached: tuple[Level, ...] = FOR_CACHE
     others: tuple[Level, ...] = FOR_SIZE
 

@@ -1,0 +1,58 @@
+"""`headjax shrink`: budgets hold at once, a drop finds its budget, the result is an ordinary model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import headjax
+from headjax.cli import main
+from headjax.heads.units import count_units
+
+
+@pytest.fixture(scope="module")
+def shrink(folder, tmp_path_factory):
+    """Run the command on the folder's model, with measurements that all tests share."""
+    made = tmp_path_factory.mktemp("shrunk")
+    words = ["--task", str(folder / "text.txt"), "--limit", "8", "--batch-size", "8", "--calibrate", "8"]
+
+    def run(name, *more):
+        result = made / f"{name}.json"
+        model = [] if "--frontier" in more else [str(made / name)]
+        command = ["shrink", str(folder / "model"), *model, *words, "--work", str(made / "work"), "--json", str(result)]
+        assert main([*command, *more]) == 0
+        return json.loads(result.read_text()), made / name
+
+    return run
+
+
+def test_several_budgets_hold_at_once_and_the_model_is_trained_after(shrink):
+    found, path = shrink("small", "--flops", "90%", "--cache", "50%", "--uniform", "--recover", "2")
+    for budget in found["budget"].values():
+        assert budget["left"] <= budget["limit"] < budget["whole"]
+    model = headjax.load(path)
+    assert headjax.summarize(model.config, 8).cache_bytes_per_token == found["budget"]["cache"]["left"]
+    assert len({form.structure() for form in model.config.attentions()["decoder"]}) == 1
+    assert len(set(count_units(model).values())) == 1
+    assert [entry["action"] for entry in model.history][-2:] == ["shrink", "distill"]
+    assert model.num_parameters == found["parameters"] < found["parameters_before"]
+    layers = {layer["place"]: layer for layer in found["layers"]}
+    assert model.history[-2]["layers"].keys() == layers.keys()
+
+
+def test_the_smallest_model_within_a_drop_is_found(shrink):
+    found, _ = shrink("careless", "--max-drop", "100000%")
+    least = min(point["costs"]["parameters"] for point in found["frontier"])
+    assert found["budget"]["parameters"]["left"] == least
+
+
+def test_the_page_shows_the_decision_beside_others_and_time_is_measured(shrink, tmp_path):
+    page = tmp_path / "page.html"
+    found, _ = shrink("shown", "--latency", "100%", "--parameters", "60%", "--out", str(page))
+    assert set(found["seconds"]) == {"predicted", "measured", "before"}
+    assert min(found["seconds"].values()) > 0.0
+    rivals = [one["name"] for one in found["rivals"]]
+    assert "all layers alike" in rivals
+    text = page.read_text()
+    assert all(name in text for name in ("this choice", *rivals, *(one["place"] for one in found["layers"])))
