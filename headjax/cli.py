@@ -114,7 +114,7 @@ def _run(words: list[str]) -> int:
     typed = [word for word in words[1:] if word not in overrides]
     options = parse_options(command.Options, typed, Parser(prog=f"headjax {name}", description=text), **given)
 
-    from headjax.commands.places import check_places
+    from headjax.commands.options import check_places
     from headjax.core.configuration import import_modules
     from headjax.core.console import Terminal
     from headjax.core.progress import shown_on

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from headjax.commands.examples import TASK, Examples
 from headjax.commands.options import option
-from headjax.commands.repair import RepairOptions, calibration_batches
+from headjax.commands.surgery import RepairOptions, calibration_batches
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, Bound, Listed, read_amount
 from headjax.core.fields import Count as Natural

@@ -19,9 +19,16 @@ from headjax.commands.goals import (
     settled,
 )
 from headjax.commands.options import argument, option
-from headjax.commands.repair import Repaired, reconstructed
 from headjax.commands.results import ABSENT, NO_EXAMPLES, found
-from headjax.commands.surgery import Changed, compared, evaluate_each, fine_tune, fine_tuning_of
+from headjax.commands.surgery import (
+    Changed,
+    Repaired,
+    compared,
+    evaluate_each,
+    fine_tune,
+    fine_tuning_of,
+    reconstructed,
+)
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.report import numbers

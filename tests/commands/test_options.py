@@ -12,11 +12,11 @@ from headjax.cli import Parser
 from headjax.commands.options import (
     CommandOptions,
     argument,
+    check_places,
     option,
     option_name,
     parse_options,
 )
-from headjax.commands.places import check_places
 from headjax.core import integrity
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, Rate, Size

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headjax.cli import main
-from headjax.commands import repair
+from headjax.commands import surgery
 from headjax.models.model import load
 
 pytestmark = pytest.mark.whole
@@ -43,13 +43,13 @@ def test_feed_forwards_are_solved_too_and_few_tokens_are_told(folder, capsys):
 
 def test_calibration_on_texts_of_another_length_is_told():
     short = [{"input_ids": np.ones((2, 8)), "attention_mask": np.array([[1] * 4 + [0] * 4, [1] * 6 + [0] * 2])}]
-    assert repair._mean_tokens(short) == 5.0
-    assert repair._mean_tokens([{"input_ids": np.ones((3, 8))}]) == 8.0
-    assert repair._mean_tokens([{"pixel_values": np.ones((3, 8))}]) == 0.0
-    assert repair._hint(5.0, 0.0) == repair._hint(5.0, 7.0) == repair._hint(7.0, 5.0) == []
-    (line,) = repair._hint(5.0, 8.0)
+    assert surgery._mean_tokens(short) == 5.0
+    assert surgery._mean_tokens([{"input_ids": np.ones((3, 8))}]) == 8.0
+    assert surgery._mean_tokens([{"pixel_values": np.ones((3, 8))}]) == 0.0
+    assert surgery._hint(5.0, 0.0) == surgery._hint(5.0, 7.0) == surgery._hint(7.0, 5.0) == []
+    (line,) = surgery._hint(5.0, 8.0)
     assert line.startswith("calibration examples have 5 tokens on average and evaluation examples 8;")
-    assert repair._hint(20.0, 8.0)
+    assert surgery._hint(20.0, 8.0)
 
 
 def refused(folder, capsys, model, *words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headjax.head_report.patterns import MOST_TOKENS, patterns
+from headjax.head_report.study import MOST_TOKENS, patterns
 from headjax.heads.head_id import HeadId
 from headjax.models.embeddings import Embeddings, Learned
 from tests import tiny
