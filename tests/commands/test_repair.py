@@ -61,11 +61,11 @@ def refused(folder, capsys, model, *words):
 
 
 def test_calibration_examples_of_padding_alone_are_one_line(folder, capsys, monkeypatch):
-    sampled = repair.calibration_batches
+    sampled = surgery.calibration_batches
 
     def padding(examples, options):
         return [batch | {"attention_mask": np.zeros_like(batch["input_ids"])} for batch in sampled(examples, options)]
 
-    monkeypatch.setattr(repair, "calibration_batches", padding)
+    monkeypatch.setattr(surgery, "calibration_batches", padding)
     line = refused(folder, capsys, "model", "--remove", "decoder/0/1")
     assert line.endswith("calibration: the examples hold padding alone")
