@@ -14,6 +14,7 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.flax import AttentionModule
+from headjax.models.model import Model
 from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, output_matrix, parameters, size_of
 
 HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
@@ -81,6 +82,10 @@ def attention_sites(model: nnx.Module) -> Sites:
         HeadjaxError: there is no attention layer, or what was found in one contradicts itself; the message names the
             layer and says how to register its class.
     """
+    if isinstance(model, Model):
+        raise HeadjaxError(
+            "model: a headjax model names its heads by head stack and layer: headjax.all_heads(model.config)"
+        )
     sites = tuple(sorted(_found(model), key=lambda site: site.places[0]))
     if not sites:
         raise HeadjaxError(
@@ -143,10 +148,11 @@ def _tunix(layer: Any) -> AttentionSite:
 
 def _own(layer: Any) -> AttentionSite:
     config, query, key = layer.config, list[tuple[str, int]](), list[tuple[str, int]]()
-    for name, tensor in config.tensors(layer.width, layer.memory_width).items():
-        for axes, held in (("heads", query), ("kv_heads", key)):
-            if axes in getattr(tensor, "axes", ()):
-                held.append((name, tensor.axes.index(axes) - len(tensor.axes)))
+    for name, declared in config.tensors(layer.width, layer.memory_width).items():
+        axes = declared.out_sharding if isinstance(declared, nnx.Variable) else ()
+        for axis, held in (("heads", query), ("kv_heads", key)):
+            if axis in axes:
+                held.append((name, axes.index(axis) - len(axes)))
     size: Any = getattr(config, "value_dim", None) or getattr(config, "head_dim", 0)
     kv_heads = len(set(config.groups))
     kinds: dict[str, Any] = {"output": "", "kernel": "output", "query": tuple(query), "key": tuple(key)}
