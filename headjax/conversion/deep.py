@@ -88,7 +88,9 @@ def _apply(layers: Sequence[Layer], params: Sequence[Params], x: jax.Array, memo
 
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
-    return layer(params, x, LayerCall(attention=Call(), encoder_output=memory))[0]
+    module = layer.bind(params, x.shape[-1], memory.shape[-1])
+    output: jax.Array = module(x, LayerCall(attention=Call(), encoder_output=memory))[0]
+    return output
 
 
 def _whole_layers(

@@ -14,7 +14,7 @@ import jax
 from flax import nnx
 
 from headjax.core.fields import Checked
-from headjax.core.tensors import Params, Tensors
+from headjax.core.tensors import Params, Tensors, stack_weight
 
 
 class Spec(Checked):
@@ -104,4 +104,12 @@ def bind(module: Any, params: Mapping[str, Any]) -> Any:
             entry.set_raw_value(value)
         else:
             setattr(module, name, nnx.Param(value))
+    return module
+
+
+def stacked_module(module: Any, count: int) -> Any:
+    """Return a module with the declared weights of `count` equal modules stacked in it."""
+    for name, entry in weights_of(module).items():
+        stacked = stack_weight if isinstance(entry, nnx.Variable) else stacked_module
+        setattr(module, name, stacked(entry, count))
     return module

@@ -18,9 +18,9 @@ from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadId
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, ModelConfig, Options, Output
-from headjax.models.hooks import Hooks, LayerForward, Reports
-from headjax.models.layer import LayerCall
-from headjax.models.stack import Stack
+from headjax.models.hooks import Hooks, Reports
+from headjax.models.layer import LayerCall, TransformerLayer
+from headjax.models.stack import TransformerStack
 
 
 class Recorded(NamedTuple):
@@ -75,13 +75,13 @@ class _Recording(Hooks):
     def __init__(self) -> None:
         self.recorded: dict[str, Recorded] = {}
 
-    def stack(self, stack: Stack, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
-        output, reports = stack.forward(params, x, call)
+    def stack(self, stack: TransformerStack, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
+        output, reports = stack.forward(x, call)
         self.recorded[call.stack] = Recorded(jnp.stack([layer["entering"] for layer in reports]), output)
         return output, reports
 
-    def layer(self, forward: LayerForward, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, Reports]:
-        return forward(params, x, call)[0], {"entering": x}
+    def layer(self, layer: TransformerLayer, x: jax.Array, call: LayerCall) -> tuple[jax.Array, Reports]:
+        return layer(x, call)[0], {"entering": x}
 
 
 class _Resuming(Hooks):
@@ -98,16 +98,16 @@ class _Resuming(Hooks):
         self._outputs, self._resumed = outputs, resumed
         self._stream, self._start = stream, start
 
-    def stack(self, stack: Stack, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
+    def stack(self, stack: TransformerStack, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
         if call.stack in self._outputs:
             return self._outputs[call.stack], []
         if call.stack == self._resumed:
-            return stack.forward(params, self._stream, call)
-        return stack.forward(params, x, call._replace(hooks=None))
+            return stack.forward(self._stream, call)
+        return stack.forward(x, call._replace(hooks=None))
 
-    def layer(self, forward: LayerForward, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, Reports]:
+    def layer(self, layer: TransformerLayer, x: jax.Array, call: LayerCall) -> tuple[jax.Array, Reports]:
         def apply(x: jax.Array) -> jax.Array:
-            return forward(params, x, call)[0]
+            return layer(x, call)[0]
 
         # The first layer reads the recorded stream itself and not the carry, which a vmap over gates turns into one
         # copy per gate: this way its projections and attention are computed once for all of them.

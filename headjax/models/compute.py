@@ -9,18 +9,20 @@ from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.kernels import KERNELS
 from headjax.core.deferred import any_deferred, layer_of, stacked
 from headjax.core.errors import require
 from headjax.core.fields import Checked
+from headjax.core.modules import stacked_module
 from headjax.core.serialize import unknown_name
-from headjax.core.tensors import Params, Tensors, stack_tensors
+from headjax.core.tensors import Params
 from headjax.mesh.mesh import by_example
 from headjax.models.cache import GroupCache, LayerCache, stored
 from headjax.models.hooks import Hooks
-from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction
+from headjax.models.layer import CACHE, Layer, LayerCall, ProbeFunction, TransformerLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,18 +102,22 @@ class StackCall(NamedTuple):
     hooks: Hooks | None = None
 
 
+Layers = TransformerLayer | nnx.List
+"""Layers of a group: one module of stacked weights, or a list of each layer's own module."""
+
+
 class Varying(NamedTuple):
     """Values that differ from layer to layer of a group, along a leading axis.
 
     Attributes:
-        weights: parameters; empty where layers share them.
+        layer: module of the weights; None where layers share them.
         gates, cross_gates: gates of the self- and cross-attention.
         columns: positions of the layer's heads in the self-attention's bias.
         cache: the layer's cache.
         number: the layer's number in the stack.
     """
 
-    weights: Params
+    layer: Any
     gates: jax.Array | None
     cross_gates: jax.Array | None
     columns: jax.Array | None
@@ -140,9 +146,9 @@ class LayerGroup:
         """Number of layers."""
         return self.stop - self.start
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        """Declare the parameters."""
-        return stack_tensors(self.layer.tensors(width, memory_width), self.count)
+    def module(self, width: int, memory_width: int) -> TransformerLayer:
+        """Return the module of one layer, with the weights of all layers of the group stacked in it."""
+        return stacked_module(self.layer.module(width, memory_width), self.count)
 
     def unstack(self, params: Params) -> list[Params]:
         """Return the parameters of each layer, deferred where they are."""
@@ -165,106 +171,94 @@ class LayerGroup:
         """Return the layers that share their parameters with this one, itself included."""
         return (layer,)
 
-    def __call__(
-        self, params: Params | list[Params], x: jax.Array, call: StackCall
-    ) -> tuple[jax.Array, list[dict[str, Any]]]:
+    def __call__(self, layers: Layers, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the reports of all layers.
 
         Args:
-            params: the group's parameters, or those of each layer as `unstack` returns them, which cannot be scanned.
+            layers: the group's module, or a list of each layer's own, which cannot be scanned.
             x: `[batch, length, width]`.
             call: options; `call.compute.scan` chooses between a scan and unrolled layers.
         """
-        stacked, of_layers = ({}, params) if isinstance(params, list) else (params, [])
-        body, varying = self._body(stacked, call), self._varying(stacked, call)
-        if call.compute.scan and self.count > 1 and not of_layers:
-            x, by_layer = jax.lax.scan(body, x, varying)
+        if call.compute.scan and self.count > 1 and not isinstance(layers, nnx.List):
+            x, by_layer = jax.lax.scan(self._body(layers, call), x, self._varying(layers, call))
             return x, [_slice(by_layer, i) for i in range(self.count)]
         reports = []
         for i in range(self.count):
-            layer = _slice(varying, i)
-            x, report = body(x, layer._replace(weights=of_layers[i]) if of_layers else layer)
+            own, varying = self._own(layers, call, i)
+            x, report = self._body(own, call)(x, varying)
             reports.append(report)
         return x, reports
 
     def one(
-        self, weights: Params, x: jax.Array, call: StackCall, number: jax.Array | int
+        self, layer: TransformerLayer, x: jax.Array, call: StackCall, number: jax.Array | int
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Return the output and the report of a single layer.
 
         Args:
-            weights: the layer's own parameters, an entry of `unstack`.
+            layer: the layer's own module.
             x: `[batch, length, width]`, the layer's input.
             call: options, with the gates of all layers of the stack.
             number: number of the layer in the stack; it may be traced, so that one program computes every layer.
         """
-        values = self._varying({}, call)._replace(weights={})
         own: Varying = jax.tree.map(
-            lambda array: jax.lax.dynamic_index_in_dim(array, number - self.start, keepdims=False), values
+            lambda array: jax.lax.dynamic_index_in_dim(array, number - self.start, keepdims=False),
+            self._varying(None, call),
         )
-        return self._body(weights, call)(x, own._replace(weights=weights))
+        return self._body(layer, call)(x, own._replace(layer=layer))
 
-    def decode(
-        self, params: Params | list[Params], x: jax.Array, call: StackCall, cache: GroupCache
-    ) -> tuple[jax.Array, GroupCache]:
+    def decode(self, layers: Layers, x: jax.Array, call: StackCall, cache: GroupCache) -> tuple[jax.Array, GroupCache]:
         """Return the last layer's output for new tokens, and the cache with them in it.
 
-        Layers in a list, as `unstack` returns them, are computed one by one, and the cache is a list, too: a scan
-        copies the caches of all layers for every token.
+        Layers in a list are computed one by one, and the cache is a list, too: a scan copies the caches of all layers
+        for every token.
         """
-        if isinstance(params, list) and isinstance(cache, list):
-            body, varying = self._body({}, call), self._varying({}, call)
+        if isinstance(cache, list):
             held = []
-            for i, (weights, one) in enumerate(zip(params, cache, strict=True)):
-                x, report = body(x, _slice(varying, i)._replace(weights=weights, cache=one))
+            for i, one in enumerate(cache):
+                own, varying = self._own(layers, call, i)
+                x, report = self._body(own, call)(x, varying._replace(cache=one))
                 held.append(one._replace(attention=report[CACHE]))
             return x, held
-        together, caches = cast(Params, params), cast(LayerCache, cache)
-        varying = self._varying(together, call)._replace(cache=caches)
+        together = cast(TransformerLayer, layers)
+        varying = self._varying(together, call)._replace(cache=cache)
         x, stacked = jax.lax.scan(self._body(together, call), x, varying)
-        return x, caches._replace(attention=stacked[CACHE])
+        return x, cache._replace(attention=stacked[CACHE])
 
     def empty_cache(
-        self,
-        params: Params | list[Params],
-        example: jax.Array,
-        capacity: int,
-        encoder_output: jax.Array | None,
+        self, layers: Layers, example: jax.Array, capacity: int, encoder_output: jax.Array | None
     ) -> GroupCache:
         """Return an empty cache, with the cross-attention's keys and values of an encoder output in it.
 
         Args:
-            params: the group's parameters, or those of each layer, for a list of caches.
+            layers: the group's module, or each layer's own, for a list of caches.
             example: `[batch, 1, width]`, of the type that hidden states have.
             capacity: number of tokens that the cache has room for.
             encoder_output: `[batch, key, memory_width]`, or None.
         """
 
-        def of_layer(weights: Params) -> LayerCache:
-            attention, own, width = self.layer.attention, weights["attention"], example.shape[-1]
-            one = attention.key_values(own, example, jnp.zeros((1, 1), jnp.int32))
-            if attention.keeps_rebuilt(width, width, capacity, example.shape[0]):
-                one = attention.rebuilt(own, one)
-            room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
-            empty = {name: stored(array) for name, array in room.items()}
-            crossed = self.layer.cross_attention
-            if crossed is None or encoder_output is None:
-                return LayerCache(empty)
-            return LayerCache(empty, crossed.key_values(weights["cross_attention"], encoder_output, None))
+        def of_layer(layer: TransformerLayer) -> LayerCache:
+            return _empty_layer_cache(layer, example, capacity, encoder_output)
 
-        if isinstance(params, list):
-            return [of_layer(weights) for weights in params]
+        if isinstance(layers, nnx.List):
+            return [of_layer(layer) for layer in layers]
         return jax.lax.scan(
-            lambda _, varying: (None, of_layer(self._weights(params, varying))),
+            lambda _, varying: (None, of_layer(self._layer(layers, varying))),
             None,
-            self._stacked_weights(params),
+            self._varying_weights(layers),
             length=self.count,
         )[1]
 
-    def _varying(self, params: Params, call: StackCall) -> Varying:
+    def _own(self, layers: Layers, call: StackCall, index: int) -> tuple[Any, Varying]:
+        """Return what `_body` takes for the layer at an index of the group: the weights, and the values of its own."""
+        varying = _slice(self._varying(None, call), index)
+        if isinstance(layers, nnx.List):
+            return layers[index], varying._replace(layer=layers[index])
+        return layers, varying._replace(layer=_slice(self._varying_weights(layers), index))
+
+    def _varying(self, layers: TransformerLayer | None, call: StackCall) -> Varying:
         heads = len(self.layer.attention.bias_ids)
         return Varying(
-            weights=self._stacked_weights(params),
+            layer=self._varying_weights(layers),
             gates=self._gates(call.attention, "attention"),
             cross_gates=self._gates(call.cross_attention, "cross_attention"),
             columns=None if call.columns is None else call.columns[self.start : self.stop, :heads],
@@ -272,39 +266,39 @@ class LayerGroup:
             number=jnp.arange(self.start, self.stop),
         )
 
-    def _body(self, params: Params, call: StackCall) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
+    def _body(self, layers: TransformerLayer, call: StackCall) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
         implementation = call.compute.attention
 
-        def body(x: jax.Array, layer: Varying) -> tuple[jax.Array, dict[str, Any]]:
-            attention = call.attention._replace(gates=layer.gates, implementation=implementation)
-            if layer.columns is not None and attention.bias is not None:
-                attention = attention._replace(bias=jnp.take(attention.bias, layer.columns, axis=1))
+        def body(x: jax.Array, own: Varying) -> tuple[jax.Array, dict[str, Any]]:
+            attention = call.attention._replace(gates=own.gates, implementation=implementation)
+            if own.columns is not None and attention.bias is not None:
+                attention = attention._replace(bias=jnp.take(attention.bias, own.columns, axis=1))
             layer_call = LayerCall(
                 attention=attention,
-                cross_attention=call.cross_attention._replace(gates=layer.cross_gates, implementation=implementation),
+                cross_attention=call.cross_attention._replace(gates=own.cross_gates, implementation=implementation),
                 encoder_output=call.encoder_output,
                 query_mask=call.query_mask,
-                key=None if call.key is None else jax.random.fold_in(call.key, layer.number),
+                key=None if call.key is None else jax.random.fold_in(call.key, own.number),
                 probe=call.probe,
-                number=layer.number,
+                number=own.number,
                 depth=call.depth,
-                cache=layer.cache,
+                cache=own.cache,
                 used=call.used,
                 hooks=call.hooks,
             )
-            forward = self.layer if call.hooks is None else functools.partial(call.hooks.layer, self.layer)
-            x, report = forward(self._weights(params, layer.weights), by_example(x), layer_call)
+            module, x = self._layer(layers, own.layer), by_example(x)
+            x, report = module(x, layer_call) if call.hooks is None else call.hooks.layer(module, x, layer_call)
             return by_example(x), report
 
         return call.compute.rematerialised(body)
 
-    def _stacked_weights(self, params: Params) -> Params:
-        """Return the parameters that differ from layer to layer."""
-        return params
+    def _varying_weights(self, layers: TransformerLayer | None) -> TransformerLayer | None:
+        """Return the module of the weights that differ from layer to layer."""
+        return layers
 
-    def _weights(self, params: Params, varying: Params) -> Params:
-        """Return one layer's parameters from the group's and its own."""
-        return varying
+    def _layer(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
+        """Return one layer, from the group's module and the weights of its own."""
+        return cast(TransformerLayer, varying)
 
     def _gates(self, call: Call, slot: str) -> jax.Array | None:
         attention = getattr(self.layer, slot)
@@ -317,8 +311,8 @@ class LayerGroup:
 class SharedLayerGroup(LayerGroup):
     """A group whose layers all use the same parameters, stored once (ALBERT)."""
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        return self.layer.tensors(width, memory_width)
+    def module(self, width: int, memory_width: int) -> TransformerLayer:
+        return self.layer.module(width, memory_width)
 
     def unstack(self, params: Params) -> list[Params]:
         return [params] * self.count
@@ -333,11 +327,25 @@ class SharedLayerGroup(LayerGroup):
     def tied(self, layer: int) -> tuple[int, ...]:
         return tuple(range(self.start, self.stop))
 
-    def _stacked_weights(self, params: Params) -> Params:
-        return {}
+    def _varying_weights(self, layers: TransformerLayer | None) -> None:
+        return None
 
-    def _weights(self, params: Params, varying: Params) -> Params:
-        return params
+    def _layer(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
+        return layers
+
+
+def _empty_layer_cache(
+    layer: TransformerLayer, example: jax.Array, capacity: int, encoder_output: jax.Array | None
+) -> LayerCache:
+    attention, width = layer.attention, example.shape[-1]
+    one = attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
+    if layer.config.attention.keeps_rebuilt(width, width, capacity, example.shape[0]):
+        one = attention.rebuilt(one)
+    room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
+    empty = {name: stored(array) for name, array in room.items()}
+    if layer.config.cross_attention is None or encoder_output is None:
+        return LayerCache(empty)
+    return LayerCache(empty, layer.cross_attention.key_values(encoder_output, None))
 
 
 @jax.jit

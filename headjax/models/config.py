@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.formulation import Attention
 from headjax.core import tensors as declared
 from headjax.core.errors import DataError
 from headjax.core.fields import Size
 from headjax.core.modules import Spec
-from headjax.core.tensors import Initializer, Normal, Params, Tensors
+from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import Compute
 from headjax.models.hooks import Hooks
@@ -159,6 +160,19 @@ class Loss(NamedTuple):
         return self.total / jax.numpy.maximum(self.weight, 1.0)
 
 
+class Network(nnx.Module):
+    """The module of an architecture, with its parts as attributes.
+
+    Attributes:
+        config: the architecture.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        for name, part in config.parts().items():
+            setattr(self, name, part)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Spec, abc.ABC):
     """Base of the architectures.
@@ -179,16 +193,30 @@ class ModelConfig(Spec, abc.ABC):
         """Raise `ConfigError` naming the field that cannot be used."""
 
     @abc.abstractmethod
-    def tensors(self) -> Tensors:
-        """Declare every parameter."""
+    def parts(self) -> dict[str, nnx.Module]:
+        """Return the modules that a model of this architecture consists of, their weights declared and not drawn."""
+
+    def module(self) -> Network:
+        """Return the module of the whole model."""
+        return Network(self)
 
     @abc.abstractmethod
     def stacks(self) -> dict[str, Stack]:
         """The stacks by name (`encoder`, `decoder`); their parameters lie under the same name."""
 
     @abc.abstractmethod
+    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
+        """Compute the forward pass.
+
+        Args:
+            model: has the `parts` as attributes, in the type to compute in.
+            batch: arrays by Hugging Face's names.
+            options: of the forward.
+        """
+
     def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        """Compute the forward pass."""
+        """Compute the forward pass with a nested dict of arrays."""
+        return self.forward(self.bind(options.compute.cast(params)), batch, options)
 
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:

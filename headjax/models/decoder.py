@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
@@ -13,7 +15,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Listed, Rate, Size
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, Params, Tensors
+from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
@@ -49,20 +51,19 @@ class DecoderModel(GenerativeModel):
     def validate(self) -> None:
         require(not self.decoder.crossed, "decoder", "cross_attention needs an encoder; this model has none")
 
-    def tensors(self) -> Tensors:
+    def parts(self) -> dict[str, nnx.Module]:
         return {
-            "embeddings": self.embeddings.tensors(self.width),
-            "decoder": self.decoder.tensors(self.width, self.width),
-            "output": self.output.tensors(self.width, self.embeddings.vocab_size),
+            "embeddings": self.embeddings.module(self.width),
+            "decoder": self.decoder.module(self.width, self.width),
+            "output": self.output.module(self.width, self.embeddings.vocab_size),
         }
 
     def stacks(self) -> dict[str, Stack]:
         return {"decoder": self.decoder}
 
-    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        params = options.compute.cast(params)
-        hidden, _, reports = read("decoder", self.decoder, self.embeddings, params, batch, options, causal=True)
-        logits = self.output(params["output"], hidden, params["embeddings"]["token"])
+    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
+        hidden, _, reports = read("decoder", model, batch, options, causal=True)
+        logits = model.output(hidden, model.embeddings.token)  # [batch, length, vocabulary]
         probes = None if options.probe is None else by_head_stack("decoder", reports)
         return Output(hidden=hidden, logits=logits, probes=probes)
 
@@ -72,7 +73,8 @@ class DecoderModel(GenerativeModel):
         capacity = tokens.shape[1] + new_tokens
         self.embeddings.positions.check_length(capacity)
         example = jnp.zeros((tokens.shape[0], 1, self.width), options.compute.type)
-        cache = self.decoder.empty_cache(options.compute.cast(params)["decoder"], example, capacity)
+        model = self.bind(options.compute.cast(params))
+        cache = model.decoder.empty_cache(example, capacity)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return Prompt(tokens, present, DecodingState(cache), batch.get("position_ids"))
 
@@ -86,14 +88,14 @@ class DecoderModel(GenerativeModel):
         at: jax.Array | None = None,
         positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
-        params = options.compute.cast(params)
+        model = self.bind(options.compute.cast(params))
         positions = state.cache.next_positions(present) if positions is None else positions
-        x = self.embeddings(params["embeddings"], tokens, positions=positions)
+        x = model.embeddings(tokens, positions=positions)
         call = StackCall(attention=Call(gates=options.gates_of("decoder")), compute=options.compute)
         cache = state.cache.admit(positions, present)
-        hidden, cache = self.decoder.decode(params["decoder"], x, call, cache)
+        hidden, cache = model.decoder.decode(x, call, cache)
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
-        return self.output(params["output"], hidden, params["embeddings"]["token"]), state._replace(cache=cache)
+        return model.output(hidden, model.embeddings.token), state._replace(cache=cache)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch["labels"] if "labels" in batch else batch["input_ids"]

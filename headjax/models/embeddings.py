@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -207,10 +208,12 @@ class Embeddings(Spec):
         positions: jax.Array,
         segments: jax.Array | None = None,
         key: jax.Array | None = None,
+        table: Any = None,
     ) -> jax.Array:
-        """`[batch, length]` tokens to `[batch, length, width]`."""
-        size = params["token"].shape[-1]
-        x = look_up(params["token"], tokens)
+        """`[batch, length]` tokens to `[batch, length, width]`; the table of tokens is another module's if given."""
+        table = params["token"] if table is None else table
+        size = table.shape[-1]
+        x = look_up(table, tokens)
         if self.scale_by_width:
             x = x * jnp.asarray(math.sqrt(size), x.dtype)
         x = x + self.positions(params, positions, size).astype(x.dtype)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
+from flax import nnx
 
 from headjax.attention.formulation import Attention
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Rate, Size
 from headjax.core.norms import LayerNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensors, TruncatedNormal
+from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
 from headjax.models.inputs import abstract_integers, read
@@ -57,26 +59,23 @@ class EncoderModel(ModelConfig):
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.embeddings.vocab_size, self.embeddings.token_size(self.width))
 
-    def tensors(self) -> Tensors:
-        tensors: Tensors = {
-            "embeddings": self.embeddings.tensors(self.width),
-            "encoder": self.encoder.tensors(self.width, self.width),
+    def parts(self) -> dict[str, nnx.Module]:
+        pooler = {} if self.pooler is None else {"pooler": self.pooler.module(self.width)}
+        return {
+            "embeddings": self.embeddings.module(self.width),
+            "encoder": self.encoder.module(self.width, self.width),
+            **pooler,
+            "output": self.output.module(self.width, self.vocabulary),
         }
-        if self.pooler is not None:
-            tensors["pooler"] = self.pooler.tensors(self.width)
-        return tensors | {"output": self.output.tensors(self.width, self.vocabulary)}
 
     def stacks(self) -> dict[str, Stack]:
         return {"encoder": self.encoder}
 
-    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        params = options.compute.cast(params)
-        segments = batch.get("token_type_ids")
-        reading = read("encoder", self.encoder, self.embeddings, params, batch, options, segments=segments)
-        hidden = reading.hidden
-        pooled = None if self.pooler is None else self.pooler(params["pooler"], hidden, fold(options.key, 2))
-        features = Features(hidden, pooled, params["embeddings"]["token"])
-        return task_answer(self.output, params["output"], features, reading.reports, options)
+    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
+        reading = read("encoder", model, batch, options, segments=batch.get("token_type_ids"))
+        pooled = None if self.pooler is None else model.pooler(reading.hidden, fold(options.key, 2))  # [batch, width]
+        features = Features(reading.hidden, pooled, model.embeddings.token)
+        return task_answer(model.output, features, reading.reports, options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
@@ -14,7 +16,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, NotNegative, Rate, Size
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import FanIn, Initializer, Normal, Params, Tensors, Xavier
+from headjax.core.tensors import FanIn, Initializer, Normal, Params, Xavier
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
@@ -85,29 +87,28 @@ class EncoderDecoderModel(GenerativeModel):
         """The embeddings of the target."""
         return self.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
 
-    def tensors(self) -> Tensors:
-        target = self.target_embeddings.tensors(self.width)
+    def parts(self) -> dict[str, nnx.Module]:
+        target = self.target_embeddings.module(self.width)
         if self.share_tokens:
-            target.pop("token")
+            del target.token
         return {
-            "embeddings": self.embeddings.tensors(self.width),
-            "encoder": self.encoder.tensors(self.width, self.width),
+            "embeddings": self.embeddings.module(self.width),
+            "encoder": self.encoder.module(self.width, self.width),
             "decoder_embeddings": target,
-            "decoder": self.decoder.tensors(self.width, self.width),
-            "output": self.output.tensors(self.width, self.target_embeddings.vocab_size),
+            "decoder": self.decoder.module(self.width, self.width),
+            "output": self.output.module(self.width, self.target_embeddings.vocab_size),
         }
 
     def stacks(self) -> dict[str, Stack]:
         return {"encoder": self.encoder, "decoder": self.decoder}
 
-    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
+    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
         tokens = self.decoder_inputs(batch)
         present = batch_present(batch, tokens, "decoder_attention_mask")
         positions = batch_positions(batch, self.target_embeddings.positions, tokens, present, "decoder_position_ids")
-        params = options.compute.cast(params)
-        source = read("encoder", self.encoder, self.embeddings, params, batch, options)
-        embed = self._target_params(params)
-        x = self.target_embeddings(embed, tokens, positions=positions, key=fold(options.key, 2))
+        source = read("encoder", model, batch, options)
+        table = self._token_table(model)
+        x = model.decoder_embeddings(tokens, positions=positions, key=fold(options.key, 2), table=table)
         packed = batch.get("decoder_segment_ids")
         mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
         crossed = Mask(keys=source.present, query_segments=packed, key_segments=batch.get("segment_ids"))
@@ -122,11 +123,11 @@ class EncoderDecoderModel(GenerativeModel):
             stack="decoder",
             hooks=options.hooks,
         )
-        hidden, probed = self.decoder(params["decoder"], x, call)
+        hidden, probed = model.decoder(x, call)
         probes = None
         if options.probe is not None:
             probes = by_head_stack("encoder", source.reports) | by_head_stack("decoder", probed)
-        return Output(hidden=hidden, logits=self.output(params["output"], hidden, embed["token"]), probes=probes)
+        return Output(hidden=hidden, logits=model.output(hidden, table), probes=probes)
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
         """The batch's `decoder_input_ids`, or its labels after the start token, without the last; if packed, of each.
@@ -146,8 +147,8 @@ class EncoderDecoderModel(GenerativeModel):
         return jnp.where(begins, self.start_token, shifted)
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
-        params = options.compute.cast(params)
-        encoded, source, _ = read("encoder", self.encoder, self.embeddings, params, batch, options)
+        model = self.bind(options.compute.cast(params))
+        encoded, source, _ = read("encoder", model, batch, options)
         if "decoder_input_ids" in batch:
             tokens = batch_tokens(batch, "decoder_input_ids")
         else:
@@ -155,7 +156,7 @@ class EncoderDecoderModel(GenerativeModel):
         present = batch_present(batch, tokens, "decoder_attention_mask")
         capacity = tokens.shape[1] + new_tokens
         self.target_embeddings.positions.check_length(capacity)
-        cache = self.decoder.empty_cache(params["decoder"], encoded[:, :1], capacity, encoded)
+        cache = model.decoder.empty_cache(encoded[:, :1], capacity, encoded)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return Prompt(tokens, present, DecodingState(cache, source), batch.get("decoder_position_ids"))
 
@@ -169,19 +170,19 @@ class EncoderDecoderModel(GenerativeModel):
         at: jax.Array | None = None,
         positions: jax.Array | None = None,
     ) -> tuple[jax.Array, DecodingState]:
-        params = options.compute.cast(params)
-        embed = self._target_params(params)
+        model = self.bind(options.compute.cast(params))
+        table = self._token_table(model)
         positions = state.cache.next_positions(present) if positions is None else positions
-        x = self.target_embeddings(embed, tokens, positions=positions)
+        x = model.decoder_embeddings(tokens, positions=positions, table=table)
         call = StackCall(
             attention=Call(gates=options.gates_of("decoder")),
             cross_attention=Call(mask=Mask(keys=state.source), gates=options.gates_of("cross"), positions=positions),
             compute=options.compute,
         )
         cache = state.cache.admit(positions, present)
-        hidden, cache = self.decoder.decode(params["decoder"], x, call, cache)
+        hidden, cache = model.decoder.decode(x, call, cache)
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
-        return self.output(params["output"], hidden, embed["token"]), state._replace(cache=cache)
+        return model.output(hidden, table), state._replace(cache=cache)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels")
@@ -214,11 +215,9 @@ class EncoderDecoderModel(GenerativeModel):
         stacks = self.encoder.flops(width, length) + self.decoder.flops(width, length, width, length)
         return embedded + stacks + 2 * length * width * target.vocab_size
 
-    def _target_params(self, params: Params) -> Params:
-        """The target's embeddings with their token table."""
-        if not self.share_tokens:
-            return params["decoder_embeddings"]
-        return params["decoder_embeddings"] | {"token": params["embeddings"]["token"]}
+    def _token_table(self, model: Any) -> Any:
+        """Return the target's table of token embeddings `[vocabulary, size]`."""
+        return (model.embeddings if self.share_tokens else model.decoder_embeddings).token
 
 
 @kind("translation")

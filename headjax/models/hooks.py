@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from headjax.core.tensors import Params
-from headjax.models.residuals import Residual
-
 SubLayer = Callable[[jax.Array], jax.Array]
 """f, `[batch, length, width]` to the same shape, with its parameters and its dropout inside."""
 
@@ -27,52 +24,51 @@ class Joining(NamedTuple):
 
     Attributes:
         slot: `attention`, `cross_attention` or `feed_forward`.
-        residual: how it joins.
-        params: the residual connection's parameters.
+        residual: module of the residual connection.
         x: `[batch, length, width]`, the stream.
         f: the sub-layer.
         mask: `[batch, length]` bool, False at padding; None without padding.
     """
 
     slot: str
-    residual: Residual
-    params: Params
+    residual: Any
     x: jax.Array
     f: SubLayer
     mask: jax.Array | None
 
 
-LayerForward = Callable[[Params, jax.Array, Any], tuple[jax.Array, Reports]]
-"""(parameters, x, `LayerCall`) to the layer's output and its reports."""
+def joined(joining: Joining) -> jax.Array:
+    """Return the stream after a sub-layer."""
+    _, residual, x, f, _ = joining
+    stream: jax.Array = residual.join(x, f(residual.enter(x)))
+    return stream
 
 
 class Hooks:
     """Base of the hooks: these change nothing."""
 
-    def stack(self, stack: Any, params: Params, x: jax.Array, call: Any) -> tuple[jax.Array, list[Reports]]:
+    def stack(self, stack: Any, x: jax.Array, call: Any) -> tuple[jax.Array, list[Reports]]:
         """Return a stack's output `[batch, length, width]` and the reports of its layers.
 
         Args:
-            stack: the `Stack`.
-            params: its parameters.
+            stack: the `TransformerStack`.
             x: `[batch, length, width]`, its input.
             call: the `StackCall`, with the stack's name.
         """
-        output: tuple[jax.Array, list[Reports]] = stack.forward(params, x, call)
+        output: tuple[jax.Array, list[Reports]] = stack.forward(x, call)
         return output
 
-    def layer(self, forward: LayerForward, params: Params, x: Any, call: Any) -> tuple[Any, Reports]:
+    def layer(self, layer: Any, x: Any, call: Any) -> tuple[Any, Reports]:
         """Return a layer's output and its reports; what stands in the place of x goes on to the next layer.
 
         Args:
-            forward: the layer.
-            params: its parameters.
+            layer: the `TransformerLayer`.
             x: `[batch, length, width]`, its input.
             call: the `LayerCall`.
         """
-        return forward(params, x, call)
+        output: tuple[Any, Reports] = layer(x, call)
+        return output
 
     def join(self, joining: Joining) -> jax.Array:
         """Return the stream after a sub-layer."""
-        _, residual, params, x, f, _ = joining
-        return residual.join(params, x, f(residual.enter(params, x)))
+        return joined(joining)

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 from headjax.attention.attend import Call
 from headjax.attention.operands import Mask
 from headjax.core.errors import DataError
-from headjax.core.tensors import Params
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.embeddings import Embeddings, Positions
+from headjax.models.embeddings import Positions
 from headjax.models.ranges import check_ranges
-from headjax.models.stack import Stack
 from headjax.models.sublayers import fold
 
 
@@ -111,9 +109,7 @@ class StackOutput(NamedTuple):
 
 def read(
     name: str,
-    stack: Stack,
-    embeddings: Embeddings,
-    params: Params,
+    model: Any,
     batch: Batch,
     options: Options,
     *,
@@ -123,10 +119,8 @@ def read(
     """stack(embeddings(x)) of `input_ids [batch, length]`, examples packed by `segment_ids` kept apart.
 
     Args:
-        name: of the stack, whose parameters and head gates go by it.
-        stack: the layers.
-        embeddings: turn tokens into vectors; their parameters are `params["embeddings"]`.
-        params: the model's parameters, in the type to compute in.
+        name: of the stack, whose module and head gates go by it.
+        model: has the stack and the `embeddings` as attributes.
         batch: the tokens, and where it has them `attention_mask`, `position_ids` and `segment_ids`.
         options: of the forward.
         causal: whether a token sees only those before it.
@@ -134,8 +128,8 @@ def read(
     """
     tokens = batch_tokens(batch)
     present = batch_present(batch, tokens)
-    positions = batch_positions(batch, embeddings.positions, tokens, present)
-    x = embeddings(params["embeddings"], tokens, positions=positions, segments=segments, key=fold(options.key, 0))
+    positions = batch_positions(batch, model.embeddings.config.positions, tokens, present)
+    x = model.embeddings(tokens, positions=positions, segments=segments, key=fold(options.key, 0))
     packed = batch.get("segment_ids")
     mask = Mask(causal=causal, keys=present, query_segments=packed, key_segments=packed)
     call = StackCall(
@@ -147,5 +141,5 @@ def read(
         stack=name,
         hooks=options.hooks,
     )
-    hidden, reports = stack(params[name], x, call)
+    hidden, reports = getattr(model, name)(x, call)
     return StackOutput(hidden, present, reports)

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
+from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues, structure
 from headjax.attention.operands import Attended, Dropout
 from headjax.core.errors import DataError
 from headjax.core.fields import Rate, Size
-from headjax.core.modules import Spec
+from headjax.core.modules import Spec, arrays
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
+from headjax.core.tensors import Params
 from headjax.models.cache import LayerCache, append, is_empty, stored
-from headjax.models.hooks import Hooks, Joining, SubLayer
+from headjax.models.hooks import Hooks, Joining, SubLayer, joined
 from headjax.models.residuals import PostNorm, Residual
 from headjax.models.sublayers import FeedForward, fold
 
@@ -27,8 +28,7 @@ class Probe(NamedTuple):
 
     Attributes:
         slot: `attention` or `cross_attention`.
-        attention: the formulation.
-        params: its parameters.
+        module: the attention.
         inputs: `[batch, query, width]`, from which queries are computed.
         attended: contexts and probabilities.
         mask: which keys each query may see.
@@ -37,13 +37,22 @@ class Probe(NamedTuple):
     """
 
     slot: str
-    attention: Attention
-    params: Params
+    module: Any
     inputs: jax.Array
     attended: Attended
     mask: Any
     query_mask: jax.Array | None
     memory_inputs: jax.Array | None = None
+
+    @property
+    def attention(self) -> Attention:
+        """The formulation."""
+        return cast(Attention, self.module.config)
+
+    @property
+    def params(self) -> Params:
+        """Its parameters."""
+        return arrays(self.module)
 
 
 ProbeFunction = Callable[[Probe], Any]
@@ -123,26 +132,9 @@ class Layer(Spec):
         """Keys of the residual connections among the parameters, in the order of computation."""
         return tuple(f"{slot}_residual" for slot in self.slots)
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        """Declare the parameters; `memory_width` is the width of the encoder output, for cross-attention."""
-        tensors = {
-            "attention": self.attention.tensors(width, width),
-            "attention_residual": self.residual.tensors(width),
-        }
-        if self.cross_attention is not None:
-            tensors["cross_attention"] = self.cross_attention.tensors(width, memory_width)
-            tensors["cross_attention_residual"] = self.residual.tensors(width)
-        tensors["feed_forward"] = self.feed_forward.tensors(width)
-        tensors["feed_forward_residual"] = self.residual.tensors(width)
-        return tensors
-
-    def __call__(self, params: Params, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the layer's output `[batch, length, width]`, and by slot the probe's results."""
-        run = _LayerRun(self, params, call)
-        x = run.join("attention", x, run.self_attention)
-        if self.cross_attention is not None:
-            x = run.join("cross_attention", x, run.cross_attention)
-        return run.join("feed_forward", x, run.feed_forward), run.reports
+    def module(self, width: int, memory_width: int) -> TransformerLayer:
+        """Return the module; `memory_width` is the width of the encoder output, for cross-attention."""
+        return TransformerLayer(self, width, memory_width)
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Count the floating-point operations of one forward of one sequence, and its encoder output if crossed."""
@@ -158,57 +150,82 @@ class Layer(Spec):
         )
 
 
+class TransformerLayer(nnx.Module):
+    """The module of a `Layer`.
+
+    Attributes:
+        config: the layer.
+        attention, cross_attention, feed_forward: the sub-layers; `cross_attention` in decoders that read an encoder.
+        attention_residual, cross_attention_residual, feed_forward_residual: their residual connections.
+    """
+
+    def __init__(self, config: Layer, width: int, memory_width: int) -> None:
+        self.config = config
+        self.attention = config.attention.module(width, width)
+        self.attention_residual = config.residual.module(width)
+        if config.cross_attention is not None:
+            self.cross_attention = config.cross_attention.module(width, memory_width)
+            self.cross_attention_residual = config.residual.module(width)
+        self.feed_forward = config.feed_forward.module(width)
+        self.feed_forward_residual = config.residual.module(width)
+
+    def __call__(self, x: jax.Array, call: LayerCall) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the layer's output `[batch, length, width]`, and by slot the probe's results."""
+        run = _LayerRun(self, call)
+        x = run.join("attention", x, run.self_attention)
+        if self.config.cross_attention is not None:
+            x = run.join("cross_attention", x, run.cross_attention)
+        return run.join("feed_forward", x, run.feed_forward), run.reports
+
+
 class _LayerRun:
     """One call of a layer: what its sub-layers share, and what they report.
 
     Each sub-layer takes its inputs `[batch, length, width]` and returns outputs of the same shape, after dropout.
     """
 
-    def __init__(self, layer: Layer, params: Params, call: LayerCall) -> None:
+    def __init__(self, layer: TransformerLayer, call: LayerCall) -> None:
         self.reports: dict[str, Any] = {}
-        self._layer, self._params, self._call = layer, params, call
+        self._layer, self._config, self._call = layer, layer.config, call
 
     def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
         """Return the stream after the sub-layer in a slot."""
-        residual, params, hooks = self._layer.residual, self._params[f"{slot}_residual"], self._call.hooks
-        if hooks is not None:
-            return hooks.join(Joining(slot, residual, params, x, f, self._call.query_mask))
-        return residual.join(params, x, f(residual.enter(params, x)))
+        joining = Joining(slot, getattr(self._layer, f"{slot}_residual"), x, f, self._call.query_mask)
+        return joined(joining) if self._call.hooks is None else self._call.hooks.join(joining)
 
     def self_attention(self, inputs: jax.Array) -> jax.Array:
-        layer, call, weights = self._layer, self._call, self._params["attention"]
-        key_values = layer.attention.key_values(weights, inputs, call.attention.positions)
+        attention, call = self._layer.attention, self._call
+        key_values = attention.key_values(inputs, call.attention.positions)
         if call.cache is not None:
             before = call.cache.attention
             if before.keys() != key_values.keys():
-                key_values = layer.attention.rebuilt(weights, key_values)
+                key_values = attention.rebuilt(key_values)
             held = {name: append(before[name], array, call.used) for name, array in key_values.items()}
             self.reports[CACHE] = held
             if not is_empty(call.used):
                 key_values = {name: stored(array) for name, array in held.items()}
-        options = call.attention if layer.window is None else call.attention.within(layer.window)
-        return self._attended("attention", layer.attention, inputs, inputs, key_values, options, dropout=0)
+        window = self._config.window
+        options = call.attention if window is None else call.attention.within(window)
+        return self._attended("attention", inputs, inputs, key_values, options, dropout=0)
 
     def cross_attention(self, inputs: jax.Array) -> jax.Array:
-        layer, call = self._layer, self._call
-        attention = cast(Attention, layer.cross_attention)
+        call = self._call
         if call.cache is not None and call.cache.cross_attention is not None:
             key_values = call.cache.cross_attention
         elif call.encoder_output is not None:
-            key_values = attention.key_values(self._params["cross_attention"], call.encoder_output, None)
+            key_values = self._layer.cross_attention.key_values(call.encoder_output, None)
         else:
             raise DataError("encoder_output: cross-attention needs an encoder's output to attend to")
         memory, options = call.encoder_output, call.cross_attention
-        return self._attended("cross_attention", attention, inputs, memory, key_values, options, dropout=2)
+        return self._attended("cross_attention", inputs, memory, key_values, options, dropout=2)
 
     def feed_forward(self, inputs: jax.Array) -> jax.Array:
-        inner = Dropout(self._layer.feed_forward_dropout, fold(self._call.key, 4))
-        return self._dropped(self._layer.feed_forward(self._params["feed_forward"], inputs, inner), 5)
+        inner = Dropout(self._config.feed_forward_dropout, fold(self._call.key, 4))
+        return self._dropped(self._layer.feed_forward(inputs, inner), 5)
 
     def _attended(
         self,
         slot: str,
-        attention: Attention,
         inputs: jax.Array,
         memory: jax.Array | None,
         key_values: KeyValues,
@@ -217,21 +234,21 @@ class _LayerRun:
         dropout: int,
     ) -> jax.Array:
         """Return the outputs of an attention; `memory` is what its keys and values come from, `dropout` a number."""
-        call, weights = self._call, self._params[slot]
+        call, attention = self._call, getattr(self._layer, slot)
         options = options._replace(
-            dropout=Dropout(self._layer.attention_dropout, fold(call.key, dropout)),
+            dropout=Dropout(self._config.attention_dropout, fold(call.key, dropout)),
             probabilities=call.probe is not None,
         )
-        attended = attention.attend(weights, inputs, key_values, options)
+        attended = attention.attend(inputs, key_values, options)
         if call.probe is not None:
             read = memory if call.cache is None else None
-            seen = Probe(slot, attention, weights, inputs, attended, options.mask, call.query_mask, read)
+            seen = Probe(slot, attention, inputs, attended, options.mask, call.query_mask, read)
             self.reports[slot] = call.probe(seen)
-        return self._dropped(attention.combine(weights, attended.context), dropout + 1)
+        return self._dropped(attention.combine(attended.context), dropout + 1)
 
     def _dropped(self, outputs: jax.Array, number: int) -> jax.Array:
         """Return a sub-layer's outputs after dropout, as they join the stream."""
-        layer, call = self._layer, self._call
+        layer, call = self._config, self._call
         outputs = Dropout(layer.dropout, fold(call.key, number))(outputs)
         if call.key is None or layer.stochastic_depth == 0.0 or call.depth == 1:
             return outputs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -11,9 +10,9 @@ import jax.numpy as jnp
 from headjax.core.tensors import Params
 from headjax.models.compute import Compute, StackCall
 from headjax.models.config import Batch, ModelConfig, Options
-from headjax.models.hooks import Hooks, Joining, Reports, SubLayer
-from headjax.models.layer import Probe
-from headjax.models.stack import Stack
+from headjax.models.hooks import Hooks, Joining, Reports
+from headjax.models.layer import Probe, TransformerLayer
+from headjax.models.stack import TransformerStack
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
@@ -105,8 +104,7 @@ def layer_output(
     """
     if watched is None:
         return probed_layer(config, params, batch, place, number, weights, stream, options)[0], None
-    layer, own = config.stacks()[place.stack].groups[place.group].layer, options.compute.cast(weights)
-    watching = _Watching(watched, functools.partial(layer.feed_forward.inner, own[FEED_FORWARD]))
+    watching = _Watching(watched)
     options = options._replace(probe=watching.probe, hooks=watching)
     after, _ = probed_layer(config, params, batch, place, number, weights, stream, options)
     return after, watching.seen
@@ -130,9 +128,11 @@ def probed_layer(
     """
     visit = _Visit(place.stack, stream.memory)
     config.apply(params, batch, options._replace(probe=None, hooks=visit))
-    stack, own_params, _, call = visit.visited()
-    call = stack.prepared(own_params, stream.hidden, call)._replace(probe=options.probe, hooks=options.hooks)
-    hidden, reports = stack.groups[place.group].one(options.compute.cast(weights), stream.hidden, call, number)
+    stack, _, call = visit.visited()
+    call = stack.prepared(stream.hidden, call)._replace(probe=options.probe, hooks=options.hooks)
+    group = stack.config.groups[place.group]
+    layer = group.layer.bind(options.compute.cast(weights), config.width, config.width)
+    hidden, reports = group.one(layer, stream.hidden, call, number)
     return stream._replace(hidden=hidden), reports
 
 
@@ -144,14 +144,15 @@ def place_of(config: ModelConfig, stack: str, layer: int) -> Place:
 
 def stack_end(config: ModelConfig, params: Params, stack: str, stream: Stream, compute: Compute) -> jax.Array:
     """Return a stack's output: the hidden states after its last layer, normalised if the stack has a final norm."""
-    return config.stacks()[stack].end(compute.cast(params[stack]), stream.hidden)
+    own = {name: array for name, array in params[stack].items() if name == "final_norm"}
+    output: jax.Array = config.stacks()[stack].bind(compute.cast(own), config.width, config.width).end(stream.hidden)
+    return output
 
 
 class _Visited(NamedTuple):
     """The call of a stack, as its model makes it."""
 
-    stack: Stack
-    params: Params
+    stack: TransformerStack
     x: jax.Array
     call: StackCall
 
@@ -167,9 +168,9 @@ class _Visit(Hooks):
     def __init__(self, name: str, memory: jax.Array | None) -> None:
         self._name, self._memory, self._calls = name, memory, []  # type: ignore[var-annotated]
 
-    def stack(self, stack: Stack, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
+    def stack(self, stack: TransformerStack, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
         if call.stack == self._name:
-            self._calls.append(_Visited(stack, params, x, call))
+            self._calls.append(_Visited(stack, x, call))
         return x if self._memory is None or call.stack != "encoder" else self._memory, []
 
     def visited(self) -> _Visited:
@@ -186,12 +187,11 @@ class _Watching(Hooks):
 
     Args:
         slot: the slot.
-        inner: the feed-forward's inputs to its inner activations.
     """
 
-    def __init__(self, slot: str, inner: SubLayer) -> None:
+    def __init__(self, slot: str) -> None:
         self.seen: SubLayerSeen | None = None
-        self._slot, self._inner = slot, inner
+        self._slot, self._inner = slot, cast(Any, None)
         self._contexts: dict[str, jax.Array] = {}
 
     def probe(self, found: Probe) -> None:
@@ -199,13 +199,17 @@ class _Watching(Hooks):
         context = found.attended.context
         self._contexts[found.slot] = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3])
 
+    def layer(self, layer: TransformerLayer, x: Any, call: Any) -> tuple[Any, Reports]:
+        self._inner = layer.feed_forward.inner
+        return layer(x, call)
+
     def join(self, joining: Joining) -> jax.Array:
         if joining.slot != self._slot:
             return super().join(joining)
         residual, x = joining.residual, joining.x
-        inputs = residual.enter(joining.params, x)
+        inputs = residual.enter(x)
         output = joining.f(inputs)
         features = self._inner(inputs) if self._slot == FEED_FORWARD else self._contexts[self._slot]
-        shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors(joining.params))
+        shortcut, branch = (jnp.broadcast_to(factor, x.shape[-1:]) for factor in residual.factors())
         self.seen = SubLayerSeen(x, output, features, joining.mask, shortcut, branch)
-        return residual.join(joining.params, x, output)
+        return cast(jax.Array, residual.join(x, output))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core import integrity
@@ -25,13 +24,13 @@ from headjax.core.directories import Layout, check_whole, read_directory, settle
 from headjax.core.errors import CheckpointError, ConfigError, DataError, require
 from headjax.core.files import first_line, json_text, read_document
 from headjax.core.formats import check_format, stated
-from headjax.core.modules import arrays, bind
+from headjax.core.modules import arrays, bind, weights_of
 from headjax.core.paths import path_of
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
 from headjax.core.tensors import Params
 from headjax.models.compute import Compute
-from headjax.models.config import Batch, Gates, ModelConfig, Options, Output
+from headjax.models.config import Batch, Gates, ModelConfig, Network, Options, Output
 from headjax.models.inputs import device_batch
 from headjax.models.layer import Probe, ProbeFunction
 from headjax.models.notebook_view import model_view
@@ -61,7 +60,7 @@ class Record:
         return self
 
 
-class Model(nnx.Module):
+class Model(Network):
     """A model: a config, and the `flax.nnx` modules that it describes, with their arrays.
 
     Every transformation of Flax takes it. headjax's own functions leave the model that they are given as it is, and
@@ -86,12 +85,11 @@ class Model(nnx.Module):
             history: changes made to it, oldest first.
             tokenizer: its tokenizer, if it has one.
         """
-        self.config = config
+        super().__init__(config)
         self.record = Record(tuple(history), tokenizer)
-        parts = config.module()
-        bind(parts, params)
-        for name in params:
-            setattr(self, name, getattr(parts, name))
+        bind(self, params)
+        for name in weights_of(self).keys() - params.keys():
+            delattr(self, name)
 
     @property
     def params(self) -> Params:

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.core.tensors import Params
 from headjax.models.compute import StackCall
-from headjax.models.hooks import Hooks, Joining, LayerForward, Reports
-from headjax.models.layer import LayerCall
-from headjax.models.stack import Stack
+from headjax.models.hooks import Hooks, Joining, Reports
+from headjax.models.layer import LayerCall, TransformerLayer
+from headjax.models.stack import TransformerStack
 
 _OBSERVED = "observed"
 """Key under which an observed layer reports, beside the probe's results."""
@@ -45,17 +44,17 @@ class Observing(Hooks):
         self.records: dict[str, list[Any]] = {}
         self._observer, self._state = observer, state
 
-    def stack(self, stack: Stack, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
-        call = stack.prepared(params, x, call)
+    def stack(self, stack: TransformerStack, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[Reports]]:
+        call = stack.prepared(x, call)
         stream: Any = _Stream(x, self._state)
-        stream, reports = stack.layers_forward(params, stream, call)
+        stream, reports = stack.layers_forward(stream, call)
         self.records[call.stack] = [record for layer in reports for record in layer.pop(_OBSERVED)]
-        return stack.end(params, stream.hidden), reports
+        return stack.end(stream.hidden), reports
 
-    def layer(self, forward: LayerForward, params: Params, x: _Stream, call: LayerCall) -> tuple[_Stream, Reports]:
-        joined = _JoinedBy(self._observer, x.state)
-        hidden, reports = forward(params, x.hidden, call._replace(hooks=joined))
-        return _Stream(hidden, joined.state), reports | {_OBSERVED: joined.records}
+    def layer(self, layer: TransformerLayer, x: _Stream, call: LayerCall) -> tuple[_Stream, Reports]:
+        joining = _JoinedBy(self._observer, x.state)
+        hidden, reports = layer(x.hidden, call._replace(hooks=joining))
+        return _Stream(hidden, joining.state), reports | {_OBSERVED: joining.records}
 
 
 class _JoinedBy(Hooks):

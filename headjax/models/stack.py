@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.formulation import Attention
 from headjax.attention.operands import Mask
@@ -18,7 +19,7 @@ from headjax.core.errors import require
 from headjax.core.modules import Spec
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors
+from headjax.core.tensors import Params
 from headjax.models.cache import Cache, is_empty
 from headjax.models.compute import LayerGroup, SharedLayerGroup, StackCall
 from headjax.models.embeddings import PositionBias
@@ -77,107 +78,17 @@ class Stack(Spec):
         """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""
         return tuple(getattr(layer, slot) for layer in self.layers)
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        """Declare the parameters, by group."""
-        tensors: Tensors = {group.name: group.tensors(width, memory_width) for group in self.groups}
-        if self.final_norm is not None:
-            tensors["final_norm"] = self.final_norm.tensors(width)
-        if self.position_bias is not None:
-            tensors["position_bias"] = self.position_bias.tensors()
-        return tensors
+    def module(self, width: int, memory_width: int) -> TransformerStack:
+        """Return the module; `memory_width` is the width of the encoder output, for cross-attention."""
+        return TransformerStack(self, width, memory_width)
 
-    def __call__(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the output `[batch, length, width]`, and the probe's results by layer."""
-        return self.forward(params, x, call) if call.hooks is None else call.hooks.stack(self, params, x, call)
-
-    def forward(self, params: Params, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return what `__call__` does, without the hook of the stack itself."""
-        x, reports = self.layers_forward(params, x, self.prepared(params, x, call))
-        return self.end(params, x), reports
-
-    def layers_forward(self, params: Params, x: Any, call: StackCall) -> tuple[Any, list[dict[str, Any]]]:
-        """Return the last layer's output and the reports of all, for a call that is `prepared`."""
-        reports: list[dict[str, Any]] = []
-        for group in self.groups:
-            x, of_layers = group(params[group.name], x, call)
-            reports.extend(of_layers)
-        return x, reports
-
-    def prepared(self, params: Params, x: jax.Array, call: StackCall) -> StackCall:
-        """Return the call as the layers receive it: with the stack's depth and the position bias of its tokens."""
-        call = call._replace(depth=len(self.layers))
-        if self.position_bias is not None:
-            positions = call.attention.positions
-            positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
-            call = self._biased(self.position_bias(params["position_bias"], positions, positions), call)
-        return call
-
-    def decode(self, params: Params, x: jax.Array, call: StackCall, cache: Cache) -> tuple[jax.Array, Cache]:
-        """Return the output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them.
-
-        A query sees the tokens in the cache and the new tokens before it: the same function as a forward of all tokens
-        at once.
-
-        Args:
-            params, x, call: as for a forward of the new tokens; the mask of the self-attention is made here.
-            cache: result of `Cache.admit` for these tokens.
-        """
-        length = x.shape[1]
-        positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, length, axis=1)
-        # Windows count tokens, whatever positions a batch gives them.
-        keys = cache.indices()
-        queries = jax.lax.dynamic_slice_in_dim(keys, cache.used, length, axis=1)
-        if is_empty(cache.used):
-            seen, keys, mask = positions, queries, Mask(causal=True, keys=cache.present[:, :length])
-        else:
-            offset = jnp.asarray(cache.used)
-            seen, mask = cache.positions, Mask(causal=True, keys=cache.present, query_offset=offset)
-        mask = dataclasses.replace(mask, query_positions=queries, key_positions=keys)
-        call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
-        if self.position_bias is not None:
-            call = self._biased(self.position_bias(params["position_bias"], positions, seen), call)
-        layers = {}
-        for group in self.groups:
-            x, layers[group.name] = group.decode(params[group.name], x, call, cache.layers[group.name])
-        used = jnp.asarray(cache.used, jnp.int32) + length
-        return self.end(params, x), cache._replace(layers=layers, used=used)
-
-    def empty_cache(
-        self, params: Params, example: jax.Array, capacity: int, encoder_output: jax.Array | None = None
-    ) -> Cache:
-        """Return an empty cache.
-
-        Args:
-            params: the stack's parameters.
-            example: `[batch, 1, width]`, of the type that hidden states have.
-            capacity: number of tokens that the cache has room for.
-            encoder_output: `[batch, key, memory_width]`, for cross-attention.
-        """
-        batch = example.shape[0]
-        return Cache(
-            layers={
-                group.name: group.empty_cache(params[group.name], example, capacity, encoder_output)
-                for group in self.groups
-            },
-            positions=jnp.zeros((batch, capacity), jnp.int32),
-            present=jnp.zeros((batch, capacity), bool),
-            used=0,
-        )
-
-    def _biased(self, bias: jax.Array, call: StackCall) -> StackCall:
-        return call._replace(attention=call.attention._replace(bias=bias), columns=self._columns(bias.shape[1]))
-
-    def _columns(self, heads: int) -> jax.Array | None:
+    def columns(self, heads: int) -> jax.Array | None:
         """Return each layer's original head numbers, or None where every layer has all heads in order."""
         ids = [attention.bias_ids for attention in self.attentions("attention")]
         if all(layer == tuple(range(heads)) for layer in ids):
             return None
         longest = max(map(len, ids))
         return jnp.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], jnp.int32)
-
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
-        """Return the last layer's output, normalised if the stack has a final norm."""
-        return x if self.final_norm is None else self.final_norm(params["final_norm"], x)
 
     def flops(self, width: int, length: int, memory_width: int = 0, memory_length: int = 0) -> int:
         """Count the floating-point operations of one forward of one sequence, and its encoder output if crossed."""
@@ -231,3 +142,105 @@ def _structures(layers: Iterable[Layer]) -> Iterator[Layer]:
         if last is None or made is None or layer is not last:
             last, made = layer, layer.structure()
         yield made
+
+
+class TransformerStack(nnx.Module):
+    """The module of a `Stack`. The layers of a group are one module, `layers_0_5`, of stacked weights.
+
+    Attributes:
+        config: the stack.
+        final_norm: normalisation of the output, where the stack has one.
+        position_bias: bias of the self-attention's logits, where the stack has one.
+    """
+
+    def __init__(self, config: Stack, width: int, memory_width: int) -> None:
+        self.config = config
+        for group in config.groups:
+            setattr(self, group.name, group.module(width, memory_width))
+        if config.final_norm is not None:
+            self.final_norm = config.final_norm.module(width)
+        if config.position_bias is not None:
+            self.position_bias = config.position_bias.module()
+
+    def __call__(self, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the output `[batch, length, width]`, and the probe's results by layer."""
+        return self.forward(x, call) if call.hooks is None else call.hooks.stack(self, x, call)
+
+    def forward(self, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return what `__call__` does, without the hook of the stack itself."""
+        x, reports = self.layers_forward(x, self.prepared(x, call))
+        return self.end(x), reports
+
+    def layers_forward(self, x: Any, call: StackCall) -> tuple[Any, list[dict[str, Any]]]:
+        """Return the last layer's output and the reports of all, for a call that is `prepared`."""
+        reports: list[dict[str, Any]] = []
+        for group in self.config.groups:
+            x, of_layers = group(getattr(self, group.name), x, call)
+            reports.extend(of_layers)
+        return x, reports
+
+    def prepared(self, x: jax.Array, call: StackCall) -> StackCall:
+        """Return the call as the layers receive it: with the stack's depth and the position bias of its tokens."""
+        call = call._replace(depth=len(self.config.layers))
+        if self.config.position_bias is not None:
+            positions = call.attention.positions
+            positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
+            call = self._biased(self.position_bias(positions, positions), call)
+        return call
+
+    def end(self, x: jax.Array) -> jax.Array:
+        """Return the last layer's output, normalised if the stack has a final norm."""
+        return x if self.config.final_norm is None else self.final_norm(x)
+
+    def decode(self, x: jax.Array, call: StackCall, cache: Cache) -> tuple[jax.Array, Cache]:
+        """Return the output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them.
+
+        A query sees the tokens in the cache and the new tokens before it: the same function as a forward of all tokens
+        at once.
+
+        Args:
+            x, call: as for a forward of the new tokens; the mask of the self-attention is made here.
+            cache: result of `Cache.admit` for these tokens.
+        """
+        length = x.shape[1]
+        positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, length, axis=1)
+        # Windows count tokens, whatever positions a batch gives them.
+        keys = cache.indices()
+        queries = jax.lax.dynamic_slice_in_dim(keys, cache.used, length, axis=1)
+        if is_empty(cache.used):
+            seen, keys, mask = positions, queries, Mask(causal=True, keys=cache.present[:, :length])
+        else:
+            offset = jnp.asarray(cache.used)
+            seen, mask = cache.positions, Mask(causal=True, keys=cache.present, query_offset=offset)
+        mask = dataclasses.replace(mask, query_positions=queries, key_positions=keys)
+        call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
+        if self.config.position_bias is not None:
+            call = self._biased(self.position_bias(positions, seen), call)
+        layers = {}
+        for group in self.config.groups:
+            x, layers[group.name] = group.decode(getattr(self, group.name), x, call, cache.layers[group.name])
+        used = jnp.asarray(cache.used, jnp.int32) + length
+        return self.end(x), cache._replace(layers=layers, used=used)
+
+    def empty_cache(self, example: jax.Array, capacity: int, encoder_output: jax.Array | None = None) -> Cache:
+        """Return an empty cache.
+
+        Args:
+            example: `[batch, 1, width]`, of the type that hidden states have.
+            capacity: number of tokens that the cache has room for.
+            encoder_output: `[batch, key, memory_width]`, for cross-attention.
+        """
+        batch = example.shape[0]
+        return Cache(
+            layers={
+                group.name: group.empty_cache(getattr(self, group.name), example, capacity, encoder_output)
+                for group in self.config.groups
+            },
+            positions=jnp.zeros((batch, capacity), jnp.int32),
+            present=jnp.zeros((batch, capacity), bool),
+            used=0,
+        )
+
+    def _biased(self, bias: jax.Array, call: StackCall) -> StackCall:
+        columns = self.config.columns(bias.shape[1])
+        return call._replace(attention=call.attention._replace(bias=bias), columns=columns)

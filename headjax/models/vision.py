@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
@@ -143,22 +145,20 @@ class VisionModel(ModelConfig):
         distilled = self.patches.distillation_token or not isinstance(self.output, DistilledClassification)
         require(distilled, "patches.distillation_token", "the distilled output reads it, so there must be one")
 
-    def tensors(self) -> Tensors:
-        tensors: Tensors = {
-            "patches": self.patches.tensors(self.width),
-            "encoder": self.encoder.tensors(self.width, self.width),
+    def parts(self) -> dict[str, nnx.Module]:
+        pooler = {} if self.pooler is None else {"pooler": self.pooler.module(self.width)}
+        return {
+            "patches": self.patches.module(self.width),
+            "encoder": self.encoder.module(self.width, self.width),
+            **pooler,
+            "output": self.output.module(self.width, NO_TOKENS),
         }
-        if self.pooler is not None:
-            tensors["pooler"] = self.pooler.tensors(self.width)
-        return tensors | {"output": self.output.tensors(self.width, NO_TOKENS)}
 
     def stacks(self) -> dict[str, Stack]:
         return {"encoder": self.encoder}
 
-    def apply(self, params: Params, batch: Batch, options: Options) -> Output:
-        images = batch_array(batch, "pixel_values")
-        params = options.compute.cast(params)
-        x = self.patches(params["patches"], images, fold(options.key, 0))
+    def forward(self, model: Any, batch: Batch, options: Options) -> Output:
+        x = model.patches(batch_array(batch, "pixel_values"), fold(options.key, 0))  # [batch, length, width]
         call = StackCall(
             attention=Call(gates=options.gates_of("encoder")),
             key=fold(options.key, 1),
@@ -167,11 +167,11 @@ class VisionModel(ModelConfig):
             stack="encoder",
             hooks=options.hooks,
         )
-        hidden, reports = self.encoder(params["encoder"], x, call)
+        hidden, reports = model.encoder(x, call)
         pooled = hidden[:, 0]
         if self.pooler is not None:
-            pooled = self.pooler(params["pooler"], hidden, fold(options.key, 2))
-        return task_answer(self.output, params["output"], Features(hidden, pooled, None), reports, options)
+            pooled = model.pooler(hidden, fold(options.key, 2))
+        return task_answer(model.output, Features(hidden, pooled, None), reports, options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)

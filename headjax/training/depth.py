@@ -100,9 +100,9 @@ def diagnosed(
 
 
 def _variances(joining: Joining, _: Any) -> tuple[jax.Array, Any, tuple[jax.Array, jax.Array]]:
-    residual, params, x = joining.residual, joining.params, joining.x
-    output = joining.f(residual.enter(params, x))
-    stream = residual.join(params, x, output)
+    residual, x = joining.residual, joining.x
+    output = joining.f(residual.enter(x))
+    stream = residual.join(x, output)
     return stream, (), (variance(output, joining.mask), variance(stream, joining.mask))
 
 

@@ -18,7 +18,7 @@ def counts(weights, **fields):
     weights = jnp.asarray(weights, jnp.float32)[None]
     context = jnp.zeros((1, weights.shape[2], weights.shape[1], 1))
     seen = Probe(
-        "attention", None, {}, context, Attended(context, weights), **({"mask": None, "query_mask": None} | fields)
+        "attention", None, context, Attended(context, weights), **({"mask": None, "query_mask": None} | fields)
     )
     hits, possible = _role_counts(seen)
     return dict(zip(ROLES, np.asarray(hits)[:, 0].tolist(), strict=True)), dict(

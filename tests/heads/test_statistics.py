@@ -28,7 +28,9 @@ def probe(weights, context=None, **fields):
     weights = None if weights is None else jnp.asarray(weights, jnp.float32)[None]
     context = jnp.zeros((1, 3, 2, 3)) if context is None else context
     fields = {"mask": None, "query_mask": None} | fields
-    return Probe("attention", ATTENTION, PARAMS, jnp.zeros((1, 3, 16)), Attended(context, weights), **fields)
+    return Probe(
+        "attention", ATTENTION.bind(PARAMS, 16, 16), jnp.zeros((1, 3, 16)), Attended(context, weights), **fields
+    )
 
 
 WEIGHTS = [
@@ -72,7 +74,7 @@ def test_norms_are_those_of_contexts_and_of_their_outputs(attention):
     params = tiny.model(tiny.decoder_config(tiny.layer(attention))).params["decoder"]["layers_0_0"]["attention"]
     params = jax.tree.map(lambda array: array[0], params)
     context = jax.random.normal(jax.random.key(0), (1, 3, 2, 3))
-    seen = probe(None, context)._replace(attention=attention, params=params)
+    seen = probe(None, context)._replace(module=attention.bind(params, 16, 16))
     assert_close(statistics.context_norm(seen), np.linalg.norm(context, axis=-1), sums=SUMS)
     outputs = np.einsum("bqhv,hvw->bqhw", context, params["output"])
     assert_close(statistics.output_norm(seen), np.linalg.norm(outputs, axis=-1), sums=SUMS)

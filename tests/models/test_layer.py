@@ -34,7 +34,7 @@ def output(layer, params, number, key=None):
     one = jax.random.normal(jax.random.key(1), (1, 3, tiny.WIDTH))
     x = jnp.broadcast_to(one, (EXAMPLES, *one.shape[1:]))
     call = LayerCall(attention=Call(), key=key, number=number, depth=3)
-    return np.asarray(layer(params, x, call)[0] - x)
+    return np.asarray(layer.bind(params, tiny.WIDTH, tiny.WIDTH)(x, call)[0] - x)
 
 
 def test_the_last_layer_skips_each_sub_layer_at_its_rate(params):

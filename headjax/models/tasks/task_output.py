@@ -126,19 +126,16 @@ class NoTask(TaskOutput):
         return {}
 
 
-def task_answer(
-    task: TaskOutput, params: Params, features: Features, reports: Sequence[Mapping[str, Any]], options: Options
-) -> Output:
+def task_answer(task: Any, features: Features, reports: Sequence[Mapping[str, Any]], options: Options) -> Output:
     """Return the output of an encoder with a task.
 
     Args:
-        task: makes logits.
-        params: its parameters.
+        task: module of the task output, which makes logits.
         features: its inputs.
         reports: results of the probe, by layer of the encoder.
         options: of the forward.
     """
-    logits = task(params, features, fold(options.key, 3))
+    logits = task(features, fold(options.key, 3))
     return Output(
         hidden=features.hidden,
         logits=logits.logits,
