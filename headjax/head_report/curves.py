@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Checked
-from headjax.evaluation.task import Task, evaluate_task
 from headjax.heads import gates as head_gates
 from headjax.heads.head_id import all_heads
 from headjax.heads.named_orders import OrderConfig, order_heads, parse_order
@@ -53,32 +52,9 @@ class CurveConfig(Checked):
             raise HeadjaxError(f"order: {text!r}: one of rescale and reconstruct repairs the kept heads, not both")
         return cls(order, "rescale" in repairs, "reconstruct" in repairs)
 
-    @property
-    def name(self) -> str:
-        """As `parse` reads it."""
-        additions = {"normalize": self.order.normalize, "rescale": self.rescale, "reconstruct": self.reconstruct}
-        return "+".join([self.order.by, *(name for name, wanted in additions.items() if wanted)])
 
-
-class Judge(NamedTuple):
-    """Judgement of a set of gates by a task.
-
-    Attributes:
-        task: the task, on whose evaluation examples.
-        limit: number of examples, the first ones; 0 is all.
-        batch_size: examples of one batch.
-        buckets: see `Task.batches`.
-    """
-
-    task: Task
-    limit: int
-    batch_size: int
-    buckets: tuple[int, ...]
-
-    def __call__(self, model: Model, gates: Mapping[str, jax.Array] | None = None) -> float:
-        """The task's headline."""
-        found = evaluate_task(model, self.task, gates, self.limit, batch_size=self.batch_size, buckets=self.buckets)
-        return found[self.task.headline]
+Judge = Callable[[Model, Mapping[str, jax.Array]], float]
+"""A function from a model and its gates to the headline of a task."""
 
 
 class CurvePoint(NamedTuple):
@@ -102,7 +78,7 @@ def curve(
     """Yield the headline with more and more heads gated off.
 
     Args:
-        model: the model.
+        model: the model, with an output for the task.
         config: the order.
         batches: examples that heads are ordered by.
         percentages: shares of heads to remove.
@@ -110,14 +86,13 @@ def curve(
         seed: of whatever the order itself draws.
     """
     total = len(all_heads(model.config))
-    fitted = judge.task.fit(model)
-    order = order_heads(fitted, batches, dataclasses.replace(config.order, seed=seed))
+    order = order_heads(model, batches, dataclasses.replace(config.order, seed=seed))
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
         removed = order(count)[:count]
         if config.reconstruct and count < total:
-            value = judge(_reconstructed(fitted, batches, removed), head_gates.without(model.config, removed))
+            value = judge(_reconstructed(model, batches, removed), head_gates.without(model.config, removed))
         else:
-            value = judge(model, _gates(fitted, removed, batches[:RESCALED] if config.rescale else ()))
+            value = judge(model, _gates(model, removed, batches[:RESCALED] if config.rescale else ()))
         yield CurvePoint(percentage / 100.0, count, seed, value)
 
 

@@ -13,14 +13,14 @@ from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.paired import head_effects
 from headjax.evaluation.selection import selection_of
 from headjax.evaluation.task import Task, evaluate_task
-from headjax.head_report.curves import CurveConfig, Judge, curve
+from headjax.head_report.curves import CurveConfig, curve
 from headjax.head_report.study import MODES, HeadStudy, Snapshot, StudyConfig, curve_name, scored
 from headjax.heads.ablation import ablate, best_heads
 from headjax.heads.attended import head_roles
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.named_orders import LEARNED
 from headjax.heads.scores import score_heads
-from headjax.models.config import Batch
+from headjax.models.config import Batch, Gates
 from headjax.models.model import Model
 from headjax.training.checkpoints import snapshots
 
@@ -84,14 +84,18 @@ def measure_curves(study: HeadStudy, progress: Progress = silent) -> Iterator[No
 def _curve(study: HeadStudy, order: str, seed: int, bar: Update, before: int) -> list[dict[str, Any]]:
     batches, config = sample(study.selection, study.config, seed), CurveConfig.parse(order)
     found = []
-    for point in curve(study.model, config, batches, study.config.percentages, _judge(study), seed=seed):
+    judge, model = functools.partial(_headline, study), study.task.fit(study.model)
+    for point in curve(model, config, batches, study.config.percentages, judge, seed=seed):
         found.append(point._asdict())
         bar(before + len(found), {study.task.headline: point.value})
     return found
 
 
-def _judge(study: HeadStudy) -> Judge:
-    return Judge(study.task, 0, study.config.batch_size, study.config.buckets)
+def _headline(study: HeadStudy, model: Model, gates: Gates | None = None) -> float:
+    """Return the headline of a model on the task's evaluation examples."""
+    config = study.config
+    found = evaluate_task(model, study.task, gates, batch_size=config.batch_size, buckets=config.buckets)
+    return found[study.task.headline]
 
 
 def _batches(task: Task, config: StudyConfig) -> list[Batch]:
@@ -141,9 +145,10 @@ def _along(run: str | Path, study: HeadStudy, progress: Progress) -> None:
 
 
 def _snapshot(step: int, model: Model, study: HeadStudy, batches: Sequence[Batch]) -> dict[str, Any]:
-    judge, shares = _judge(study), study.config.profile_percentages
+    model, judge = study.task.fit(model), functools.partial(_headline, study)
+    shares = study.config.profile_percentages
     points = list(curve(model, CurveConfig.parse("importance"), batches, shares, judge))
-    own = score_heads(judge.task.fit(model), batches, statistics=()).score("importance")
+    own = score_heads(model, batches, statistics=()).score("importance")
     found = Snapshot(step, judge(model), agreement(own, study.scores["importance"]), points)
     return found._asdict() | {"points": [point._asdict() for point in points]}
 

@@ -13,13 +13,6 @@ from headjax.heads.reconstruction_order import reconstruction_order
 from tests import tiny
 
 
-@pytest.mark.parametrize(
-    "text", ["importance", "importance+normalize", "fisher_blocks+rescale", "reconstruction+reconstruct"]
-)
-def test_a_curve_has_the_name_that_it_is_read_from(text):
-    assert CurveConfig.parse(text).name == text
-
-
 def test_a_curve_has_known_additions():
     assert CurveConfig.parse("fisher_blocks+rescale").rescale
     assert CurveConfig.parse("importance+normalize").order.normalize
@@ -48,13 +41,10 @@ def test_heads_can_go_up_to_the_first_share_that_costs_too_much(higher_is_better
 
 
 class Judged:
-    """The task of a curve, and what it is asked to judge."""
+    """What a curve has asked to judge."""
 
     def __init__(self):
-        self.task, self.asked = self, []
-
-    def fit(self, model):
-        return model
+        self.asked = []
 
     def __call__(self, model, gates):
         self.asked.append((model, gates))

@@ -1,8 +1,8 @@
 """The list of tasks comes from the tables that load them."""
 
+from headjax.commands.tasks import known_tasks
 from headjax.data.tasks import TASKS
 from headjax.evaluation.specs import NAMED
-from headjax.evaluation.task_list import known_tasks
 
 
 def test_every_task_says_who_takes_it_and_what_it_needs():
