@@ -39,7 +39,7 @@ class Part(nnx.Module):
     def __init__(self, config: Any, tensors: Tensors) -> None:
         self.config = config
         for name, entry in tensors.items():
-            setattr(self, name, Part(None, entry) if isinstance(entry, dict) else entry)
+            setattr(self, name, Part(None, entry) if isinstance(entry, dict) else entry.copy())
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.config(self, *args, **options)

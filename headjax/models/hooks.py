@@ -37,13 +37,6 @@ class Joining(NamedTuple):
     mask: jax.Array | None
 
 
-def joined(joining: Joining) -> jax.Array:
-    """Return the stream after a sub-layer."""
-    _, residual, x, f, _ = joining
-    stream: jax.Array = residual.join(x, f(residual.enter(x)))
-    return stream
-
-
 class Hooks:
     """Base of the hooks: these change nothing."""
 
@@ -71,4 +64,6 @@ class Hooks:
 
     def join(self, joining: Joining) -> jax.Array:
         """Return the stream after a sub-layer."""
-        return joined(joining)
+        _, residual, x, f, _ = joining
+        stream: jax.Array = residual.join(x, f(residual.enter(x)))
+        return stream

@@ -18,7 +18,7 @@ from headjax.core.modules import Spec, arrays
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
 from headjax.models.cache import LayerCache, append, is_empty, stored
-from headjax.models.hooks import Hooks, Joining, SubLayer, joined
+from headjax.models.hooks import Hooks, Joining, SubLayer
 from headjax.models.residuals import PostNorm, Residual
 from headjax.models.sublayers import FeedForward, fold
 
@@ -190,8 +190,10 @@ class _LayerRun:
 
     def join(self, slot: str, x: jax.Array, f: SubLayer) -> jax.Array:
         """Return the stream after the sub-layer in a slot."""
-        joining = Joining(slot, getattr(self._layer, f"{slot}_residual"), x, f, self._call.query_mask)
-        return joined(joining) if self._call.hooks is None else self._call.hooks.join(joining)
+        residual, hooks = getattr(self._layer, f"{slot}_residual"), self._call.hooks
+        if hooks is not None:
+            return hooks.join(Joining(slot, residual, x, f, self._call.query_mask))
+        return cast(jax.Array, residual.join(x, f(residual.enter(x))))
 
     def self_attention(self, inputs: jax.Array) -> jax.Array:
         attention, call = self._layer.attention, self._call
