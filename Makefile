@@ -20,7 +20,7 @@ help:
 	@echo 'make attack       the tests that kill, damage and overload, seeded, for long'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
-	@echo 'make parity       the tests against PyTorch, transformers and TensorLy'
+	@echo 'make parity       the tests against PyTorch, transformers, TensorLy and Tunix'
 	@echo 'make check        lint, format and types'
 	@echo 'make format       let ruff fix and format the code'
 	@echo 'make clean        remove .venv and caches (runs/ stays)'
@@ -60,7 +60,7 @@ build/tools/.installed: | $(BIN)/python
 	$(BIN)/python -m pip --python build/tools/bin/python install --quiet 'uv>=0.9'
 	@touch $@
 
-parity: $(VENV)/.parity
+parity: $(VENV)/.parity $(VENV)/.tunix
 	$(BIN)/python -m pytest -m parity tests
 
 check: $(VENV)/.dev
@@ -87,6 +87,12 @@ $(VENV)/.dev: EXTRAS := [dev]
 $(VENV)/.core $(VENV)/.test $(VENV)/.parity $(VENV)/.docs $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing headjax$(EXTRAS) into $(VENV)"
 	@$(INSTALL) '.$(EXTRAS)'
+	@touch $@
+
+# Tunix asks for an older safetensors than headjax is tested with; its models import with these packages alone.
+TUNIX := google-tunix==0.1.7 qwix==0.1.8 google-metrax==0.2.4 jaxtyping==0.3.11 wadler-lindig==0.1.8 perfetto==0.59.1 pandas==3.1.1
+$(VENV)/.tunix: $(VENV)/.parity
+	@$(BIN)/python -m pip install --quiet --no-deps $(TUNIX)
 	@touch $@
 
 # Where Python comes without ensurepip (Debian's python3 without python3-venv), its own pip fills the environment.

@@ -1,0 +1,191 @@
+"""Tunix's own model classes, unmodified: scores equal those of headjax's import, pruned models equal gated ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from safetensors.numpy import save_file
+
+import headjax
+from headjax import HeadId
+from headjax.sites.site import without
+from tests.sites.houses import scaled
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("ignore"),  # Tunix 0.1.7 uses what Flax has deprecated
+]
+pytest.importorskip("tunix", reason="needs Tunix: make parity installs it")
+
+HEADS, KV_HEADS, SIZE, WIDTH, LAYERS, WORDS = 4, 2, 8, 24, 2, 60
+TOKENS = np.random.default_rng(0).integers(1, WORDS, (4, 9))
+
+
+@pytest.fixture(autouse=True)
+def promotion():
+    """Their code adds arrays of different ranks."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def tunix(family, kind, **changes):
+    """A small model of one of Tunix's classes, its weights drawn large enough that heads differ."""
+    module = importlib.import_module(f"tunix.models.{family}.model")
+    sizes = {"num_layers": LAYERS, "embed_dim": WIDTH, "hidden_dim": 40, "num_heads": HEADS, "head_dim": SIZE}
+    fields = {field.name for field in dataclasses.fields(module.ModelConfig)}
+    given = {"vocab_size": WORDS, "num_embed": WORDS, "rope_theta": 10_000, "norm_eps": 1e-6, "num_kv_heads": KV_HEADS}
+    given |= {"use_tied_embedding": True, "weight_tying": True, "sliding_window_size": 4, "param_dtype": jnp.float32}
+    given |= {"final_logit_softcap": None, "use_post_attn_norm": False, "use_post_ffw_norm": False}
+    if family == "gemma":
+        given["attention_types"] = (module.AttentionType.GLOBAL,) * LAYERS
+    config = module.ModelConfig(**{name: value for name, value in (sizes | given | changes).items() if name in fields})
+    mesh = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        model = getattr(module, kind)(config, rngs=nnx.Rngs(0))
+    state = nnx.state(model, nnx.Param)
+    drawn = np.random.default_rng(1)
+    nnx.update(
+        model,
+        jax.tree.map(lambda one: jnp.asarray(0.25 * drawn.normal(size=one.shape) + (one.ndim == 1), one.dtype), state),
+    )
+    return model
+
+
+def logits(model, tokens):
+    batch, length = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
+    mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool))[None], (batch, length, length))
+    return model(tokens, positions, None, mask)[0]
+
+
+def loss(model, batch):
+    """The negative log-likelihood of every text."""
+    tokens = batch["input_ids"]
+    return optax.softmax_cross_entropy_with_integer_labels(
+        logits(model, tokens)[:, :-1].astype(jnp.float32), tokens[:, 1:]
+    ).sum(axis=1)
+
+
+def imported(model, folder):
+    """headjax's import of a Qwen 2 of Tunix, by way of a Hugging Face directory."""
+    arrays = {"model.embed_tokens.weight": model.embedder.input_embedding, "model.norm.weight": model.final_norm.w}
+    for number, layer in enumerate(model.layers):
+        attention, name = layer.attn, f"model.layers.{number}"
+        for letter in "qkv":
+            weight = getattr(attention, f"{letter}_proj").w[...]
+            arrays[f"{name}.self_attn.{letter}_proj.weight"] = weight.reshape(WIDTH, -1).T
+            arrays[f"{name}.self_attn.{letter}_proj.bias"] = getattr(attention, f"{letter}_bias")
+        arrays[f"{name}.self_attn.o_proj.weight"] = attention.o_proj.w[...].reshape(-1, WIDTH).T
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            arrays[f"{name}.mlp.{part}.weight"] = getattr(layer.mlp, part).kernel[...].T
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            arrays[f"{name}.{norm}.weight"] = getattr(layer, norm).w
+    save_file({name: np.ascontiguousarray(array[...]) for name, array in arrays.items()}, folder / "model.safetensors")
+    config = {
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        "vocab_size": WORDS,
+        "hidden_size": WIDTH,
+        "head_dim": SIZE,
+        "intermediate_size": 40,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        "max_position_embeddings": 64,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return headjax.from_huggingface(folder)
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return tunix("qwen2", "Qwen2")
+
+
+def test_importance_is_that_of_headjax_own_import(qwen, tmp_path):
+    own = imported(qwen, tmp_path)
+    batch = {"input_ids": TOKENS, "labels": TOKENS}
+    wanted = np.asarray(own({"input_ids": TOKENS}).logits)
+    apart = np.abs(np.asarray(logits(qwen, TOKENS)) - wanted).max() / np.abs(wanted).max()
+    assert apart < 1e-5
+    expected = headjax.score_heads(own, [batch])
+    # The last token has no target and changes no loss, so that it does not count there.
+    before_last = headjax.score_heads(own, [{name: array[:, :-1] for name, array in batch.items()}])
+    found = headjax.score_heads(qwen, [batch], loss=loss)
+    for name in ("importance", "importance_batch", "fisher", "output_norm", "context_norm"):
+        scores = (before_last if name.endswith("norm") else expected).score(name)
+        theirs = np.array([found.score(name)[HeadId("layers.*.attn", head.layer, head.head)] for head in scores])
+        difference = np.abs(theirs - np.array(list(scores.values()))).max() / max(scores.values())
+        print(f"{name}: largest difference {difference:.1e} of the largest score")
+        assert difference < 1e-5, name
+    effects = headjax.ablate(qwen, [batch], loss=loss).effects()
+    for head, effect in headjax.ablate(own, [batch]).effects().items():
+        # Ours is per target: 8 a text.
+        assert abs(effects[HeadId("layers.*.attn", head.layer, head.head)] / 8 - effect) < 1e-4
+
+
+CLASSES = {
+    "qwen2": ("qwen2", "Qwen2", {}),
+    "qwen3": ("qwen3", "Qwen3", {}),
+    "llama3": ("llama3", "Llama3", {}),
+    "gemma": ("gemma", "Gemma", {}),
+    "gemma_multi_head": ("gemma", "Gemma", {"num_kv_heads": HEADS}),
+    "gemma3": ("gemma3", "Gemma3", {}),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    "heads", [[(0, 1), (0, 3), (1, 0), (1, 2)], [(0, 0), (0, 1), (1, 2), (1, 3)], [(1, 1), (1, 2)]]
+)
+def test_pruned_equals_gated(name, heads):
+    family, kind, changes = CLASSES[name]
+    model = tunix(family, kind, **changes)
+    removed = [f"layers.{layer}.attn/{head}" for layer, head in heads]
+    gates = without(headjax.attention_sites(model), map(HeadId.parse, removed))
+    pruned = headjax.prune(model, removed)
+    assert type(pruned) is type(model)
+    wanted = np.asarray(logits(scaled(model, gates), TOKENS))
+    difference = np.abs(np.asarray(logits(pruned, TOKENS)) - wanted).max() / np.abs(wanted).max()
+    print(f"{name}: pruned against gated, largest difference {difference:.1e} of the largest logit")
+    assert difference < 1e-5
+    assert len(headjax.score_heads(pruned, [{"input_ids": TOKENS}], loss=loss).score("importance")) == 8 - len(heads)
+
+
+def test_a_pruned_model_decodes_with_its_cache(qwen):
+    pruned = headjax.prune(qwen, [f"layers.{layer}.attn/{head}" for layer in (0, 1) for head in (0, 1)])
+    assert (pruned.config.num_heads, pruned.config.num_kv_heads, qwen.config.num_heads) == (2, 1, 4)
+    assert [layer.attn.n_rep for layer in pruned.layers] == [2, 2]
+    wanted = logits(pruned, TOKENS)
+    length = TOKENS.shape[1]
+    shape = (4, length, pruned.config.num_kv_heads, pruned.config.head_dim)
+    empty = {"k": jnp.zeros(shape), "v": jnp.zeros(shape), "end_index": jnp.zeros((4,), jnp.int32)}
+    cache = {f"layer_{number}": empty for number in range(LAYERS)}
+    for place in range(length):
+        mask = jnp.broadcast_to((jnp.arange(length) <= place)[None, None], (4, 1, length))
+        found, cache = pruned(TOKENS[:, place : place + 1], jnp.full((4, 1), place), cache, mask)
+        assert np.abs(np.asarray(found[:, 0] - wanted[:, place])).max() < 1e-4 * np.abs(np.asarray(wanted)).max()
+
+
+def test_a_pruned_model_trains(qwen):
+    pruned = headjax.prune(qwen, ["layers.0.attn/1", "layers.0.attn/3"])
+    optimizer = nnx.Optimizer(pruned, optax.adamw(3e-3), wrt=nnx.Param)
+    step = nnx.jit(nnx.value_and_grad(lambda model: loss(model, {"input_ids": jnp.asarray(TOKENS)}).mean()))
+    losses = []
+    for _ in range(8):
+        value, gradient = step(pruned)
+        optimizer.update(pruned, gradient)
+        losses.append(float(value))
+    assert losses[-1] < 0.8 * losses[0]
