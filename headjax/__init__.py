@@ -53,7 +53,7 @@ _LAZY = {
     "prune": "headjax.sites.functions",
     "read_tokenizer": "headjax.tokenizers.files",
     "register_attention": "headjax.sites.discovery",
-    "reconstruct": "headjax.heads.reconstruction",
+    "reconstruct": "headjax.sites.functions",
     "reconstruction_order": "headjax.heads.reconstruction_order",
     "save": "headjax.models.model",
     "score_heads": "headjax.sites.functions",

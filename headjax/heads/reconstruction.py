@@ -135,7 +135,7 @@ def reconstruct(
         repairs.append(repair)
         if progress is not None:
             progress(len(repairs), {"held_out": repair.held_out})
-    _warn_of_unknowns(repairs)
+    warn_of_unknowns(repairs)
     tokens = max((repair.tokens for repair in repairs), default=0)
     examples = sum(count_examples(fetch(batch)) for batch in placed.batches)
     entry = history.entry(
@@ -194,7 +194,8 @@ def _beside(array: jax.Array, own: jax.Array) -> jax.Array:
     return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
 
 
-def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
+def warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
+    """Warn of maps with more unknowns than calibration tokens."""
     few = [repair for repair in repairs if repair.tokens < repair.unknowns]
     if few:
         worst = max(few, key=lambda repair: repair.unknowns)

@@ -11,18 +11,21 @@ from headjax.core.arguments import checked
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Update
 from headjax.core.serialize import unknown_name
-from headjax.heads import ablation, learned_gates, named_orders, pruning, scores
+from headjax.heads import ablation, learned_gates, named_orders, pruning, reconstruction, scores
 from headjax.heads.ablation import DEFAULT_BUDGET, Ablation, Mode
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, LearnedGates
 from headjax.heads.named_orders import LEARNED, OrderConfig, parse_order
 from headjax.heads.ordering import RAW, Order, by_ablation, by_score, compared
+from headjax.heads.reconstruction import Reconstruction
+from headjax.heads.refit import RIDGES
 from headjax.heads.scores import SCORES, Scores
 from headjax.heads.statistics import STATISTICS
 from headjax.models.compute import Compute
 from headjax.models.model import Model
 from headjax.sites.program import Applied, Loss, prepare
 from headjax.sites.pruning import prune_module
+from headjax.sites.reconstruction import ModuleReconstruction, reconstruct_module
 from headjax.sites.scoring import score_module
 from headjax.sites.trials import ablate_module, learn_module_gates
 
@@ -225,3 +228,64 @@ def prune(model: Model | nnx.Module, heads: Iterable[HeadId | str], *, uniform: 
             raise HeadjaxError("uniform: for Flax models; order the heads with headjax.heads.groups.uniform_steps")
         return pruning.prune(model, heads)
     return prune_module(model, heads, uniform=uniform)
+
+
+def reconstruct(
+    model: Model | nnx.Module,
+    batches: Sequence[Any],
+    removed: Iterable[HeadId | str],
+    *,
+    loss: Loss | None = None,
+    feed_forward: bool = False,
+    units: float = 0.0,
+    converted: Model | None = None,
+    ridges: Sequence[float] = RIDGES,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Reconstruction | ModuleReconstruction:
+    """Solve the output projections of a model anew so that it computes without these heads as it did with them.
+
+    Going through the layers in order, W_O and b_O of the kept heads minimise over the calibration tokens
+
+        || C W + b - T ||^2 + ridge || W - W_O ||^2
+
+    C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired. The target T of a
+    headjax model is the whole model's attention output f', and what its residual stream is ahead by: f' + (a / b')
+    (x' - x), with the residual streams x' and x of both and the stream a x + b' f (K-prune, arXiv 2308.03449, does so
+    in every sub-layer). Of any other model only the layer's own inputs and outputs are known, and T is f'. Maps without
+    a bias get none. The ridge is chosen on held-out halves of the examples, and a repair is kept only if it lowers the
+    error there.
+
+    Layers of a headjax model that share their parameters (ALBERT) are solved once, from the sums over all of them,
+    without x' - x. Under a mesh set with `jax.set_mesh` the examples of its batches are spread over the batch axes.
+
+    Args:
+        model: Model with all heads.
+        batches: Calibration examples. A headjax model needs no labels.
+        removed: Heads to remove, as for `prune`.
+        loss: Function of a model that is not headjax's and a batch, as for `score_heads`; positions that cannot change
+            it (padding) do not count.
+        feed_forward: Whether to solve the second map of every feed-forward, too.
+        units: Share of the units to remove from every feed-forward of a headjax model, at least 0 and below 1: those
+            whose removal costs least once the others have been solved anew (`headjax.heads.refit.least_needed`). Every
+            layer loses the same number.
+        converted: The model to repair, a conversion of a headjax model with as many layers and heads; None is `model`.
+        ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
+        compute: How to compute a headjax model.
+        progress: Called after every solved map with the number of maps done.
+
+    Raises:
+        HeadjaxError: A head does not exist, a headjax model loses all heads, a layer has no output projection that can
+            be solved, or sums are not finite.
+        DataError: There are no batches, fewer than two examples, or no tokens.
+        ConfigError: A batch does not divide over the mesh.
+    """
+    if isinstance(model, Model):
+        options: dict[str, Any] = {"feed_forward": feed_forward, "units": units, "converted": converted}
+        options |= {"ridges": ridges, "compute": compute, "progress": progress}
+        return checked(reconstruction.reconstruct)(model, batches, removed, **options)
+    if units or converted is not None:
+        raise HeadjaxError("units: and converted are for headjax models")
+    return reconstruct_module(
+        model, batches, removed, loss, feed_forward=feed_forward, ridges=ridges, progress=progress
+    )

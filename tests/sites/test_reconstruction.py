@@ -1,0 +1,126 @@
+"""W_O of models that know nothing of headjax, solved anew without some heads."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import headjax
+from headjax import HeadjaxError
+from tests.sites import houses
+from tests.sites.houses import HOUSES, WIDTH, snapshot
+
+
+class Fed(houses.Block):
+    """A layer with a feed-forward."""
+
+    def __init__(self, attention, rngs):
+        super().__init__(attention, rngs)
+        self.fc1 = nnx.Linear(WIDTH, 16, rngs=rngs)
+        self.fc2 = nnx.Linear(16, WIDTH, rngs=rngs)
+
+    def __call__(self, x):
+        x = super().__call__(x)
+        return x + self.fc2(nnx.gelu(self.fc1(x)))
+
+
+def fed(attention=houses.EinsumAttention):
+    model = houses.Classifier(attention)
+    model.layers = nnx.List([Fed(attention, nnx.Rngs(seed)) for seed in (1, 2)])
+    return model
+
+
+def batches(seed, count):
+    drawn = np.random.default_rng(seed)
+    return [{"x": drawn.normal(size=(8, 6, WIDTH)).astype(np.float32)} for _ in range(count)]
+
+
+def loss(model, batch):
+    return jnp.square(model.hidden(batch["x"])).sum(axis=(1, 2))
+
+
+CALIBRATION, OTHERS = batches(0, 4), batches(1, 2)
+
+
+def error(model, whole):
+    """The squared error of the stream on other examples, over that of nothing."""
+    outputs = []
+    for one in (model, whole):
+        copy = nnx.clone(one)
+        copy.eval()
+        outputs.append(np.concatenate([copy.hidden(batch["x"]) for batch in OTHERS]))
+    return np.square(outputs[0] - outputs[1]).sum() / np.square(outputs[1]).sum()
+
+
+@pytest.mark.parametrize("name", ["flax", "scanned", "flat_remat"])
+def test_a_head_that_another_one_can_stand_in_for_costs_nothing(name):
+    model = HOUSES[name]()
+    layers = [model.layers] if name == "scanned" else list(model.layers)
+    for layer in layers:
+        for path, axis in headjax.attention_sites(layer)[0].query:
+            holder, _, part = path.rpartition(".")
+            variable = getattr(getattr(layer.attn, holder) if holder else layer.attn, part)
+            if holder not in ("out", "o_proj", "wo"):
+                array = jnp.moveaxis(variable[...], axis, 0)
+                size = 3 if array.shape[0] == 12 else 1
+                array = array.at[size : 2 * size].set(array[:size])
+                variable.set_value(jnp.moveaxis(array, 0, axis))
+    removed = [head for site in headjax.attention_sites(model) for head in site.head_ids() if head.head == 1]
+    before = snapshot(model)
+    if name == "flax":
+        found = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
+        pruned = found.model
+        assert error(headjax.prune(model, removed), model) > 1e-3
+        assert error(pruned, model) < 1e-6
+    else:  # groups of one head and of two, which the class cannot hold: gates stand in for the removal
+        found = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
+        sites = headjax.attention_sites(model)
+        gates = {site.path: jnp.ones(site.shape).at[..., 1].set(0.0) for site in sites}
+        assert error(houses.scaled(model, gates), model) > 1e-3
+        assert error(houses.scaled(found.repaired, gates), model) < 1e-6
+    assert len(found.layers) == len(removed)
+    assert all(repair.kept and repair.held_out < 1e-4 for repair in found.layers)
+    assert found.examples == 32
+    assert found.tokens == 32 * 6
+    assert all((before[1][path] == array).all() for path, array in snapshot(model)[1].items())
+
+
+def test_second_maps_of_feed_forwards_mend_more():
+    model = fed()
+    removed = [f"layers.{layer}.attn/{head}" for layer in (0, 1) for head in (0, 1)]
+    plain = error(headjax.prune(model, removed), model)
+    attention = headjax.reconstruct(model, CALIBRATION, removed, loss=loss)
+    both = headjax.reconstruct(model, CALIBRATION, removed, loss=loss, feed_forward=True)
+    assert error(attention.model, model) < plain
+    assert error(both.model, model) < error(attention.model, model)
+    assert [repair.name for repair in both.layers] == ["layers.0.attn", "layers.0", "layers.1.attn", "layers.1"]
+
+
+def test_padding_does_not_count():
+    model = houses.Classifier(houses.EinsumAttention, layers=1)
+    removed = ["layers.0.attn/1", "layers.0.attn/2"]
+
+    def first_four(model, batch):
+        return jnp.square(model.hidden(batch["x"])[:, :4]).sum(axis=(1, 2))
+
+    assert headjax.reconstruct(model, CALIBRATION, removed, loss=first_four).tokens == 32 * 4
+
+
+@pytest.mark.parametrize(
+    "model, batches, options, message",
+    [
+        (HOUSES["shared"], CALIBRATION, {}, "layers.0.attn"),
+        (HOUSES["own"], CALIBRATION, {}, "layers.0.attn"),
+        (HOUSES["flax"], [], {}, "batches"),
+        (HOUSES["flax"], [{"x": CALIBRATION[0]["x"][:1]}], {}, "calibration"),
+        (HOUSES["flax"], CALIBRATION, {"feed_forward": True}, "feed_forward"),
+        (HOUSES["flax"], CALIBRATION, {"units": 0.5}, "units"),
+        (HOUSES["flax"], CALIBRATION, {"removed": ["layers.0.attn/4"]}, "layers.0.attn/4"),
+    ],
+)
+def test_what_cannot_be_solved_is_one_line(model, batches, options, message):
+    options = {"removed": ["layers.0.attn/0", "layers.0.attn/1"]} | options
+    with pytest.raises(HeadjaxError, match=message):
+        headjax.reconstruct(model(), batches, loss=loss, **options)
