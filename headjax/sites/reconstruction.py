@@ -97,7 +97,7 @@ def _second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
                 f"{', '.join(SECOND_MAPS)}"
             )
         holder, _, name = f"{block}.{places[0]}".strip(".").rpartition(".")
-        units = found[places[0]].kernel[...].shape[-2]
+        units = at_path(found[places[0]], "kernel")[...].shape[-2]
         kinds: dict[str, Any] = {"output": name, "kernel": f"{name}.kernel", "query": ((f"{name}.kernel", -2),)}
         yield AttentionSite(heads=units, kv_heads=units, head_dim=1, path=holder, layers=site.layers, **kinds)
 
@@ -123,14 +123,14 @@ def _through(
             variable = at_path(at_path(repaired, path), site.kernel)
             matrix = variable[...].reshape(-1, site.heads * site.head_dim, variable[...].shape[-1])[layer]
             features = np.repeat(kept, site.head_dim)
-            sums = None
+            sums: Any = None
             now = nnx.split(repaired, graph=True)[1]
             for batch in batches:
                 contexts = [_contexts(program, *at, batch)[path] for at in ((state, whole), (now, gates))]
                 rows = [array if site.layers is None else array[layer] for array in contexts]
                 found = fetch(_products(*rows, matrix, jnp.asarray(features)))
                 sums = found if sums is None else jax.tree.map(np.add, sums, found)
-            yield _repair(repaired, site, layer, features, RefitSums(*sums), ridges)  # type: ignore[misc]
+            yield _repair(repaired, site, layer, features, RefitSums(*sums), ridges)
 
 
 def _repair(
@@ -178,7 +178,7 @@ def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Arr
 
 @jax.jit
 def _products(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the sums of `RefitSums` for contexts of the whole model and of the copy; halves are every other example."""
+    """Return the sums of `RefitSums` for contexts of the whole model and of the copy, by halves of the examples."""
     products = []
     for half in (0, 1):
         target, present = (array[half::2].reshape(-1, array.shape[-1]) for array in (whole, own))
