@@ -1,65 +1,57 @@
-"""`headjax convert`: metrics kept at full rank, calibration, costs, sizes, and requests that it refuses."""
+"""`headjax convert`, `sweep` and `grid`: what attention costs, and every size, removal and cell tried once."""
 
-from __future__ import annotations
-
+import contextlib
 import json
+from pathlib import Path
 
 import pytest
 
 from headjax.attention import MultiHead
 from headjax.cli import main
 from headjax.conversion import convert as convert_model
+from headjax.core.errors import INTERRUPTED
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.model import load
 from tests import tiny
-from tests.closeness import close_to, tolerance
+from tests.closeness import close_to
 from tests.commands.language_folder import write_language_folder
 from tests.hub.directories import LLAMA, assert_equal, model_of
+from tests.training.test_grid import CONFIG
 
 
-def test_convert_at_full_rank_keeps_the_metrics(run, folder):
-    data = run("convert", "--to", "collaborative:shared_dim=16", out="shared")
-    assert {"error_per_layer", "parameters", "metrics"} <= data.keys()
-    assert [(error["stack"], error["layer"]) for error in data["error_per_layer"]] == [("decoder", 0), ("decoder", 1)]
-    assert all(error["relative_error"] < tolerance(tiny.SUMS) for error in data["error_per_layer"])
-    assert data["metrics"]["loss"] == close_to(data["metrics_before"]["loss"], sums=tiny.SUMS)
-    assert load(folder / "shared").num_parameters == data["parameters"]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of 16 positions and a text."""
+    folder = tmp_path_factory.mktemp("convert")
+    write_language_folder(folder, max_length=16)
+    return folder
 
 
-def test_without_a_task_the_model_goes_from_file_to_file(folder, capsys):
+@pytest.fixture
+def convert(folder, capsys):
+    """Converts the model and returns the JSON and what was printed for people."""
+
+    def convert(out, *words):
+        file = folder / "result.json"
+        assert main(["convert", str(folder / "model"), str(folder / out), *words, "--json", str(file)]) == 0
+        return json.loads(file.read_text()), capsys.readouterr().out
+
+    return convert
+
+
+@pytest.mark.whole
+def test_without_a_task_the_model_goes_from_file_to_file(convert, folder):
     """With the same arrays, bit by bit, as from memory."""
-    words = [str(folder / "model"), str(folder / "streamed"), "--to", "collaborative:shared_dim=8"]
-    assert main(["convert", *words]) == 0
-    capsys.readouterr()
+    convert("streamed", "--to", "collaborative:shared_dim=8")
     expected = convert_model(load(folder / "model"), "collaborative:shared_dim=8").model
     found = load(folder / "streamed")
     assert found.config == expected.config
     assert_equal(found.params, expected.params)
 
 
-def test_convert_some_layers_with_calibration(run, folder):
-    data = run("convert", "--to", "collaborative:shared_dim=8", "--layers", "1", "--calibrate", "2", out="calibrated")
-    assert [error["layer"] for error in data["error_per_layer"]] == [1]
-    assert isinstance(load(folder / "calibrated").config.attentions()["decoder"][0], MultiHead)
-
-
-@pytest.fixture
-def convert(folder, capsys):
-    """Converts a model of 16 positions and returns the JSON and what was printed for people."""
-    if not (folder / "short").exists():
-        (folder / "short").mkdir()
-        write_language_folder(folder / "short", max_length=16)
-
-    def convert(out, *words):
-        file = folder / "result.json"
-        assert main(["convert", str(folder / "short" / "model"), str(folder / out), *words, "--json", str(file)]) == 0
-        return json.loads(file.read_text()), capsys.readouterr().out
-
-    return convert
-
-
-def test_convert_says_what_attention_costs(convert, folder):
-    data, shown = convert("short-shared", "--to", "collaborative:shared_dim=12")
+@pytest.mark.whole
+def test_convert_says_what_attention_costs(convert):
+    data, shown = convert("shared", "--to", "collaborative:shared_dim=12")
     length = data["break_even_length"]
     assert f"takes more FLOPs than before above {length} tokens" in shown
     costs = {row["length"]: row for row in data["costs"]}
@@ -71,11 +63,11 @@ def test_convert_says_what_attention_costs(convert, folder):
     assert costs[64]["cache_before"] == 64 * 2 * 32
     steps = [row[name] for row in data["costs"] for name in ("step_seconds_before", "step_seconds")]
     assert all(0.0 < seconds < 1.0 for seconds in steps)
-    assert "Cached before" in shown
-    _, shown = convert("gated", "--to", "grouped:kv_heads=1")
+    _, shown = convert("grouped", "--to", "grouped:kv_heads=1")
     assert "no more FLOPs than before at any length" in shown
 
 
+@pytest.mark.whole
 def test_a_size_is_shared_out_among_layers(convert, folder):
     full, _ = convert("full", "--to", "collaborative:shared_dim=16")
     asked = full["parameters"] - 6 * 34
@@ -86,10 +78,18 @@ def test_a_size_is_shared_out_among_layers(convert, folder):
     assert sum(sizes) == 24
 
 
-def test_calibrate_counts_examples_in_full_batches(run):
-    words = ("--to", "collaborative:shared_dim=8")
-    assert run("convert", *words, "--calibrate", "20", out="by-examples")["selection"]["examples"] == 16
-    assert run("convert", *words, out="plain")["selection"] is None
+@pytest.mark.whole
+def test_some_layers_are_converted_and_learn_from_the_original(convert, folder):
+    task = ("--task", str(folder / "text.txt"), "--limit", "16", "--batch-size", "8")
+    data, _ = convert("some", "--to", "collaborative:shared_dim=8", "--layers", "1", "--calibrate", "20", *task)
+    assert [error["layer"] for error in data["error_per_layer"]] == [1]
+    assert data["selection"]["examples"] == 16  # full batches
+    assert isinstance(load(folder / "some").config.attentions()["decoder"][0], MultiHead)
+    words = ("--to", "grouped:kv_heads=1", *task)
+    plain, _ = convert("plain", *words)
+    tuned, _ = convert("learned", *words, "--fine-tune", "3", "--learning-rate", "1e-3", "--labels", "0")
+    assert [entry["action"] for entry in load(folder / "learned").history] == ["convert", "distill"]
+    assert tuned["output_difference"] < plain["output_difference"]
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,124 @@ def test_convert_says_what_an_imported_model_is_exported_as(to, layout, tmp_path
     export = json.loads((tmp_path / "json").read_text())["export"]
     assert (export["from"], export["layout"]) == ("llama", layout)
     assert ("export to Hugging Face: " in capsys.readouterr().out) == (layout != "native")
+
+
+def sweep(folder, out, *words):
+    task = ["--task", str(folder / "text.txt"), "--limit", "8", "--batch-size", "4"]
+    return ["sweep", str(folder / "model"), str(out), *task, *words, "--json", str(folder / "sweep.json")]
+
+
+@pytest.mark.whole
+def test_every_size_is_tried_once_and_kept(folder):
+    words = sweep(folder, folder / "sizes", "--to", "grouped:kv_heads=2/1", "--calibrate", "2", "--fine-tune", "1")
+    assert main(words) == 0
+    data = json.loads((folder / "sweep.json").read_text())
+    original, *trials = data["trials"]
+    variants = ("plain", "calibrated", "fine-tuned")
+    targets = ("grouped:kv_heads=2", "grouped:kv_heads=1")
+    assert [(t["to"], t["variant"]) for t in trials] == [(to, variant) for to in targets for variant in variants]
+    same, _, trained, plain, calibrated, _ = trials
+    assert same["cosine"] == close_to(1.0, sums=tiny.SUMS)
+    assert same["metrics"]["perplexity"] == close_to(original["metrics"]["perplexity"], sums=16 * tiny.SUMS)
+    assert trained["metrics"]["perplexity"] != same["metrics"]["perplexity"]
+    # Each way to convert is best at what it minimises.
+    assert plain["relative_error"] < calibrated["relative_error"]
+    assert calibrated["logit_error"] < plain["logit_error"]
+    assert plain["cosine"] < 0.9999
+    assert plain["parameters"] < same["parameters"] == original["parameters"]
+    assert 2 * plain["cache"] == same["cache"] == original["cache"] > 0
+    assert same["against_original"]["p_value"] > plain["against_original"]["p_value"]
+    assert data["test"] == "paired t-test on losses"
+    assert (folder / "sizes" / "sweep.png").stat().st_size > 1000
+    file = folder / "sizes" / "trials.jsonl"
+    file.write_text(file.read_text().replace(f'"parameters": {plain["parameters"]}', '"parameters": 1', 1))
+    assert main(words) == 0
+    again = json.loads((folder / "sweep.json").read_text())["trials"]
+    assert again[4]["parameters"] == 1
+    assert [trial["cosine"] for trial in again] == [trial["cosine"] for trial in data["trials"]]
+
+
+@pytest.mark.whole
+def test_every_removal_is_tried_once_and_kept(folder):
+    tried = ("--remove", "25%,50%", "--by", "random,importance+normalize", "--repair", "none,reconstruct")
+    words = sweep(folder, folder / "removals", *tried, "--draws", "2", "--calibrate", "4")
+    assert main(words) == 0
+    data = json.loads((folder / "sweep.json").read_text())
+    found = data["removals"]
+    assert len(found) == 2 * 2 * 2 * 2
+    assert {(trial["remove"], trial["removed"]) for trial in found} == {("25%", 1), ("50%", 2)}
+    assert (data["agreement"], data["examples"], data["selection"]["examples"]) == ("kl", 8, 4)
+    assert data["test"] == "paired t-test on losses"
+    assert (folder / "removals" / "removals.png").stat().st_size > 1000
+    for bare, repaired in zip(found[::2], found[1::2], strict=True):
+        assert (bare["repair"], repaired["repair"]) == ("none", "reconstruct")
+        assert bare["against_none"] is None
+        assert repaired["against_none"].keys() == {"difference", "p_value", "low", "high"}
+    file = folder / "removals" / "removals.jsonl"
+    file.write_text(file.read_text().replace('"removed": 1', '"removed": 7', 1))
+    assert main(words) == 0
+    again = json.loads((folder / "sweep.json").read_text())["removals"]
+    assert again[0]["removed"] == 7
+    assert again[1:] == found[1:]
+
+
+def test_each_removal_is_kept_and_told_as_it_ends(folder, tmp_path, monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def opened(title, total, unit):
+        def update(done, values):
+            if title == "removing heads":
+                told.append((done, total, dict(values)))
+                if len(told) == 1:
+                    raise KeyboardInterrupt  # after the first of two repairs
+
+        yield update
+
+    monkeypatch.setattr("headjax.core.progress.shown_on", lambda console: opened)
+    tried = ("--remove", "50%", "--by", "random", "--repair", "none,rescale", "--calibrate", "4")
+    assert main(sweep(folder, tmp_path / "out", *tried)) == INTERRUPTED
+    assert len((tmp_path / "out" / "removals.jsonl").read_text().splitlines()) == 1
+    assert main(sweep(folder, tmp_path / "out", *tried)) == 0
+    assert [(done, total) for done, total, _ in told] == [(1, 2), (1, 2), (2, 2)]
+    assert told[0][2].keys() == told[1][2].keys() == {"perplexity"}
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """The words of a grid of four cells."""
+    (tmp_path / "text.txt").write_text("the heads of a model attend to many things. " * 20)
+    file = tmp_path / "config.py"
+    file.write_text(CONFIG.replace("PATH", repr(str(tmp_path / "text.txt"))))
+    over = ["--over", "peak=0.01/1e30", "--seeds", "2"]
+    return ["grid", str(tmp_path / "out"), "--config", str(file), *over, "--json", str(tmp_path / "grid.json")]
+
+
+def run(words):
+    return main(words), json.loads(Path(words[-1]).read_text())
+
+
+def test_cells_run_alone_and_are_collected(grid, tmp_path):
+    code, one = run([*grid[:-2], "--cell", "2/4", *grid[-2:]])
+    assert (code, one["ended"], one["missing"]) == (0, 1, ["1/4", "3/4", "4/4"])
+    assert one["plot"] == str(tmp_path / "out" / "grid.png")
+    before = (tmp_path / "out" / "peak=0.01,seed=1.json").read_text()
+    code, whole = run(["sweep", *grid[1:]])  # the same command by its other name
+    assert (code, whole["ended"], whole["missing"], whole["cells"]) == (0, 4, [], 4)
+    assert (tmp_path / "out" / "peak=0.01,seed=1.json").read_text() == before
+    good, bad = whole["summaries"]
+    losses = [each["metrics"]["loss"] for each in whole["results"][:2]]
+    assert good["values"] == losses
+    assert good["mean"] == pytest.approx(sum(losses) / 2)
+    assert good["low"] < good["mean"] < good["high"]
+    assert (bad["runs"], bad["diverged"], bad["mean"]) == (0, 2, None)
+    for file in (tmp_path / "out").glob("*.json"):
+        file.unlink()
+    code, none = run([*grid[:-2], "--collect", *grid[-2:]])
+    assert (code, none["ended"], len(none["missing"]), none["plot"]) == (0, 0, 4, None)
+
+
+def test_an_interrupted_grid_says_where_it_goes_on(grid, monkeypatch, capsys):
+    monkeypatch.setattr("headjax.training.grid.Grid.run", lambda grid, number, *rest: False)
+    assert main(grid) == INTERRUPTED
+    assert "interrupted in cell 1/4; the same command goes on from there" in capsys.readouterr().out
