@@ -3,8 +3,6 @@
 After a change of wording, `python -m tests.commands.test_bad_requests` writes the lines anew, to be read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shlex

@@ -105,8 +105,11 @@ def test_convert_says_what_an_imported_model_is_exported_as(to, layout, tmp_path
     assert ("export to Hugging Face: " in capsys.readouterr().out) == (layout != "native")
 
 
+CALIBRATED = ("--calibrate", "4", "--batch-size", "4")
+
+
 def sweep(folder, out, *words):
-    task = ["--task", str(folder / "text.txt"), "--limit", "8", "--batch-size", "4"]
+    task = ["--task", str(folder / "text.txt"), "--limit", "8"]
     return ["sweep", str(folder / "model"), str(out), *task, *words, "--json", str(folder / "sweep.json")]
 
 
@@ -142,8 +145,8 @@ def test_every_size_is_tried_once_and_kept(folder):
 
 @pytest.mark.whole
 def test_every_removal_is_tried_once_and_kept(folder):
-    tried = ("--remove", "25%,50%", "--by", "random,importance+normalize", "--repair", "none,reconstruct")
-    words = sweep(folder, folder / "removals", *tried, "--draws", "2", "--calibrate", "4")
+    tried = ("--by", "random,importance+normalize", "--repair", "none,reconstruct", *CALIBRATED)
+    words = sweep(folder, folder / "removals", "--remove", "25%,50%", *tried, "--draws", "2")
     assert main(words) == 0
     data = json.loads((folder / "sweep.json").read_text())
     found = data["removals"]
@@ -178,7 +181,7 @@ def test_each_removal_is_kept_and_told_as_it_ends(folder, tmp_path, monkeypatch)
         yield update
 
     monkeypatch.setattr("headjax.core.progress.shown_on", lambda console: opened)
-    tried = ("--remove", "50%", "--by", "random", "--repair", "none,rescale", "--calibrate", "4")
+    tried = ("--remove", "50%", "--by", "random", "--repair", "none,rescale", *CALIBRATED)
     assert main(sweep(folder, tmp_path / "out", *tried)) == INTERRUPTED
     assert len((tmp_path / "out" / "removals.jsonl").read_text().splitlines()) == 1
     assert main(sweep(folder, tmp_path / "out", *tried)) == 0

@@ -1,7 +1,5 @@
 """Every command says which examples it chose heads on and which it took metrics on, and they are not the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

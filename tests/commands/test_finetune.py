@@ -1,4 +1,4 @@
-"""`headjax finetune`: every task from files alone, a learning curve, no leftovers, and a run that goes on."""
+"""`headjax finetune`: the task of one's own files, a learning curve, no leftovers, and a run that goes on."""
 
 import contextlib
 import json
@@ -10,12 +10,16 @@ import pytest
 
 from headjax.cli import main
 from headjax.commands import finetune
-from headjax.core.errors import INTERRUPTED
+from headjax.commands.own_data import OwnFiles, find_lesson
+from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
 from headjax.core.paths import path_of
+from headjax.data.labelled_text import TextClassification, TextSimilarity
 from headjax.models.encoder import Bert
 from headjax.models.encoder_decoder import Translation
-from headjax.models.model import load
+from headjax.models.model import Model, load
+from headjax.models.recipe import with_task
 from headjax.models.sublayers import Dense
+from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
@@ -23,7 +27,75 @@ from tests.commands.language_folder import write_language_folder
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
 from tests.test_cli import error_of
 
-pytestmark = pytest.mark.whole
+CONFIG = Bert(
+    attention=tiny.multi_head(), feed_forward=Dense(32), vocab_size=257, max_length=64, width=16, num_layers=1
+).build()
+
+
+def bare_encoder(output=None):
+    """An bare_encoder without parameters; they are not read here."""
+    model = Model(CONFIG, {}, tokenizer=byte_tokenizer())
+    return model if output is None else model.replace(config=with_task(model, output).config)
+
+
+def lesson(path, model=None, **fields):
+    return find_lesson(bare_encoder() if model is None else model, OwnFiles(train=str(path), **fields))
+
+
+def test_labels_become_classes_in_order(tmp_path):
+    found = lesson(write_lines(tmp_path / "a.tsv", "text\tclass", "x\tred", "y\tblue", "z\tred"))
+    assert (found.task, found.output) == ("classification", Classification(classes=2, names=("blue", "red")))
+    assert isinstance(found.data, TextClassification)
+    assert (found.data.classes, found.data.max_length, found.data.buckets) == (("blue", "red"), 64, (32,))
+    assert found.division == f"about 10% of {tmp_path / 'a.tsv'}: rows, by the hash of their first text"
+    numbers = lesson(write_lines(tmp_path / "n.tsv", "text\tclass", "x\t10", "y\t9"))
+    assert numbers.output == Classification(classes=2, names=("9", "10"))
+    plain = lesson(write_lines(tmp_path / "p.tsv", "text\tclass", "x\t1", "y\t0"))
+    assert plain.output == Classification(classes=2)
+    by_number = lesson(write_lines(tmp_path / "h.tsv", "red\tx", "blue\ty"), columns=("1", "0"))
+    assert by_number.output == found.output
+
+
+def test_a_model_keeps_the_output_that_it_has_for_the_labels(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\tred", "y\tblue")
+    named = lesson(path, bare_encoder(Classification(classes=3, names=("red", "green", "blue"))))
+    assert named.output is None
+    assert named.data.classes == ("red", "green", "blue")
+    other = lesson(path, bare_encoder(Classification(classes=2, names=("good", "bad"))))
+    assert other.output == Classification(classes=2, names=("blue", "red"))
+    assert lesson(path, bare_encoder(Classification(classes=2))).output == other.output
+    plain = write_lines(tmp_path / "p.tsv", "text\tlabel", "x\t1", "y\t0")
+    assert lesson(plain, bare_encoder(Classification(classes=2))).output is None
+    assert lesson(plain, bare_encoder(Classification(classes=3))).output == Classification(classes=2)
+    assert lesson(plain, bare_encoder(Regression())).task == "regression"
+
+
+def test_scores_of_pairs_are_similarities_divided_by_the_largest(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "text1\ttext2\tscore", "x\ty\t2", "x\tz\t5")
+    found = lesson(path)
+    assert (found.task, found.output) == ("similarity", SentenceSimilarity())
+    assert isinstance(found.data, TextSimilarity)
+    assert (found.data.scale, found.data.max_length) == (5.0, 32)
+    assert lesson(path, bare_encoder(SentenceSimilarity())).output is None
+    assert lesson(path, task="regression").output == Regression()
+    assert lesson(path, task="pairs").task == "pairs"
+    longer = write_lines(tmp_path / "b.tsv", "text1\ttext2\tscore", "x\ty\t8")
+    assert lesson(path, validation=str(longer)).data.scale == 8.0
+    assert lesson(path, validation=str(longer)).division == str(longer)
+
+
+def test_unusable_requests_are_named(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\tred", "y\tblue")
+    with pytest.raises(
+        HeadjaxError, match=r"^--task: this model can be fine-tuned for classification, .*, not for text$"
+    ):
+        lesson(path, task="text")
+    with pytest.raises(HeadjaxError, match="no tokenizer"):
+        lesson(path, bare_encoder().replace(tokenizer=None))
+    with pytest.raises(DataError, match=r"^--columns: "):
+        lesson(path, columns=("text",))
+    with pytest.raises(DataError, match=r"similarity need a column of second texts"):
+        lesson(path, task="similarity")
 
 
 @pytest.fixture(scope="module")
@@ -46,27 +118,16 @@ def folder(tmp_path_factory):
     said = ["good" if "good" in film.split() else "bad" for film in films]
     write_lines(folder / "films.tsv", "sentence\tlabel", *(f"{f}\t{s}" for f, s in zip(films, said, strict=True)))
     write_lines(folder / "good.tsv", "sentence\tlabel", "good film\tgood", "a good film\tgood")
-    write_lines(
-        folder / "pairs.tsv",
-        "premise\thypothesis\tlabel",
-        *(f"{f}\t{f}\t{s}" for f, s in zip(films, said, strict=True)),
-    )
+    pairs = (f"{film}\t{film}\t{word}" for film, word in zip(films, said, strict=True))
+    write_lines(folder / "pairs.tsv", "premise\thypothesis\tlabel", *pairs)
     write_lines(folder / "scored.tsv", "sentence1\tsentence2\tscore", *(f"{f}\tgood film\t{len(f) % 5}" for f in films))
     write_lines(folder / "numbers.tsv", "text\tlabel", *(f"{f}\t{len(f) / 10}" for f in films))
     write_lines(folder / "words.tsv", "en\tde", *(f"number {i}\tZahl {i}" for i in range(60)))
-    questions = [
-        {
-            "context": f"the film {i} was {word} .",
-            "qas": [
-                {
-                    "id": str(i),
-                    "question": "was it good ?",
-                    "answers": [{"text": word, "answer_start": len(f"the film {i} was ")}],
-                }
-            ],
-        }
-        for i, word in enumerate(generator.choice(["good", "bad", "dull"], 60))
-    ]
+    questions = []
+    for i, word in enumerate(generator.choice(["good", "bad", "dull"], 60)):
+        answers = [{"text": word, "answer_start": len(f"the film {i} was ")}]
+        asked = {"id": str(i), "question": "was it good ?", "answers": answers}
+        questions.append({"context": f"the film {i} was {word} .", "qas": [asked]})
     (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
     return folder
 
@@ -137,18 +198,7 @@ def test_the_last_weights_are_kept_on_request(folder, tmp_path, capsys):
     assert found["last"]["metrics"]["accuracy"] == found["last"]["learning_curve"][-1]["accuracy"]
     assert found["best"]["kept_step"] == found["best"]["best"]["step"] < 12
     assert found["best"]["metrics"]["accuracy"] == found["best"]["best"]["value"]
-    assert main(["evaluate", str(tmp_path / "best"), "--task", str(folder / "films.tsv"), "--json", "-"]) == 0
     assert load(tmp_path / "best").history[-1]["steps"] == found["best"]["kept_step"]
-
-
-def test_an_existing_folder_is_refused_and_overwritten_on_request(folder, tmp_path, capsys):
-    arguments = words(folder, "encoder", tmp_path / "out", "films.tsv", "--steps", "1")
-    assert main(arguments) == 0
-    before = load(tmp_path / "out")
-    capsys.readouterr()
-    assert error_of(capsys, *arguments) == f"{tmp_path / 'out'}: exists already; --overwrite replaces it"
-    assert load(tmp_path / "out").history == before.history
-    assert main([*arguments, "--overwrite", "--seed", "3"]) == 0
 
 
 def test_an_interrupted_run_goes_on(folder, tmp_path, capsys, monkeypatch):
@@ -167,47 +217,18 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, capsys, monkeypatch):
         assert main(arguments) == INTERRUPTED
     assert json.loads(capsys.readouterr().out)["model"] is None
     assert not (tmp_path / "out").exists()
-    said = error_of(capsys, *arguments, "--learning-rate", "0.1")
-    assert "holds another run; config.optimizer.schedule.peak is 5e-05 there and 0.1 here" in said
-    assert said.endswith("To begin anew, remove that folder.")
+    assert "config.optimizer.schedule.peak is 5e-05 there" in error_of(capsys, *arguments, "--learning-rate", "0.1")
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 6
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_bad_requests_are_one_line(folder, tmp_path, capsys):
-    def said(model, train, *options):
-        return error_of(capsys, *words(folder, model, tmp_path / "out", train, *options))
-
-    assert "not for translation" in said("encoder", "films.tsv", "--task", "translation")
-    assert said("encoder", "films.tsv", "--task", "clasification").startswith("--task: must be one of classification, ")
-    assert "pairs need a column of second texts" in said("encoder", "films.tsv", "--task", "pairs")
-    assert "unknown column 'review'" in said("encoder", "films.tsv", "--columns", "review,label")
-    assert "a decoder is fine-tuned on plain text" in said("model", "films.tsv")
-    assert "an encoder is fine-tuned on a table" in said("encoder", "text.txt")
-    assert "all labels are 'good'" in said("encoder", "good.tsv")
-    assert "no such file" in said("encoder", "missing.tsv")
-    assert said("encoder", "films.tsv", "--epochs", "1e30").startswith("--epochs: 1e+30 times ")
-    assert said("encoder", "films.tsv", "--epochs", "1e12").endswith(" are 2**31 steps of 8 or more")
-    assert said("encoder", "films.tsv", "--steps", "9999999999") == "--steps: must be below 2**31, got 9999999999"
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
-    assert "a Hugging Face directory; import it first" in said(str(tmp_path / "hf"), "films.tsv")
-    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
-
-
 def test_a_learning_curve_has_the_mean_loss_between_evaluations():
-    records = [
-        {"step": 1, "train/loss": 4.0},
-        {"step": 2, "train/loss": 2.0},
-        {"step": 2, "validation/loss": 3.0},
-        {"step": 4, "validation/loss": 2.5},
-    ]
-    curve = finetune.learning_curve(records, 0.5)
-    assert curve == [
-        {"step": 2, "epoch": 1.0, "train_loss": 3.0, "loss": 3.0},
-        {"step": 4, "epoch": 2.0, "loss": 2.5},
-    ]
+    trained = [{"step": step, "train/loss": loss} for step, loss in ((1, 4.0), (2, 2.0))]
+    held = [{"step": step, "validation/loss": loss} for step, loss in ((2, 3.0), (4, 2.5))]
+    curve = finetune.learning_curve([*trained, *held], 0.5)
+    first, second = {"step": 2, "epoch": 1.0, "train_loss": 3.0, "loss": 3.0}, {"step": 4, "epoch": 2.0, "loss": 2.5}
+    assert curve == [first, second]
     assert finetune.best_point(curve, "loss", higher_is_better=False) == {"step": 4, "metric": "loss", "value": 2.5}
 
 

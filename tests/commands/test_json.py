@@ -1,7 +1,5 @@
 """The JSON of every command: its keys and types, as `golden/json.json` has them."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

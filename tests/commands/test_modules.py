@@ -1,7 +1,5 @@
 """A formulation of the user's own: found beside its config, recorded with the model, imported by `--import` alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

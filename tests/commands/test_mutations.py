@@ -4,8 +4,6 @@ Requests run in this process on tiny models, up to where the first batch would b
 seeded, in `tests/slow` 12,500; `tests/configs/test_mutations.py` mutates configs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -166,6 +164,7 @@ REQUESTS = [
     convert model out --to collaborative:shared_dim=8 --layers 0
     convert model out --to latent:rank=4 --task short.txt --calibrate 4
     sharing model --budget 8
+    shrink model out --task short.txt --parameters 80%
     sweep model out --to collaborative:shared_dim=8/4 --task short.txt
     sweep model out --remove 25%,50% --by random --repair none --task short.txt
     grid out --config config.py --over width=8/16 --seeds 2 --cell 1/4

@@ -1,7 +1,5 @@
 """A new user's script: two tables and a Hugging Face directory become a pruned, exported, re-evaluated classifier."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Options from dataclasses: types, bounds, spellings, and errors that name an option as it was typed."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from typing import Literal

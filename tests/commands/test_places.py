@@ -1,7 +1,5 @@
 """Outputs over inputs, model directories and files of the user: refused without --overwrite, and nothing changes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -20,10 +20,9 @@ from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import close_to
-from tests.commands.test_every_family import BERT
 from tests.data.test_text_data import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
-from tests.hub.directories import model_of
+from tests.hub.directories import BERT, model_of
 
 
 @pytest.fixture(scope="module")

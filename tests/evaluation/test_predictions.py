@@ -19,11 +19,10 @@ from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
-from tests.commands.test_every_family import BERT
 from tests.data.test_image_data import write_mnist
 from tests.data.test_text_data import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
-from tests.hub.directories import model_of
+from tests.hub.directories import BERT, CONFIGS, model_of
 from tests.models.test_encoder_decoder import translation
 
 TEXTS = [f"{WORDS[5]} {WORDS[6]}", WORDS[7], f"{WORDS[8]} {WORDS[9]} {WORDS[10]}"]
@@ -116,10 +115,9 @@ def test_sources_are_cut_to_the_models_positions():
 
 
 def test_images(tmp_path):
-    from tests.commands.test_every_family import VIT
-
     write_mnist(tmp_path)
-    found = predict_task(model_of(VIT), f"mnist:{tmp_path}", limit=3, batch_size=2)
+    vit = model_of(CONFIGS["vit"] | {"num_channels": 1, "num_labels": 2})
+    found = predict_task(vit, f"mnist:{tmp_path}", limit=3, batch_size=2)
     assert [one["example"] for one in found] == [0, 1, 2]
     assert all(one["given"] in ("0", "1") for one in found)
 

@@ -1,5 +1,6 @@
-"""`headjax verify`: damage is named, and a folder that cannot be compared is not called intact."""
+"""`headjax import`, `inspect` and `verify`: what directories hold, and damage that is named."""
 
+import importlib
 import json
 import shutil
 
@@ -8,7 +9,50 @@ import pytest
 from headjax.cli import main
 from headjax.core import integrity
 from headjax.core.files import hidden
+from headjax.models.model import load
+from tests.hub.directories import BERT, model_of
 from tests.test_cli import error_of
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A model directory of a tiny BERT."""
+    model_of(BERT).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_weights_are_imported_in_the_type_that_is_asked_for(bert, tmp_path, capsys):
+    assert main(["export", str(bert), str(tmp_path / "hf")]) == 0
+    capsys.readouterr()
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "out"), "--dtype", "bfloat16", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["family"], data["dtype"]) == ("bert", ["bfloat16"])
+    assert data["parameters"] == load(tmp_path / "out").num_parameters == load(bert).num_parameters
+
+
+def test_the_files_that_hold_no_tokenizer_are_named(bert, tmp_path, capsys):
+    """llama2.c's `tok512.bin` is none of them."""
+    assert main(["export", str(bert), str(tmp_path / "hf")]) == 0
+    (tmp_path / "hf" / "tok512.bin").write_bytes(b"0")
+    capsys.readouterr()
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "tokenizer.json" in said
+    assert "vocab.txt" in said
+    (tmp_path / "hf" / "tokenizer.json").mkdir()
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "next")]) == 2
+    assert "hf/tokenizer.json: " in capsys.readouterr().err
+
+
+number_list = importlib.import_module("headjax.commands.inspect").number_list
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [((), "none"), ((3,), "3"), ((0, 1, 2, 3, 7), "0-3, 7"), ((1, 3, 4), "1, 3-4")]
+)
+def test_numbers_are_written_as_ranges(numbers, text):
+    assert number_list(numbers) == text
+
 
 NAMES = (
     "model/history.json",
