@@ -20,6 +20,7 @@ from headjax.heads.ordering import random_order
 from headjax.heads.pruning import prune
 from headjax.heads.scores import score_heads
 from headjax.models.compute import Compute
+from headjax.models.config import Options
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model, forward
 from headjax.models.tasks import Classification
@@ -134,7 +135,7 @@ def _sweep(model: Model) -> dict[str, Callable[[], Any]]:
     batch = _batch(SWEPT)
     arrays = device_batch(model.config, batch)
     return {
-        "forward": lambda: forward(model.config, model.params, arrays).logits,
+        "forward": lambda: forward(model.config, model.params, arrays, Options()).logits,
         "sweep": lambda: ablate(model, [batch]).ablated["loss"],
     }
 

@@ -35,8 +35,7 @@ from headjax.conversion.model import convert_layer
 from headjax.core import tensors as declared
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.serialize import class_of_kind, kinds_of, unknown_name
-from headjax.core.tensors import Initializer, Normal, Params, Tensors
-from headjax.mesh.rules import RULES
+from headjax.core.tensors import RULES, Initializer, Normal, Params, Tensors
 from headjax.models.cache import write
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Options, Output

@@ -29,6 +29,21 @@ Params = dict[str, Any]
 """Nested dict of arrays."""
 
 
+RULES: Mapping[str, str | None] = {
+    "layers": None,
+    "embed": "fsdp",
+    "heads": "model",
+    "head_dim": None,
+    "kv_heads": None,
+    "logit_heads": None,
+    "latent": None,
+    "shared_dim": None,
+    "feed_forward": "model",
+    "vocabulary": "model",
+}
+"""Mesh axis of every logical axis; None, or an axis that the mesh does not have, is replicated."""
+
+
 def weight(
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
@@ -56,7 +71,14 @@ def weight(
     array = jax.ShapeDtypeStruct(shape, jnp.float32)
     # Flax would otherwise place every new value at once, and ask for a mesh.
     return nnx.Param(
-        array, out_sharding=axes, eager_sharding=False, init=init, inputs=inputs, decay=decay, stacked=stacked
+        array,
+        out_sharding=axes,
+        sharding_rules=tuple(RULES.items()),
+        eager_sharding=False,
+        init=init,
+        inputs=inputs,
+        decay=decay,
+        stacked=stacked,
     )
 
 

@@ -11,22 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Checked
-from headjax.core.tensors import Tensors, map_tensors
-from headjax.mesh.mesh import MODEL_AXIS
-
-RULES: Mapping[str, str | None] = {
-    "layers": None,
-    "embed": "fsdp",
-    "heads": MODEL_AXIS,
-    "head_dim": None,
-    "kv_heads": None,
-    "logit_heads": None,
-    "latent": None,
-    "shared_dim": None,
-    "feed_forward": MODEL_AXIS,
-    "vocabulary": MODEL_AXIS,
-}
-"""Mesh axis of every logical axis; None, or an axis that the mesh does not have, is replicated."""
+from headjax.core.tensors import RULES, Tensors, map_tensors
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.sharding import Mesh
 
 from headjax.core import integrity
@@ -21,7 +22,7 @@ from headjax.core import tensors as declared
 from headjax.core.arguments import checked
 from headjax.core.deferred import any_deferred
 from headjax.core.directories import Layout, check_whole, read_directory, settle, watch, write_directory
-from headjax.core.errors import CheckpointError, ConfigError, DataError, require
+from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError, HeadjaxError, require
 from headjax.core.files import first_line, json_text, read_document
 from headjax.core.formats import check_format, stated
 from headjax.core.modules import arrays, bind, weights_of
@@ -32,7 +33,7 @@ from headjax.core.tensors import Params
 from headjax.models.compute import Compute
 from headjax.models.config import Batch, Gates, ModelConfig, Network, Options, Output
 from headjax.models.inputs import device_batch
-from headjax.models.layer import Probe, ProbeFunction
+from headjax.models.layer import Probe, ProbeFunction, TransformerLayer
 from headjax.models.notebook_view import model_view
 from headjax.models.stored import read_deferred, read_params, write_params
 from headjax.models.tasks.classification import remembered_names, with_class_names
@@ -73,19 +74,29 @@ class Model(Network):
     def __init__(
         self,
         config: ModelConfig,
-        params: Mapping[str, Any],
+        params: Mapping[str, Any] | None = None,
         history: tuple[Mapping[str, Any], ...] = (),
         tokenizer: Any = None,
+        *,
+        rngs: nnx.Rngs | None = None,
     ) -> None:
-        """Make a model of arrays.
+        """Make a model of arrays, or a fresh one.
 
         Args:
             config: the architecture.
             params: nested dict of arrays, as `config.tensors()` declares them; what is missing is left out.
             history: changes made to it, oldest first.
             tokenizer: its tokenizer, if it has one.
+            rngs: draws parameters where none are given, each by its path from one key of the stream `params`.
+
+        Raises:
+            HeadjaxError: neither `params` nor `rngs`.
         """
         super().__init__(config)
+        if params is None:
+            if rngs is None:
+                raise HeadjaxError("rngs: a model needs `params`, or `rngs` to draw them, such as nnx.Rngs(0)")
+            params = config.initialize(rngs.params())
         self.record = Record(tuple(history), tokenizer)
         bind(self, params)
         for name in weights_of(self).keys() - params.keys():
@@ -115,6 +126,7 @@ class Model(Network):
         attention: bool = False,
         probe: ProbeFunction | None = None,
         compute: Compute = Compute(),
+        rngs: nnx.Rngs | None = None,
     ) -> Output:
         """Compute the forward pass, jitted.
 
@@ -124,8 +136,30 @@ class Model(Network):
             attention: whether to return each layer's attention probabilities.
             probe: a function of one attention call whose results are returned per layer.
             compute: how to compute.
+            rngs: its stream `dropout` draws dropout; None drops nothing.
         """
-        return forward(self.config, self.params, batch, gates, attention=attention, probe=probe, compute=compute)
+        key = None if rngs is None else rngs.dropout()
+        options = Options(gates=gates, key=key, probe=probe, compute=compute)
+        return forward(self.config, self.params, batch, options, attention=attention)
+
+    def layer(self, stack: str, number: int) -> TransformerLayer:
+        """Return the module of one layer, with the layer's own arrays: `model.layer("decoder", 3).attention`.
+
+        Args:
+            stack: `encoder` or `decoder`.
+            number: of the layer, counted from 0.
+
+        Raises:
+            ArgumentError: the model has no such layer.
+        """
+        found = self.config.stacks().get(stack)
+        if found is None or not 0 <= number < len(found.layers):
+            counts = ", ".join(f"{name} of {len(one.layers)} layers" for name, one in self.config.stacks().items())
+            raise ArgumentError(f"layer: the model has no {stack}/{number}; it has {counts}")
+        group = found.group_of(number)
+        params = group.one_of(arrays(getattr(getattr(self, stack), group.name)), number)
+        module: TransformerLayer = found.layers[number].bind(params, self.config.width, self.config.width)
+        return module
 
     def __repr__(self) -> str:
         """Describe the model in at most five lines; its `config` and `params` print whole."""
@@ -171,30 +205,19 @@ class Model(Network):
         save(self, path)
 
 
-def forward(
-    config: ModelConfig,
-    params: Params,
-    batch: Batch,
-    gates: Gates | None = None,
-    *,
-    attention: bool = False,
-    probe: ProbeFunction | None = None,
-    compute: Compute = Compute(),
-) -> Output:
-    """Compute the forward pass outside training, jitted once per (config, shapes, probe, compute).
+def forward(config: ModelConfig, params: Params, batch: Batch, options: Options, *, attention: bool = False) -> Output:
+    """Compute the forward pass, jitted once per (config, shapes, probe, compute).
 
     Args:
         config, params: the model.
         batch: arrays by Hugging Face's names, NumPy or JAX.
-        gates: head gates; any values reuse one compilation.
+        options: of the forward; any gates reuse one compilation.
         attention: whether to return attention probabilities.
-        probe: statistics to take from each attention call.
-        compute: how to compute.
     """
-    if attention and probe is not None:
+    if attention and options.probe is not None:
         raise DataError("attention: ask for attention probabilities or for a probe, not for both")
-    arrays = device_batch(config, batch)
-    output = _forward(config, params, arrays, gates, probabilities if attention else probe, compute)
+    probe = probabilities if attention else options.probe
+    output = _forward(config, params, device_batch(config, batch), options.gates, options.key, probe, options.compute)
     return output._replace(attention=output.probes, probes=None) if attention else output
 
 
@@ -203,11 +226,17 @@ def probabilities(probe: Probe) -> jax.Array | None:
     return probe.attended.probabilities
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+@functools.partial(jax.jit, static_argnums=(0, 5, 6))
 def _forward(
-    config: ModelConfig, params: Params, batch: Any, gates: Any, probe: ProbeFunction | None, compute: Compute
+    config: ModelConfig,
+    params: Params,
+    batch: Any,
+    gates: Any,
+    key: Any,
+    probe: ProbeFunction | None,
+    compute: Compute,
 ) -> Output:
-    return config.apply(params, batch, Options(gates=gates, probe=probe, compute=compute))
+    return config.apply(params, batch, Options(gates, key, probe, compute))
 
 
 FORMAT = 1

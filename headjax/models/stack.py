@@ -71,8 +71,11 @@ class Stack(Spec):
 
     def tied_layers(self, layer: int) -> tuple[int, ...]:
         """Return the layers that share their parameters with this one, itself included, and only change together."""
-        group = self.groups[bisect.bisect_right(self.groups, layer, key=lambda group: group.start) - 1]
-        return group.tied(layer)
+        return self.group_of(layer).tied(layer)
+
+    def group_of(self, layer: int) -> LayerGroup:
+        """Return the group of a layer, by the layer's number."""
+        return self.groups[bisect.bisect_right(self.groups, layer, key=lambda group: group.start) - 1]
 
     def attentions(self, slot: str) -> tuple[Attention, ...]:
         """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""

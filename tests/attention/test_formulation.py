@@ -13,7 +13,7 @@ import pytest
 from headjax.attention import Attention, Call, Mask, NoHeads
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
-from headjax.mesh.rules import RULES
+from headjax.core.tensors import RULES
 from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
 from tests.closeness import assert_close
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import shutil
@@ -9,12 +10,14 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import Mesh
 
 import headjax
 from headjax.attention import Collaborative, MultiHead, NoHeads
 from headjax.core import integrity
-from headjax.core.errors import CheckpointError, ConfigError, DamagedError, ParameterError
+from headjax.core.errors import ArgumentError, CheckpointError, ConfigError, DamagedError, HeadjaxError, ParameterError
+from headjax.core.modules import arrays
 from headjax.core.paths import copy_file, file_sizes, path_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
@@ -276,3 +279,31 @@ def test_a_directory_that_was_copied_to_a_bucket_is_a_model(saved, bucket):
     jax.tree.map(np.testing.assert_array_equal, load(bucket).params, model.params)
     with pytest.raises(CheckpointError, match=rf"^{bucket}/none: not a model directory \(it has no config.json\)"):
         load(f"{bucket}/none")
+
+
+def test_a_model_can_be_drawn_from_rngs():
+    config = tiny.decoder_config(tiny.layer(tiny.multi_head(4)))
+    drawn = Model(config, rngs=nnx.Rngs(3))
+    jax.tree.map(np.testing.assert_array_equal, drawn.params, config.initialize(nnx.Rngs(3).params()))
+    with pytest.raises(HeadjaxError, match=r"^rngs: "):
+        Model(config)
+
+
+def test_a_layer_is_a_module_with_its_own_arrays():
+    config = tiny.decoder_config(tiny.layer(tiny.multi_head(4)), tiny.layer(tiny.multi_head(4)))
+    model = tiny.model(config)
+    layer = model.layer("decoder", 1)
+    assert isinstance(layer, nnx.Module)
+    jax.tree.map(np.testing.assert_array_equal, arrays(layer), config.decoder.unstack(model.params["decoder"])[1])
+    assert layer.config == config.decoder.layers[1]
+    with pytest.raises(ArgumentError, match="encoder/0"):
+        model.layer("encoder", 0)
+
+
+def test_dropout_is_drawn_from_the_stream_of_rngs():
+    config = tiny.decoder_config(dataclasses.replace(tiny.layer(tiny.multi_head(4)), dropout=0.5))
+    model, batch = tiny.model(config), tiny.tokens()
+    first, again, other = (model(batch, rngs=nnx.Rngs(seed)).hidden for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert not np.allclose(first, other)
+    assert not np.allclose(first, model(batch).hidden)

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec
 
 from headjax.attention.kernels.choose import BLOCK, CallFacts, mask_conditions
 from headjax.attention.operands import Attended, Mask, Operands
+from headjax.core.tensors import RULES
 from headjax.mesh.mesh import BATCH_AXES, axes_of, parts_along
-from headjax.mesh.rules import RULES
 
 
 def pad_axis(array: jax.Array, axis: int, size: int) -> jax.Array:
