@@ -55,6 +55,7 @@ _LAZY = {
     "register_attention": "headjax.sites.discovery",
     "reconstruct": "headjax.sites.functions",
     "reconstruction_order": "headjax.heads.reconstruction_order",
+    "replace_attention": "headjax.sites.replacing",
     "save": "headjax.models.model",
     "score_heads": "headjax.sites.functions",
     "shrink": "headjax.shrinking.shrink",
