@@ -16,7 +16,7 @@ from headjax.data.local_files import HELD_OUT
 from headjax.data.tables import header, is_table, table_rows
 from headjax.data.task import DataConfig
 from headjax.data.text_data import LanguageConfig, ParallelText, QuestionAnswering
-from headjax.evaluation.specs import SQUAD_LENGTH, Request, read_labels, table_columns
+from headjax.evaluation.specs import LENGTH, SQUAD_LENGTH, Request, read_labels, table_columns
 from headjax.models.decoder import DecoderModel
 from headjax.models.encoder import EncoderModel
 from headjax.models.encoder_decoder import EncoderDecoderModel
@@ -95,14 +95,11 @@ def find_lesson(model: Model, files: OwnFiles) -> Lesson:
         raise HeadjaxError(f"--task: this model can be fine-tuned for {', '.join(possible)}, not for {files.task}")
     Request("", model, 0).tokenizer()
     if possible == ("text",):
-        data, output = _text(model, files)
-        return Lesson("text", data, output, _division(files, "pieces of the text, by their hash", HELD_OUT))
+        return _text(model, files)
     if possible == ("translation",):
-        data, output = _translation(model, files)
-        return Lesson("translation", data, output, _division(files, "pairs, by the hash of the source"))
+        return _translation(model, files)
     if files.task == "questions" or (files.task is None and _holds_questions(files.train)):
-        data, output = _questions(model, files)
-        return Lesson("questions", data, output, _division(files, "questions, by the hash of their paragraph"))
+        return _questions(model, files)
     return _labelled(model, files)
 
 
@@ -115,14 +112,15 @@ def _buckets(length: int) -> tuple[int, ...]:
     return tuple(bound for bound in BUCKETS if bound < length)
 
 
-def _text(model: Model, files: OwnFiles) -> tuple[DataConfig, None]:
+def _text(model: Model, files: OwnFiles) -> Lesson:
     if is_table(files.train):
         raise DataError(f"{files.train}: a decoder is fine-tuned on plain text, not on a table")
     length = Request("", model, files.length).length()
-    return LanguageConfig(path=files.train, validation=files.validation, length=length), None
+    data = LanguageConfig(path=files.train, validation=files.validation, length=length)
+    return Lesson("text", data, None, _division(files, "pieces of the text, by their hash", HELD_OUT))
 
 
-def _translation(model: Model, files: OwnFiles) -> tuple[DataConfig, None]:
+def _translation(model: Model, files: OwnFiles) -> Lesson:
     columns = files.columns
     if not columns and is_table(files.train):
         names = header(files.train)
@@ -130,16 +128,15 @@ def _translation(model: Model, files: OwnFiles) -> tuple[DataConfig, None]:
     if len(columns) != 2:
         said = f"{files.train}: which columns, or suffixes of files, are source and target? --columns en,de"
         raise DataError(said)
-    length = Request("", model, files.length).length(TRANSLATION_LENGTH)
-    data = ParallelText(
-        train=files.train,
-        validation=files.validation,
-        source=columns[0],
-        target=columns[1],
-        max_length=length,
-        buckets=_buckets(length),
-    )
-    return data, None
+    read = _reading(model, files, TRANSLATION_LENGTH)
+    data = ParallelText(train=files.train, source=columns[0], target=columns[1], **read)
+    return Lesson("translation", data, None, _division(files, "pairs, by the hash of the source"))
+
+
+def _reading(model: Model, files: OwnFiles, usual: int = LENGTH) -> dict[str, Any]:
+    """Return the file to evaluate on, the length of an example and the buckets, as fields of the data's config."""
+    length = Request("", model, files.length).length(usual)
+    return {"validation": files.validation, "max_length": length, "buckets": _buckets(length)}
 
 
 def _holds_questions(path: str) -> bool:
@@ -147,16 +144,11 @@ def _holds_questions(path: str) -> bool:
     return ".json" in file.suffixes and read_text(file).lstrip().startswith("{")
 
 
-def _questions(model: Model, files: OwnFiles) -> tuple[DataConfig, TaskOutput | None]:
-    length = Request("", model, files.length).length(SQUAD_LENGTH)
-    data = QuestionAnswering(
-        train=files.train,
-        validation=files.validation,
-        max_length=length,
-        stride=usual_stride(length),
-        buckets=_buckets(length),
-    )
-    return data, None if isinstance(_output(model), Span) else Span()
+def _questions(model: Model, files: OwnFiles) -> Lesson:
+    read = _reading(model, files, SQUAD_LENGTH)
+    data = QuestionAnswering(train=files.train, stride=usual_stride(read["max_length"]), **read)
+    output = None if isinstance(_output(model), Span) else Span()
+    return Lesson("questions", data, output, _division(files, "questions, by the hash of their paragraph"))
 
 
 def _output(model: Model) -> Any:
@@ -174,15 +166,10 @@ def _labelled(model: Model, files: OwnFiles) -> Lesson:
     task = files.task or _task(model, labels.real, columns)
     if task in ("pairs", "similarity") and "second" not in columns:
         raise DataError(f"{files.train}: {task} need a column of second texts; name it: --columns TEXT,SECOND,LABEL")
-    length = Request("", model, files.length).length()
-    length = length // 2 if task == "similarity" else length  # an example holds two texts
-    fields: dict[str, Any] = {
-        "path": files.train,
-        "validation": files.validation,
-        "max_length": length,
-        "buckets": _buckets(length),
-        **columns,
-    }
+    fields = {"path": files.train, **_reading(model, files), **columns}
+    if task == "similarity":  # an example holds two texts
+        length = fields["max_length"] // 2
+        fields |= {"max_length": length, "buckets": _buckets(length)}
     division = _division(files, "rows, by the hash of their first text")
     if task == "regression":
         kept = isinstance(_output(model), Regression) and _output(model).outputs == 1
