@@ -72,32 +72,33 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError(f"{path}: nothing to compare with: no {integrity.RECORD} in it or below it")
     work = [(_compare, folder) for folder in records] + [(_compare_prepared, folder) for folder in prepared]
     damaged: list[integrity.Damage] = []
+    unsure = set(_without_checksums(path))
     files = size = 0
     with progress("comparing", len(work), "folder") as bar:
         for done, (compare, folder) in enumerate(work):
             bar(done, {"damaged": len(damaged)})
             compared = compare(folder)
             files, size = files + compared.files, size + compared.size
-            damaged.extend(
-                compared.damaged if folder.is_dir() else ()
-            )  # a run that goes on deletes its older checkpoints
-    unsure = sorted({*_without_checksums(path), *(folder for folder in prepared if _is_of_earlier_version(folder))})
+            unsure |= {folder} if compared.unsure else set()
+            if folder.is_dir():  # a run that goes on deletes its older checkpoints
+                damaged.extend(compared.damaged)
     return Found(
         path=str(path),
         files=files,
         bytes=size,
         damaged=damaged,
-        without_checksums=unsure,
+        without_checksums=sorted(unsure),
         seconds=time.perf_counter() - start,
     )
 
 
 class _Compared(NamedTuple):
-    """Number and bytes of the files of a folder, and those that are damaged."""
+    """Number and bytes of the files of a folder, those that are damaged, and whether some have no checksums."""
 
     files: int
     size: int
     damaged: Sequence[integrity.Damage]
+    unsure: bool = False
 
 
 def _compare(folder: Path) -> _Compared:
@@ -116,20 +117,12 @@ def _compare_prepared(folder: Path) -> _Compared:
     try:
         if not all(manifest.is_finished for manifest in manifests_in(folder).values()):
             return _Compared(0, 0, ())
-        shards = read_manifest(folder).shards
+        manifest = read_manifest(folder)
     except DataError as error:
         return _Compared(0, 0, [_damage(error)])
-    damaged = [damage for shard in shards for damage in shard.damages(folder)]
-    return _Compared(2 * len(shards), sum(shard.bytes for shard in shards), damaged)
-
-
-def _is_of_earlier_version(folder: Path) -> bool:
-    from headjax.data.prepared import manifests_in
-
-    try:
-        return not all(each.has_checksums for each in manifests_in(folder).values() if each.is_finished)
-    except DataError:
-        return False
+    damaged = [damage for shard in manifest.shards for damage in shard.damages(folder)]
+    size = sum(shard.bytes for shard in manifest.shards)
+    return _Compared(2 * len(manifest.shards), size, damaged, not manifest.has_checksums)
 
 
 def _damage(error: HeadjaxError) -> integrity.Damage:
