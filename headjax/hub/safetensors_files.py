@@ -10,8 +10,9 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import jax
 import ml_dtypes
 import numpy as np
 
@@ -120,19 +121,9 @@ class SafetensorsFiles:
         return array
 
 
-class Shaped(Protocol):
-    """An array, or the announcement of one."""
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Type."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape."""
-
-
-def write_safetensors(path: Path, entries: Mapping[str, Shaped], tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+def write_safetensors(
+    path: Path, entries: Mapping[str, np.ndarray | jax.ShapeDtypeStruct], tensors: Iterable[tuple[str, np.ndarray]]
+) -> None:
     """Write one file that `transformers` reads.
 
     Each tensor is written to its place as it comes and dropped then, so that one at a time is in memory. In any order
