@@ -305,7 +305,7 @@ class MaxDrop:
         done = 0
         with ordering.progress("searching", len(steps).bit_length() + 1, "evaluation") as bar:
 
-            @functools.cache  # the search begins with the whole model, and so does a relative drop
+            @functools.cache  # the search begins with the unpruned model, and so does a relative drop
             def evaluate(removed: Order) -> float:
                 nonlocal done
                 done += 1

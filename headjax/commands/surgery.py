@@ -323,7 +323,7 @@ def reconstructed(
 def _agreement(
     whole: Model, found: Reconstruction, examples: Examples, options: RepairOptions, progress: Progress
 ) -> dict[str, Any]:
-    """Return the agreement with the whole model on evaluation examples, before and after the repair.
+    """Return the agreement with the unpruned model on evaluation examples, before and after the repair.
 
     Heads are gated off and not cut out, which computes the same, so that one program serves all three models.
     """

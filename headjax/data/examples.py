@@ -32,12 +32,8 @@ class Source(Protocol):
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]: ...
 
 
-class Records(Protocol):
-    """Records by index."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Record: ...
+Records = Source
+"""Records by index, which look the same."""
 
 
 class RandomSource(abc.ABC):

@@ -60,7 +60,7 @@ class Padding(NamedTuple):
 
     Attributes:
         bytes: bytes of weights.
-        flops: floating-point operations of one forward of one example, as a share of the model's own.
+        flops: FLOPs of one forward pass of one example, as a share of the model's own.
         cache_bytes_per_token: bytes that a float32 decoding cache holds for each token.
         length: tokens of the example.
     """

@@ -35,7 +35,7 @@ from headjax.models.summary import summarize
 from headjax.models.tasks import NoTask, SentenceSimilarity
 
 COUNTED = 128
-"""Largest number of tokens of the example whose operations the cost of padding counts."""
+"""Largest number of tokens of the example whose FLOPs the cost of padding counts."""
 
 _FORGOTTEN = ("pruned_heads", "per_layer_config", "torch_dtype", "auto_map", "quantization_config")
 """Fields of an imported config that an export does not carry on."""

@@ -1,6 +1,6 @@
 """Removals of heads tried in many ways on one task: orders x shares x repairs x draws of calibration examples.
 
-    trials = prepare_removals(model, task, ...)      # the whole model is evaluated once
+    trials = prepare_removals(model, task, ...)      # the unpruned model is evaluated once
     trial = trials.run(Removal("importance+normalize", "60%", draw=0), "reconstruct")
 
 Heads are gated off and not cut out, which computes the same, so that every trial shares one compiled program.
@@ -50,7 +50,7 @@ RESCALED = 4
 """Batches that gates are rescaled on: a layer has few unknowns."""
 
 KEPT_BYTES = 2**28
-"""Most memory for the whole model's predictions; the agreement is taken on the first batches that fit."""
+"""Most memory for the unpruned model's predictions; the agreement is taken on the first batches that fit."""
 
 
 class Removal(NamedTuple):
@@ -78,8 +78,8 @@ class RemovalTrial(NamedTuple):
         removed: number of removed heads.
         kept_repairs, solved: number of maps that keep their repair, and that were solved.
         metrics: the task's, by name.
-        agreement: with the whole model, on the first examples (`RemovalTrials.agreed`).
-        against_whole: paired test of the headline against the whole model's.
+        agreement: with the unpruned model, on the first examples (`RemovalTrials.agreed`).
+        against_whole: paired test of the headline against the unpruned model's.
         against_none: paired test of the headline against that without a repair; None for the trial without one.
         order_seconds, repair_seconds: processor time, compilation included; the order's is shared by its trials.
     """
@@ -126,12 +126,12 @@ class RemovalTrials:
     """A model and a task to try removals on.
 
     Attributes:
-        model: the whole model, with an output for the task.
+        model: the unpruned model, with an output for the task.
         selection: gives the calibration examples.
         measure: the task's measure.
         batches: the evaluation examples, on the device.
-        wanted: the whole model's predictions for the first of them.
-        own: the whole model's evaluation.
+        wanted: the unpruned model's predictions for the first of them.
+        own: the unpruned model's evaluation.
         calibrate: number of calibration examples of a draw.
         batch_size: examples of a calibration batch.
         buckets: lengths that calibration batches are padded to.
@@ -274,7 +274,7 @@ def prepare_removals(
     buckets: tuple[int, ...] = (),
     limit: int = 0,
 ) -> RemovalTrials:
-    """Evaluate the whole model and keep its predictions.
+    """Evaluate the unpruned model and keep its predictions.
 
     Args:
         model: the model.
