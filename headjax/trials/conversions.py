@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -76,6 +75,7 @@ class Trials:
         task: the task; short texts are read in short batches.
         calibration: batches and the moments of the original's inputs.
         own: the original's evaluation, the embeddings among its outcomes.
+        test, against: name of the paired test, and the test of other outcomes against the original's.
         fine_tuning: how converted models are trained; None trains none.
         limit: number of the task's examples to evaluate on, the first ones; 0 is all.
         batch_size: examples of a batch, to evaluate and to train.
@@ -86,24 +86,12 @@ class Trials:
     task: Task
     calibration: Calibration
     own: Evaluation
+    test: str
+    against: Callable[[Outcomes], Comparison]
     fine_tuning: Distillation | None
     limit: int
     batch_size: int
     buckets: tuple[int, ...]
-
-    @functools.cached_property
-    def _tests(self) -> tuple[str, Callable[[Outcomes], Comparison]]:
-        return paired_test(_judged(self.own.outcomes), self._inner, RESAMPLES)
-
-    @property
-    def test(self) -> str:
-        """Name of the paired test."""
-        return self._tests[0]
-
-    @property
-    def _inner(self) -> Measure:
-        measure = self.task.measure
-        return measure.inner if isinstance(measure, WithEmbeddings) else measure
 
     def original(self) -> Trial:
         """Return the original as a trial."""
@@ -132,7 +120,7 @@ class Trials:
             cosine=_mean_cosine(self.own.outcomes["embedding"], found.outcomes["embedding"]),
             metrics=found.metrics,
             cache=cache_of(model),
-            against_original=self._tests[1](_judged(found.outcomes))._asdict(),
+            against_original=self.against(_judged(found.outcomes))._asdict(),
         )
 
 
@@ -179,7 +167,8 @@ def prepare_trials(
     count = task.count_batches(batch_size, limit=limit, buckets=buckets)
     with progress("evaluating the original", count, "batch") as bar:
         own = measure_task(model, task, limit=limit, batch_size=batch_size, buckets=buckets, progress=bar)
-    return Trials(model, task, moments, own, fine_tuning, limit, batch_size, buckets)
+    test = paired_test(_judged(own.outcomes), measure.inner, RESAMPLES)
+    return Trials(model, task, moments, own, *test, fine_tuning, limit, batch_size, buckets)
 
 
 def cache_of(model: Model) -> int:

@@ -132,6 +132,7 @@ class RemovalTrials:
         batches: the evaluation examples, on the device.
         wanted: the unpruned model's predictions for the first of them.
         own: the unpruned model's evaluation.
+        test, against: name of the paired test, and the test of other outcomes against the unpruned model's.
         calibrate: number of calibration examples of a draw.
         batch_size: examples of a calibration batch.
         buckets: lengths that calibration batches are padded to.
@@ -143,6 +144,8 @@ class RemovalTrials:
     batches: Sequence[Mapping[str, jax.Array]]
     wanted: Sequence[Predictions]
     own: Evaluation
+    test: str
+    against: Callable[[Outcomes], Comparison]
     calibrate: int
     batch_size: int
     buckets: tuple[int, ...]
@@ -155,15 +158,6 @@ class RemovalTrials:
     def agreed(self) -> str:
         """Kind of the agreement."""
         return agreement_kind(self.model.config)
-
-    @functools.cached_property
-    def _tests(self) -> tuple[str, Callable[[Outcomes], Comparison]]:
-        return paired_test(self.own.outcomes, self.measure, RESAMPLES)
-
-    @property
-    def test(self) -> str:
-        """Name of the paired test."""
-        return self._tests[0]
 
     def calibration(self, draw: int) -> list[Batch]:
         """Return the calibration batches of a draw."""
@@ -186,7 +180,7 @@ class RemovalTrials:
             solved=repaired.solved,
             metrics=found.metrics,
             agreement=agreed.value,
-            against_whole=self._tests[1](found.outcomes)._asdict(),
+            against_whole=self.against(found.outcomes)._asdict(),
             against_none=None if repair == "none" else bare.against(found.outcomes)._asdict(),
             order_seconds=bare.seconds,
             repair_seconds=repaired.seconds,
@@ -301,7 +295,8 @@ def prepare_removals(
             wanted.append(predictions)
     require_finite_losses([loss for loss, _ in found], model.params)
     own = reduce_batches(task.measure, found)
-    return RemovalTrials(model, selection, task.measure, batches, wanted, own, calibrate, batch_size, buckets)
+    test = paired_test(own.outcomes, task.measure, RESAMPLES)
+    return RemovalTrials(model, selection, task.measure, batches, wanted, own, *test, calibrate, batch_size, buckets)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "measure"))
