@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,14 +47,14 @@ class ImageRows(NamedTuple):
 
 def _array_rows(folder: Path, found: Mapping[Split, tuple[np.ndarray, np.ndarray]]) -> Rows:
     """Return arrays of images and of labels as rows."""
+    return {
+        split: RowSource.by_number(functools.partial(_array_row, folder, pixels, labels), len(labels))
+        for split, (pixels, labels) in found.items()
+    }
 
-    def source(pixels: np.ndarray, labels: np.ndarray) -> RowSource:
-        def row(index: int) -> Row:
-            return Row(f"{folder}: image {index}", {"image": pixels[index], "label": int(labels[index])})
 
-        return RowSource.by_number(row, len(labels))
-
-    return {split: source(*arrays) for split, arrays in found.items()}
+def _array_row(folder: Path, pixels: np.ndarray, labels: np.ndarray, index: int) -> Row:
+    return Row(f"{folder}: image {index}", {"image": pixels[index], "label": int(labels[index])})
 
 
 def _hash(*arrays: np.ndarray) -> str:
@@ -142,7 +143,7 @@ def folder_rows(root: Path) -> ImageRows:
             raise DataError(f"{folder}: no images in its folders")
     listed = [(str(file.relative_to(root)), file.stat().st_size, number) for file, number in files["train"]]
     return ImageRows(
-        {split: RowSource.by_number(_reader(found), len(found)) for split, found in files.items()},
+        {split: RowSource.by_number(functools.partial(_file_row, found), len(found)) for split, found in files.items()},
         classes,
         hashlib.sha256(repr(listed).encode()).hexdigest()[:16],
     )
@@ -152,12 +153,9 @@ def _images(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
-def _reader(files: Sequence[tuple[Path, int]]) -> Callable[[int], Row]:
-    def read(index: int) -> Row:
-        file, number = files[index]
-        return Row(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
-
-    return read
+def _file_row(files: Sequence[tuple[Path, int]], index: int) -> Row:
+    file, number = files[index]
+    return Row(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
 
 
 def pixels(data: bytes, place: str) -> np.ndarray:

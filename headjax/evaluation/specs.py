@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -130,12 +131,9 @@ def _whole_text(asked: Request) -> Task:
     return _task(asked.path, data)
 
 
-def _glue(name: str) -> Callable[[Request], Task]:
-    def load(asked: Request) -> Task:
-        config = Glue(name=name, path=asked.path, max_length=asked.length())
-        return _measured(name, config.for_classes(names_or_numbers(asked.model.config)), asked.tokenizer())
-
-    return load
+def _glue(name: str, asked: Request) -> Task:
+    config = Glue(name=name, path=asked.path, max_length=asked.length())
+    return _measured(name, config.for_classes(names_or_numbers(asked.model.config)), asked.tokenizer())
 
 
 def _similarity(asked: Request) -> Task:
@@ -318,7 +316,7 @@ def _number(label: str) -> float | None:
 NAMED: Mapping[str, Callable[[Request], Task]] = {
     "python": _text,
     "python_code": _code,
-    **{name: _glue(name) for name in GLUE},
+    **{name: functools.partial(_glue, name) for name in GLUE},
     SIMILARITY: _similarity,
     "wikitext2": _wikitext2,
     "squad": _squad,
