@@ -1,7 +1,5 @@
 """Models and directories that the tests of the hub share."""
 
-from __future__ import annotations
-
 import pytest
 
 from headjax.heads.pruning import prune

@@ -1,7 +1,5 @@
 """Tiny Hugging Face directories that the tests share."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -27,50 +25,24 @@ from tests import tiny
 from tests.closeness import tolerance
 
 BERT = {
-    "model_type": "bert",
-    "architectures": ["BertForSequenceClassification"],
-    "vocab_size": 20,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 12,
-    "max_position_embeddings": 10,
+    "model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 20, "hidden_size": 8,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 12, "max_position_embeddings": 10,
     "num_labels": 3,
-}
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 20,
-    "hidden_size": 8,
-    "intermediate_size": 12,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "max_position_embeddings": 2048,
-}
+}  # fmt: skip
+DECODER = {
+    "vocab_size": 20, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 2048,
+}  # fmt: skip
+LLAMA = {"model_type": "llama", **DECODER}
 T5 = {
-    "model_type": "t5",
-    "vocab_size": 20,
-    "d_model": 8,
-    "d_kv": 4,
-    "d_ff": 12,
-    "num_layers": 2,
-    "num_heads": 4,
+    "model_type": "t5", "vocab_size": 20, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 4,
     "relative_attention_num_buckets": 8,
-}
-
-
+}  # fmt: skip
 CONFIGS = {
     "bert": BERT | {"architectures": ["BertForPreTraining"]},
     "distilbert": {
-        "model_type": "distilbert",
-        "architectures": ["DistilBertForQuestionAnswering"],
-        "vocab_size": 20,
-        "dim": 8,
-        "n_layers": 2,
-        "n_heads": 4,
-        "hidden_dim": 12,
-        "max_position_embeddings": 10,
+        "model_type": "distilbert", "architectures": ["DistilBertForQuestionAnswering"], "vocab_size": 20, "dim": 8,
+        "n_layers": 2, "n_heads": 4, "hidden_dim": 12, "max_position_embeddings": 10,
     },
     "roberta": BERT | {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]},
     "xlm-roberta": BERT | {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForSequenceClassification"]},
@@ -83,49 +55,23 @@ CONFIGS = {
     "qwen3": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True},
     "smollm3": LLAMA | {"model_type": "smollm3", "no_rope_layers": [1, 0]},
     "gemma3_text": {
-        "model_type": "gemma3_text",
-        "vocab_size": 20,
-        "hidden_size": 8,
-        "intermediate_size": 12,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 4,
-        "query_pre_attn_scalar": 16,
-        "max_position_embeddings": 2048,
-        "sliding_window": 4,
+        "model_type": "gemma3_text", **DECODER, "query_pre_attn_scalar": 16, "sliding_window": 4,
         "sliding_window_pattern": 2,
     },
     "bart": {
-        "model_type": "bart",
-        "vocab_size": 20,
-        "d_model": 8,
-        "encoder_layers": 2,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 12,
-        "decoder_ffn_dim": 12,
+        "model_type": "bart", "vocab_size": 20, "d_model": 8, "encoder_layers": 2, "decoder_layers": 1,
+        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12,
         "max_position_embeddings": 10,
     },
     "t5": T5,
     "mt5": T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu"},
     "vit": {
-        "model_type": "vit",
-        "architectures": ["ViTForImageClassification"],
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 12,
-        "image_size": 4,
-        "patch_size": 2,
+        "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 8, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 12, "image_size": 4, "patch_size": 2,
     },
-}
+}  # fmt: skip
 CONFIGS["marian"] = CONFIGS["bart"] | {"model_type": "marian", "share_encoder_decoder_embeddings": False}
-CONFIGS["deit"] = CONFIGS["vit"] | {
-    "model_type": "deit",
-    "architectures": ["DeiTForImageClassificationWithTeacher"],
-}
+CONFIGS["deit"] = CONFIGS["vit"] | {"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]}
 RAGGED = ["encoder/0/1", "encoder/1/0", "encoder/1/2"]
 SIZES = {"value_dim": 2, "head_dim": 2}
 

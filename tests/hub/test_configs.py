@@ -1,7 +1,5 @@
 """What a `config.json` means: one line for each way to say it and each way to be refused, in every family."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A family of one's own, as docs/huggingface.md describes it: a table and name rules, and nothing in the package."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 
@@ -132,16 +130,10 @@ def test_a_family_of_ones_own_is_padded(folder, tmp_path):
 def test_a_family_of_ones_own_is_strict(folder):
     file = folder / "config.json"
     fields = json.loads(file.read_text())
-    for changed, said in (
-        ({"heads": 3}, "heads: 3 heads do not divide a width of 8"),
-        ({"causal": False}, "causal: False is not supported; supported: True"),
-        ({"model_type": "bert"}, "model_type: 'bert' is not a known family; known: tiny_lm"),
-        ({"architectures": ["TinyModel"]}, "architectures: TinyModel is not supported; supported: TinyForCausalLM"),
-    ):
-        file.write_text(json.dumps(fields | changed))
-        with pytest.raises(ConfigError) as caught:
+    for field, value in {"heads": 3, "causal": False, "model_type": "bert", "architectures": ["TinyModel"]}.items():
+        file.write_text(json.dumps(fields | {field: value}))
+        with pytest.raises(ConfigError, match=f"^{file}: {field}: "):
             read(folder)
-        assert str(caught.value) == f"{file}: {said}"
     file.write_text(json.dumps(fields | {"depth": 1}))
     with pytest.raises(ParameterError, match=r"left over model\.blocks\.1\."):
         read(folder)

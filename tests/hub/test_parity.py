@@ -1,7 +1,5 @@
 """Every family against `transformers` in PyTorch: same outputs, byte-equal tensors back, and it loads what we write."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json
@@ -30,50 +28,31 @@ pytestmark = [
 MINILM_SUMS = 6 * (6 * 384 + 384 + 32 + 2 * 100 + 384 + 384 + 1536)
 """Terms on the way through six layers of 384, heads of 32, 100 tokens and feed-forwards of 1536."""
 SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
+    "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24,
     "max_position_embeddings": 20,
-}
+}  # fmt: skip
 DISTIL = {"vocab_size": 50, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 20}
 ALBERT = SIZES | {"embedding_size": 8}
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 20}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 SCALED = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
-}
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 TYPES = ["sliding_attention", "full_attention"]
 GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 24, "sliding_window": 4, "sliding_window_pattern": 2}
 BART = {
-    "vocab_size": 50,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 20,
-    "max_position_embeddings": 20,
-}
+    "vocab_size": 50, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 20,
+}  # fmt: skip
 MARIAN = BART | {"pad_token_id": 49, "decoder_start_token_id": 49, "eos_token_id": 0, "forced_eos_token_id": 0}
 T5 = {"vocab_size": 50, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4}
 VIT = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
-    "image_size": 8,
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "image_size": 8,
     "patch_size": 4,
-}
+}  # fmt: skip
 NEAR = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 
 CASES = {

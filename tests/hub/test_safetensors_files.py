@@ -1,7 +1,5 @@
 """Reading safetensors: single files and shards, and one line for each way in which they can be broken."""
 
-from __future__ import annotations
-
 import json
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Exports as a user of `transformers` reads them: the same tokens and the same text, of any family and conversion."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json
