@@ -18,6 +18,7 @@ from headjax.evaluation.task import Task
 from headjax.heads.learned_gates import Subset
 from headjax.models.generation import Greedy
 from headjax.models.tasks import Classification
+from headjax.shrinking.shrink import Budget
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training.config import TrainConfig
 from headjax.training.distillation import Distillation
@@ -49,13 +50,14 @@ def right(name: str, annotation: str) -> Any:
         "Iterable[Batch]": [tiny.tokens()],
         "Iterable[Any]": [tiny.tokens()],
         "Sequence[Any]": [tiny.tokens()],
-        **{cls.__name__: object.__new__(cls) for cls in (Task, TrainConfig, Translations)},
+        **{cls.__name__: object.__new__(cls) for cls in (Budget, Task, TrainConfig, Translations)},
         "str": "text",
         "str | Path": Path("nowhere"),
         "Tokenizer": byte_tokenizer(),
         "Sequence[str]": ["a"],
         "Sequence[Batch]": [tiny.tokens()],
         "Sequence[float]": (0.1,),
+        "Task | Sequence[Batch]": [tiny.tokens()],
         "int": 3,
         "Source": [],
         "TaskOutput": Classification(classes=2),
