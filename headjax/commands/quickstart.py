@@ -55,6 +55,7 @@ class Found(OnExamples):
         "`model`, `parameters`, `perplexity`, `bits_per_byte`, `forward_seconds` (8 blocks with their loss)"
     )
     converted: Sequence[Any] = found("the same")
+    shrunk: Mapping[str, Any] = found("the same, with `layers`")
     generating: Mapping[str, Any] = found("`seconds`, `low`, `high` by model")
     seconds: float = found("of the study")
     report: str = found("the page", said="report")
@@ -105,6 +106,7 @@ def study_data(study: Study) -> dict[str, Any]:
         "pruning": {subject: {order: [(0.0, whole), *points] for order, points in curves.items()}},
         "pruned": [_variant(variant, text) for variant in study.pruned],
         "converted": [_variant(variant, text) for variant in study.converted],
+        "shrunk": _variant(study.shrunk, text),
         "generating": {
             name: {"seconds": timing.median, "low": timing.low, "high": timing.high}
             for name, timing in study.timings.items()

@@ -56,8 +56,15 @@ def write_report(study: Study, path: Path) -> Path:
         "more without a random half": at_random,
         "more without any head": none,
     }
-    sections = [_writes(study), _removing(study), _importance(study), _sharing(study, whole), _trained(study)]
-    sections.insert(4, Section("Generating", "", table=cost_table(study)))
+    sections = [
+        _writes(study),
+        _shrunk(study),
+        _removing(study),
+        _importance(study),
+        _sharing(study, whole),
+        _trained(study),
+    ]
+    sections.insert(5, Section("Generating", "", table=cost_table(study)))
     footer = (
         f"headjax {__version__}, jax {jax.__version__}, Python {platform.python_version()}, {device()}, "
         f"{numbers.duration(study.seconds)} in all."
@@ -87,6 +94,20 @@ def _writes(study: Study) -> Section:
         origin = f"The standard formulation was trained on the text for {study.steps} steps."
     samples = "Text that it writes (temperature 0.5, 96 tokens each); the given beginning is set in bold."
     return Section("What the model writes", f"{origin}\n\n{samples}", listings=study.samples)
+
+
+def _shrunk(study: Study) -> Section:
+    whole, bits = study.text.bits(study.loss), study.text.bits(study.shrunk.loss)
+    kept = numbers.percent(study.shrunk.model.num_parameters / study.model.num_parameters)
+    text = (
+        "Half of the parameters of attention and feed-forwards, as `headjax shrink` chooses them: smaller forms of "
+        "every layer are measured, with fewer heads, shared keys and values or fewer units, and an integer program "
+        f"takes one a layer. With {kept} of all parameters a byte costs {relative_change(bits, whole)} more bits. "
+        "Nothing is trained."
+    )
+    caption = "Shares of its heads, of its attention's parameters and of its units that every layer keeps."
+    picture = Picture(study.story.layer_plot(), caption)
+    return Section("Shrunk to a budget", text, (picture,), study.story.layer_table())
 
 
 def _importance(study: Study) -> Section:
@@ -184,7 +205,9 @@ def _conversion_table(study: Study, whole: float) -> Table:
 def cost_table(study: Study) -> Table:
     """Return quality, size and generation speed of the models that generate."""
     models = {study.subject: (study.model, study.loss)}
-    models |= {variant.name: (variant.model, variant.loss) for variant in (*study.pruned, *study.converted)}
+    models |= {
+        variant.name: (variant.model, variant.loss) for variant in (*study.pruned, *study.converted, study.shrunk)
+    }
     prompts = min(BATCH, len(study.text.held_out))
     rows = []
     for name, timing in study.timings.items():

@@ -27,6 +27,9 @@ from headjax.models.generation import Greedy, Sample, generate
 from headjax.models.model import Model
 from headjax.quickstart.settings import BATCH_SIZE, FORMULATIONS, SEEDS, SHORT, STEPS, training
 from headjax.quickstart.text import BATCH, Text, batches, demo_model
+from headjax.shrinking.grid import Grid, Level
+from headjax.shrinking.shrink import Budget, shrink
+from headjax.shrinking.story import Story
 from headjax.training.config import train_config
 from headjax.training.loop import TrainResult, train
 from headjax.training.recording import read_metrics
@@ -54,6 +57,14 @@ CONVERSIONS = (
 
 GENERATING = ("0.5", "grouped:kv_heads=1", "latent:rank=64")
 """Models that generate beside the unpruned one: half of the heads removed, and two conversions."""
+
+HALF = Budget(parameters=0.5)
+"""What the model is shrunk to."""
+
+SHRINKING = Grid(
+    heads=(0.75, 0.5, 0.25), units=(0.7, 0.5, 0.3, 0.15), cached=(Level(1.0, "grouped", 0.5), Level(0.5, "latent", 0.5))
+)
+"""The forms of every layer that the budget is met with: fewer than `headjax shrink` tries."""
 
 CALIBRATION_BLOCKS = ROLE_BLOCKS = 32
 GENERATED = 64
@@ -112,6 +123,8 @@ class Study(NamedTuple):
         heads: scores and pruning curves of its heads.
         roles: by what is looked for, the head that does it most.
         pruned, converted: models made from it.
+        shrunk: the model within `HALF`.
+        story: how it was chosen.
         trained: by formulation, the training runs, one a seed.
         curves: by formulation, records of the first run's metrics.
         timings: by model name, generating.
@@ -129,6 +142,8 @@ class Study(NamedTuple):
     roles: Mapping[str, MarkRole]
     pruned: Sequence[Variant]
     converted: Sequence[Variant]
+    shrunk: Variant
+    story: Story
     trained: Mapping[str, Sequence[TrainResult]]
     curves: Mapping[str, Sequence[Mapping[str, float]]]
     timings: Mapping[str, Timing]
@@ -181,7 +196,9 @@ def run_study(
         pass
     pruned = remove(heads, text, workdir, progress)
     converted = share(model, text, workdir, progress)
-    timings = time_generation({subject: model} | _generating((*pruned, *converted)), text, progress)
+    shrunk, story = shrink_to_half(model, text, workdir, progress)
+    generating = {subject: model} | _generating((*pruned, *converted)) | {shrunk.name: shrunk.model}
+    timings = time_generation(generating, text, progress)
     sampler = Sample(temperature=0.5, top_p=0.95)
     with progress("writing, and reading attention", 1, "text"):
         written = generate(model, list(PROMPTS), max_new_tokens=96, sampler=sampler, seed=0)
@@ -197,6 +214,8 @@ def run_study(
         roles=roles,
         pruned=pruned,
         converted=converted,
+        shrunk=shrunk,
+        story=story,
         trained=trained,
         curves={name: read_metrics(_run_folder(workdir, name, SEEDS[0]) / "metrics.jsonl") for name in FORMULATIONS},
         timings=timings,
@@ -281,6 +300,15 @@ def share(model: Model, text: Text, workdir: Path, progress: Progress) -> list[V
                 variants.append(_saved(name, conversion.model, path, text, more))
                 bar(len(variants), {})
     return variants
+
+
+def shrink_to_half(model: Model, text: Text, workdir: Path, progress: Progress) -> tuple[Variant, Story]:
+    """Return the model within `HALF`, and how it was chosen."""
+    blocks = list(batches(text.training_blocks(CALIBRATION_BLOCKS, seed=3)))
+    found = shrink(model, blocks, HALF, grid=SHRINKING, measured=16, length=text.length, progress=progress)
+    story = Story(found.table, "parameters", found.frontier, found.choice)
+    more = {"layers": story.layers()}
+    return _saved(f"shrunk to {HALF.parameters:.0%}", found.model, workdir / "shrunk", text, more), story
 
 
 def _saved(name: str, model: Model, path: Path, text: Text, more: Mapping[str, Any]) -> Variant:

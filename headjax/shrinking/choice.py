@@ -118,22 +118,18 @@ def choose(table: Table, limits: Mapping[str, float], *, uniform: bool = False) 
     Raises:
         HeadjaxError: no choice keeps within the limits; the message names the quantity.
     """
-    found = _solve(table, limits, uniform)
+    found = choose_if_any(table, limits, uniform=uniform)
     if found is not None:
         return found
     for quantity, most in limits.items():
         least = table.least(quantity)
         if least > most:
-            raise HeadjaxError(f"{quantity}: at most {most:,.0f} asked for; the smallest choice has {least:,.0f}")
+            raise HeadjaxError(f"{quantity}: at most {most:,.4g} asked for; the smallest choice has {least:,.4g}")
     raise HeadjaxError(f"{', '.join(limits)}: no choice keeps within all budgets at once")
 
 
 def choose_if_any(table: Table, limits: Mapping[str, float], *, uniform: bool = False) -> Choice | None:
     """Return the same, or None where nothing keeps within the limits."""
-    return _solve(table, limits, uniform)
-
-
-def _solve(table: Table, limits: Mapping[str, float], uniform: bool) -> Choice | None:
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     options = [option for own in table.options.values() for option in own]

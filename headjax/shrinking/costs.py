@@ -1,21 +1,14 @@
-"""Costs of every sub-layer, counted from architectures, and seconds that are measured on this machine."""
+"""Costs of every sub-layer, counted from architectures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import jax
-
 from headjax.core.tensors import count
-from headjax.heads.latency import time_forward
-from headjax.models.config import Batch, ModelConfig
+from headjax.models.config import ModelConfig
 from headjax.models.layerwise import FEED_FORWARD
-from headjax.models.model import Model
 from headjax.models.summary import summarize
-
-TURNS = 9
-"""Timed calls of every level, of which medians count."""
 
 
 class Costs(NamedTuple):
@@ -52,9 +45,3 @@ def costs_of(config: ModelConfig, length: int) -> Costs:
             }
     flops = float(summary.flops) - sum(one["flops"] for one in by_place.values())
     return Costs(by_place, {"parameters": 0.0, "flops": flops, "cache": 0.0, "latency": 0.0})
-
-
-def seconds_of(models: Mapping[str, ModelConfig], batch: Batch) -> dict[str, float]:
-    """Return the median seconds of a forward of each architecture, which take turns; their weights are random."""
-    drawn = {name: Model(config, config.initialize(jax.random.key(0))) for name, config in models.items()}
-    return {name: timing.median for name, timing in time_forward(drawn, batch, repeats=TURNS).items()}

@@ -184,7 +184,7 @@ class _Run:
                     self._step(*option)
             else:
                 self._converted(form().model, options)
-            yield LevelForm(level, told["targets"], told["costs"], lambda form=form: form().model.config)  # type: ignore[misc]
+            yield LevelForm(level, told["targets"], told["costs"], functools.partial(self._config, level, orders))
 
     def _form(self, level: Level, orders: Orders) -> _Form:
         """Return the model in which every layer that can have a level's form has it."""
@@ -197,6 +197,9 @@ class _Run:
                 target = target_of(level, forms[place.at.head_stack][place.layer], self.model.config.width)
                 targets |= {} if target is None else {place.name: target}
         return _Form(converted(pruned, targets, places, self._moments() if targets else {}), targets)
+
+    def _config(self, level: Level, orders: Orders) -> ModelConfig:
+        return self._form(level, orders).model.config
 
     def _told(self, form: Callable[[], _Form]) -> dict[str, Any]:
         """Return the targets and the costs of a form as JSON data."""

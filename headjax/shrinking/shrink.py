@@ -146,9 +146,14 @@ def shrink(
         DataError: there are no examples.
     """
     require(bool(budget.amounts()), "budget", "names no quantity")
+    batches: list[Batch] = []
     if isinstance(examples, Task):
         model = examples.fit(model)
-    batches = calibration(examples, calibrate, seed)
+        batches += examples.sample(calibrate, seed=seed)
+    else:
+        batches += examples
+    if not batches:
+        raise DataError("examples: there is no example to calibrate on")
     table = options_of(
         model, batches, grid=grid, labels=labels, measured=measured, length=length, timed="latency" in budget.amounts(),
         work=work, compute=compute, progress=progress,
@@ -157,19 +162,6 @@ def shrink(
     with progress("building", len(places_of(model)), "map") as bar:
         built = build(model, batches, choice, compute=compute, progress=bar)
     return Shrunk(built, choice, frontier(table, next(iter(budget.amounts())), uniform=uniform), table)
-
-
-def calibration(examples: Task | Sequence[Batch], count: int, seed: int, buckets: Sequence[int] = ()) -> list[Batch]:
-    """Return batches to calibrate on.
-
-    Raises:
-        DataError: there are none.
-    """
-    if isinstance(examples, Task):
-        return list(examples.sample(count, seed=seed, buckets=buckets))
-    if not examples:
-        raise DataError("examples: there is no example to calibrate on")
-    return list(examples)
 
 
 def options_of(

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from headjax.core.kept import Kept
+from headjax.heads.latency import time_forward
 from headjax.heads.units import without_units
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
 from headjax.shrinking.choice import Option, Table
-from headjax.shrinking.costs import costs_of, seconds_of
+from headjax.shrinking.costs import costs_of
 from headjax.shrinking.grid import WHOLE, Grid, Level
 from headjax.shrinking.measure import Measured, key_of
 from headjax.shrinking.places import Place, attentions_of, without
@@ -61,9 +62,11 @@ def table_of(
 
 
 def _seconds(removed: Mapping[Level, ModelConfig], measured: Measured, batch: Batch) -> dict[str, float]:
-    """Return the seconds of a forward by level."""
+    """Return the median seconds of a forward by level; the models take turns, and their weights are random."""
     configs = {str(level): config for level, config in removed.items()}
-    return seconds_of(configs | {str(form.level): form.config() for form in measured.forms if form.targets}, batch)
+    configs |= {str(form.level): form.config() for form in measured.forms if form.targets}
+    drawn = {name: Model(config, config.initialize(jax.random.key(0))) for name, config in configs.items()}
+    return {name: timing.median for name, timing in time_forward(drawn, batch).items()}
 
 
 def _without(model: Model, grid: Grid, measured: Measured) -> dict[Level, ModelConfig]:

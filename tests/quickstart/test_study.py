@@ -9,6 +9,7 @@ import pytest
 from headjax.cli import main
 from headjax.models.model import load
 from headjax.quickstart import study
+from headjax.shrinking.grid import Grid, Level
 from tests.closeness import close_to
 
 pytestmark = pytest.mark.whole
@@ -31,6 +32,7 @@ def result(tmp_path_factory):
         patch.setattr(study, "FORMULATIONS", {name: study.FORMULATIONS[name] for name in ("standard", "fixed")})
         patch.setattr(study, "CONVERSIONS", CONVERSIONS)
         patch.setattr(study, "HEADS", dataclasses.replace(study.HEADS, scored=16, percentages=(50, 100)))
+        patch.setattr(study, "SHRINKING", Grid(heads=(0.5,), units=(0.3,), cached=(Level(1.0, "grouped", 0.5),)))
         assert main(["quickstart", *arguments, "--train-steps", "2", "--batch-size", "8"]) == 0
     return json.loads(out.read_text())
 
@@ -64,7 +66,7 @@ def test_curves_start_at_the_model_and_end_at_no_heads(result):
 
 
 def test_every_model_is_an_ordinary_model_directory(result):
-    for entry in (*result["pruned"], *result["converted"]):
+    for entry in (*result["pruned"], *result["converted"], result["shrunk"]):
         model = load(entry["model"])
         assert model.num_parameters == entry["parameters"]
         assert model.tokenizer is not None
@@ -76,7 +78,9 @@ def test_every_model_is_an_ordinary_model_directory(result):
 def test_the_page_shows_it(result):
     with open(result["report"]) as file:
         page = file.read()
-    assert page.count("<figure") == 4
+    assert page.count("<figure") == 5
+    assert page.index("Shrunk to a budget</h2>") < page.index("<figure") < page.index("Removing heads</h2>")
+    assert list(result["generating"])[-1].startswith("shrunk to")
     for text in (
         "What the model writes",
         "Removing heads",

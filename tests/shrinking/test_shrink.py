@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -17,6 +18,7 @@ from headjax.heads.effect import OutputChange
 from headjax.heads.units import count_units, map_feed_forward
 from headjax.models.compute import Compute
 from headjax.models.encoder import Albert
+from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
 from headjax.shrinking.choice import Option, Table, choose, choose_if_any
 from headjax.shrinking.damage import Damage
@@ -181,3 +183,18 @@ def test_heads_go_in_whole_groups_and_keep_their_numbers(model):
             groups = dict(zip(ids, place.attention.groups, strict=True))
             assert groups[ids[first]] == groups[ids[second]]
     assert headjax.all_heads(grouped.config)[0] == HeadId("decoder", 0, 0)
+
+
+def test_encoders_decoders_and_their_cross_attention_shrink_together_by_their_labels():
+    config = T5(attention=tiny.multi_head(), feed_forward=Dense(24), vocab_size=50, width=tiny.WIDTH, num_layers=1)
+    whole = tiny.model(config.build())
+    targets = [tiny.tokens(16, 10, seed + 9)["input_ids"] for seed in range(2)]
+    batches = [batch | {"labels": labels} for batch, labels in zip(BATCHES, targets, strict=False)]
+    grid = dataclasses.replace(GRID, heads=(0.5,), units=(0.5,), others=(Level(1.0, "collaborative", 0.5),))
+    found = headjax.shrink(whole, batches, Budget(parameters=0.6), grid=grid, labels=True, length=12)
+    assert found.table.damage == "loss"
+    assert set(found.choice.options) == {
+        "encoder/0", "encoder/0/feed_forward", "decoder/0", "cross/0", "decoder/0/feed_forward"
+    }  # fmt: skip
+    assert found.choice.costs["flops"] == headjax.summarize(found.model.config, 12).flops
+    assert found.choice.costs["parameters"] <= 0.6 * found.table.whole("parameters")
