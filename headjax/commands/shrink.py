@@ -58,6 +58,9 @@ class Options(FineTuningOptions):
         name="--out", writes="page",
     )  # fmt: skip
     uniform: bool = option(False, "all layers of a stack take the same form")
+    export: Literal["any", "native"] = option(
+        "any", "native: take forms alone, uniform ones, that servers of its family load"
+    )
     damage: Literal["output", "loss"] = option("output", "measure damage on the model's own output, or on the loss")
     calibrate: Size = option(512, "selection examples to repair on")
     measured: Size = option(128, "calibration examples to measure damages on")
@@ -68,6 +71,11 @@ class Options(FineTuningOptions):
     fine_tune: StepsOrNone = option(
         0, "train the smaller model for N steps with the whole as teacher", name="--recover"
     )
+
+    @property
+    def alike(self) -> bool:
+        """Whether all layers of a stack take the same form."""
+        return self.uniform or self.export == "native"
 
     def budgets(self) -> dict[str, Amount]:
         """Return the budgets that were typed, by quantity."""
@@ -138,7 +146,7 @@ def run(options: Options, progress: Progress) -> Found | Frontier:
     session = _open(model, examples, options, progress)
     budgets, table = options.budgets(), session.table
     quantity = next(iter(budgets), "parameters")
-    points = frontier(table, quantity, uniform=options.uniform)
+    points = frontier(table, quantity, uniform=options.alike)
     grid, described = Grid().told(), examples.described(selected=options.calibrate, training=options.fine_tune > 0)
     story = Story(table, quantity, points)
     if options.frontier:
@@ -149,7 +157,7 @@ def run(options: Options, progress: Progress) -> Found | Frontier:
         name: amount.of(table.whole(name)) * (1e-3 if name == "latency" and not amount.relative else 1.0)
         for name, amount in budgets.items()
     }
-    choice = choose(table, limits, uniform=options.uniform) if options.max_drop is None else session.within_drop(points)
+    choice = choose(table, limits, uniform=options.alike) if options.max_drop is None else session.within_drop(points)
     built = session.build(choice)
     lessons, rivals = fine_tuning_of(options), [session.rival("this choice", choice, built)]
     if options.page:
@@ -271,10 +279,10 @@ class _Session(NamedTuple):
         while low < high:
             middle = (low + high + 1) // 2
             limit = {points[middle].quantity: points[middle].costs[points[middle].quantity]}
-            fits = value(task.fit(self.build(choose(self.table, limit, uniform=options.uniform)))) >= least
+            fits = value(task.fit(self.build(choose(self.table, limit, uniform=options.alike)))) >= least
             low, high = (middle, high) if fits else (low, middle - 1)
         limit = {points[low].quantity: points[low].costs[points[low].quantity]}
-        return choose(self.table, limit, uniform=options.uniform)
+        return choose(self.table, limit, uniform=options.alike)
 
     def seconds(self, built: Model, choice: Choice) -> dict[str, Any]:
         """Return the seconds of a forward of the built model, predicted and measured."""
@@ -294,7 +302,7 @@ def _open(model: Model, examples: Examples, options: Options, progress: Progress
     buckets = options.buckets or LENGTHS
     batches = list(examples.selection.sample(options.calibrate, options.batch_size, seed=options.seed, buckets=buckets))
     table = options_of(
-        fitted, batches, labels=options.damage == "loss", measured=options.measured, length=options.length or 0,
-        timed=options.latency is not None, work=options.work, progress=progress,
+        fitted, batches, native=options.export == "native", labels=options.damage == "loss", measured=options.measured,
+        length=options.length or 0, timed=options.latency is not None, work=options.work, progress=progress,
     )  # fmt: skip
     return _Session(model, fitted, examples, options, progress, batches, table)

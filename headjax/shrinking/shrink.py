@@ -23,7 +23,7 @@ from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_i
 from headjax.shrinking.grid import Grid
 from headjax.shrinking.measure import count_options, measure
 from headjax.shrinking.places import places_of
-from headjax.shrinking.table import fingerprint, table_of
+from headjax.shrinking.table import fingerprint, native_levels, table_of
 
 EXAMPLES = 512
 """Calibration examples that are drawn from a task."""
@@ -110,6 +110,7 @@ def shrink(
     budget: Budget,
     *,
     uniform: bool = False,
+    native: bool = False,
     labels: bool = False,
     grid: Grid = Grid(),
     calibrate: int = EXAMPLES,
@@ -130,7 +131,8 @@ def shrink(
         model: the model.
         examples: a task, of which training examples are drawn, or calibration batches; labels are not needed.
         budget: greatest costs; several hold at once.
-        uniform: whether all layers of a stack take the same form, which more servers can load.
+        uniform: whether all layers of a stack take the same form.
+        native: whether the model stays in its family's native layout, which servers load; it is then uniform.
         labels: whether damage is the rise of the loss on the examples' labels.
         grid: the smaller forms.
         calibrate: number of examples to draw from a task.
@@ -155,9 +157,10 @@ def shrink(
     if not batches:
         raise DataError("examples: there is no example to calibrate on")
     table = options_of(
-        model, batches, grid=grid, labels=labels, measured=measured, length=length, timed="latency" in budget.amounts(),
-        work=work, compute=compute, progress=progress,
+        model, batches, grid=grid, native=native, labels=labels, measured=measured, length=length,
+        timed="latency" in budget.amounts(), work=work, compute=compute, progress=progress,
     )  # fmt: skip
+    uniform = uniform or native
     choice = choose(table, budget.limits(table), uniform=uniform)
     with progress("building", len(places_of(model)), "map") as bar:
         built = build(model, batches, choice, compute=compute, progress=bar)
@@ -169,6 +172,7 @@ def options_of(
     batches: Sequence[Batch],
     *,
     grid: Grid = Grid(),
+    native: bool = False,
     labels: bool = False,
     measured: int = MEASURED,
     length: int = 0,
@@ -180,7 +184,7 @@ def options_of(
     """Return the table of options of a model, see `shrink`.
 
     Args:
-        model, batches, grid, labels, measured, length, work, compute, progress: as of `shrink`.
+        model, batches, grid, native, labels, measured, length, work, compute, progress: as of `shrink`.
         timed: whether seconds are measured, too.
     """
     tokens = length or mean_length(batches)
@@ -199,7 +203,11 @@ def options_of(
             progress=bar,
         )
     damage = "loss" if labels else agreement_kind(model.config)
-    return table_of(model, grid, found, damage, tokens, batches[len(batches) // 2] if timed else None, kept)
+    table = table_of(model, grid, found, damage, tokens, batches[len(batches) // 2] if timed else None, kept)
+    if native:
+        levels = native_levels(model, grid, found)
+        table = table.only(lambda option: option.level in levels)
+    return table
 
 
 def mean_length(batches: Sequence[Batch]) -> int:

@@ -9,9 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from headjax.core.errors import HeadjaxError
 from headjax.core.kept import Kept
 from headjax.heads.latency import time_forward
 from headjax.heads.units import without_units
+from headjax.hub.exporting import layout_of_export
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
 from headjax.shrinking.choice import Option, Table
@@ -55,17 +57,46 @@ def table_of(
     rest = dict(costs_of(model.config, length).rest)
     seconds: Mapping[str, float] = {}
     if timed is not None:
-        seconds = kept("seconds", lambda: _seconds(removed, measured, timed))
+        seconds = kept("seconds", lambda: _seconds(_configs(removed, measured), model, timed))
         rest["latency"] = seconds[str(WHOLE)]
     options = {place.name: _of_place(place, measured, grid, costs, seconds) for place in measured.places}
     return Table(options, rest, damage)
 
 
-def _seconds(removed: Mapping[Level, ModelConfig], measured: Measured, batch: Batch) -> dict[str, float]:
-    """Return the median seconds of a forward by level; the models take turns, and their weights are random."""
+def native_levels(model: Model, grid: Grid, measured: Measured) -> set[str]:
+    """Return the levels that keep a model in its family's native layout where all its layers take them.
+
+    Raises:
+        HeadjaxError: the model itself has no such layout.
+    """
+    configs = _configs(_without(model, grid, measured), measured)
+    native = {name for name, config in configs.items() if _is_native(_drawn(config, model))}
+    if str(WHOLE) not in native:
+        raise HeadjaxError("native: the whole model has no native layout of its family; see headjax export")
+    return native
+
+
+def _is_native(model: Model) -> bool:
+    try:
+        return layout_of_export(model)[1] == "native"
+    except HeadjaxError:
+        return False
+
+
+def _configs(removed: Mapping[Level, ModelConfig], measured: Measured) -> dict[str, ModelConfig]:
+    """Return the architecture of every level by name."""
     configs = {str(level): config for level, config in removed.items()}
-    configs |= {str(form.level): form.config() for form in measured.forms if form.targets}
-    drawn = {name: Model(config, config.initialize(jax.random.key(0))) for name, config in configs.items()}
+    return configs | {str(form.level): form.config() for form in measured.forms if form.targets}
+
+
+def _drawn(config: ModelConfig, model: Model) -> Model:
+    """Return a model of random weights."""
+    return model.replace(config=config, params=config.initialize(jax.random.key(0)))
+
+
+def _seconds(configs: Mapping[str, ModelConfig], model: Model, batch: Batch) -> dict[str, float]:
+    """Return the median seconds of a forward by level; the models take turns."""
+    drawn = {name: _drawn(config, model) for name, config in configs.items()}
     return {name: timing.median for name, timing in time_forward(drawn, batch).items()}
 
 

@@ -16,10 +16,12 @@ from headjax.core.kept import Kept
 from headjax.heads.agreement import agreement
 from headjax.heads.effect import OutputChange
 from headjax.heads.units import count_units, map_feed_forward
+from headjax.hub.exporting import layout_of_export
 from headjax.models.compute import Compute
-from headjax.models.encoder import Albert
+from headjax.models.encoder import Albert, Bert
 from headjax.models.encoder_decoder import T5
 from headjax.models.sublayers import Dense
+from headjax.models.tasks import NoTask
 from headjax.shrinking.choice import Option, Table, choose, choose_if_any
 from headjax.shrinking.damage import Damage
 from headjax.shrinking.grid import Grid, Level
@@ -198,3 +200,20 @@ def test_encoders_decoders_and_their_cross_attention_shrink_together_by_their_la
     }  # fmt: skip
     assert found.choice.costs["flops"] == headjax.summarize(found.model.config, 12).flops
     assert found.choice.costs["parameters"] <= 0.6 * found.table.whole("parameters")
+
+
+def test_native_choices_are_those_that_the_family_has():
+    """BERT's head size is width / heads, so that heads cannot go; units can, as many of every layer."""
+    config = Bert(
+        attention=tiny.multi_head(),
+        feed_forward=Dense(32),
+        vocab_size=50,
+        max_length=12,
+        width=tiny.WIDTH,
+        num_layers=2,
+    ).build()
+    whole = tiny.model(dataclasses.replace(config, output=NoTask()))
+    found = headjax.shrink(whole, BATCHES, Budget(parameters=0.8), grid=GRID, native=True)
+    assert {option.kind for option in found.choice.options.values()} == {"whole", "units"}
+    assert len(set(count_units(found.model).values())) == 1
+    assert layout_of_export(found.model) == ("bert", "native")
