@@ -18,11 +18,11 @@ from headjax.core.errors import require, within
 from headjax.core.fields import Checked
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, Tensors, flatten, map_tensors
-from headjax.models.compute import Compute, LayerGroup
+from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.recipe import Recipe
 from headjax.models.residuals import Residual
-from headjax.models.stack import SharedStack, Stack
+from headjax.models.stack import LayerGroup, SharedStack, Stack
 
 
 class Setting(NamedTuple):

@@ -19,8 +19,9 @@ from headjax.core.tensors import Initializer, Normal, Params
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
+from headjax.models.decoding import decode, empty_cache
 from headjax.models.embeddings import Embeddings, Learned, Positions
-from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, read
+from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
@@ -62,7 +63,8 @@ class DecoderModel(GenerativeModel):
         return {"decoder": self.decoder}
 
     def forward(self, model: Any, batch: Batch, options: Options) -> Output:
-        hidden, _, reports = read("decoder", model, batch, options, causal=True)
+        x, call = embedded("decoder", model, batch, options, causal=True)
+        hidden, reports = model.decoder(x, call)  # [batch, length, width]
         logits = model.output(hidden, model.embeddings.token)  # [batch, length, vocabulary]
         probes = None if options.probe is None else by_head_stack("decoder", reports)
         return Output(hidden=hidden, logits=logits, probes=probes)
@@ -74,7 +76,7 @@ class DecoderModel(GenerativeModel):
         self.embeddings.positions.check_length(capacity)
         example = jnp.zeros((tokens.shape[0], 1, self.width), options.compute.type)
         model = self.bind(options.compute.cast(params))
-        cache = model.decoder.empty_cache(example, capacity)
+        cache = empty_cache(model.decoder, example, capacity)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return Prompt(tokens, present, DecodingState(cache), batch.get("position_ids"))
 
@@ -93,7 +95,7 @@ class DecoderModel(GenerativeModel):
         x = model.embeddings(tokens, positions=positions)
         call = StackCall(attention=Call(gates=options.gates_of("decoder")), compute=options.compute)
         cache = state.cache.admit(positions, present)
-        hidden, cache = model.decoder.decode(x, call, cache)
+        hidden, cache = decode(model.decoder, x, call, cache)
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
         return model.output(hidden, model.embeddings.token), state._replace(cache=cache)
 

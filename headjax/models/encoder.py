@@ -16,7 +16,7 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.config import Batch, Loss, ModelConfig, Options, Output
 from headjax.models.embeddings import Embeddings, Learned, LearnedPresent, Positions
-from headjax.models.inputs import abstract_integers, read
+from headjax.models.inputs import abstract_integers, embedded
 from headjax.models.outputs import Pooler
 from headjax.models.ranges import Range
 from headjax.models.recipe import Recipe, equal_stack
@@ -72,10 +72,10 @@ class EncoderModel(ModelConfig):
         return {"encoder": self.encoder}
 
     def forward(self, model: Any, batch: Batch, options: Options) -> Output:
-        reading = read("encoder", model, batch, options, segments=batch.get("token_type_ids"))
-        pooled = None if self.pooler is None else model.pooler(reading.hidden, fold(options.key, 2))  # [batch, width]
-        features = Features(reading.hidden, pooled, model.embeddings.token)
-        return task_answer(model.output, features, reading.reports, options)
+        x, call = embedded("encoder", model, batch, options, segments=batch.get("token_type_ids"))
+        hidden, reports = model.encoder(x, call)  # [batch, length, width]
+        pooled = None if self.pooler is None else model.pooler(hidden, fold(options.key, 2))  # [batch, width]
+        return task_answer(model.output, Features(hidden, pooled, model.embeddings.token), reports, options)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return self.output.loss(output, batch)

@@ -20,8 +20,9 @@ from headjax.core.tensors import FanIn, Initializer, Normal, Params, Xavier
 from headjax.models.cache import DecodingState, Prompt
 from headjax.models.compute import StackCall
 from headjax.models.config import Batch, GenerativeModel, Loss, Options, Output, by_head_stack
+from headjax.models.decoding import decode, empty_cache
 from headjax.models.embeddings import Embeddings, NoPositions, Positions, RelativeBuckets, Sinusoidal
-from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens, read
+from headjax.models.inputs import abstract_integers, batch_array, batch_positions, batch_present, batch_tokens, embedded
 from headjax.models.layer import Layer
 from headjax.models.outputs import IGNORED, Tied, TokenLogits, cross_entropy
 from headjax.models.ranges import Range
@@ -106,16 +107,17 @@ class EncoderDecoderModel(GenerativeModel):
         tokens = self.decoder_inputs(batch)
         present = batch_present(batch, tokens, "decoder_attention_mask")
         positions = batch_positions(batch, self.target_embeddings.positions, tokens, present, "decoder_position_ids")
-        source = read("encoder", model, batch, options)
+        source = embedded("encoder", model, batch, options)
+        encoded, reports = model.encoder(*source)  # [batch, source length, width]
         table = self._token_table(model)
         x = model.decoder_embeddings(tokens, positions=positions, key=fold(options.key, 2), table=table)
         packed = batch.get("decoder_segment_ids")
         mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
-        crossed = Mask(keys=source.present, query_segments=packed, key_segments=batch.get("segment_ids"))
+        crossed = Mask(keys=source.call.query_mask, query_segments=packed, key_segments=batch.get("segment_ids"))
         call = StackCall(
             attention=Call(mask=mask, gates=options.gates_of("decoder"), positions=positions),
             cross_attention=Call(mask=crossed, gates=options.gates_of("cross"), positions=positions),
-            encoder_output=source.hidden,
+            encoder_output=encoded,
             query_mask=present,
             key=fold(options.key, 3),
             probe=options.probe,
@@ -126,7 +128,7 @@ class EncoderDecoderModel(GenerativeModel):
         hidden, probed = model.decoder(x, call)
         probes = None
         if options.probe is not None:
-            probes = by_head_stack("encoder", source.reports) | by_head_stack("decoder", probed)
+            probes = by_head_stack("encoder", reports) | by_head_stack("decoder", probed)
         return Output(hidden=hidden, logits=model.output(hidden, table), probes=probes)
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
@@ -148,7 +150,8 @@ class EncoderDecoderModel(GenerativeModel):
 
     def prompt(self, params: Params, batch: Batch, options: Options, new_tokens: int) -> Prompt:
         model = self.bind(options.compute.cast(params))
-        encoded, source, _ = read("encoder", model, batch, options)
+        source = embedded("encoder", model, batch, options)
+        encoded, _ = model.encoder(*source)
         if "decoder_input_ids" in batch:
             tokens = batch_tokens(batch, "decoder_input_ids")
         else:
@@ -156,9 +159,9 @@ class EncoderDecoderModel(GenerativeModel):
         present = batch_present(batch, tokens, "decoder_attention_mask")
         capacity = tokens.shape[1] + new_tokens
         self.target_embeddings.positions.check_length(capacity)
-        cache = model.decoder.empty_cache(encoded[:, :1], capacity, encoded)
+        cache = empty_cache(model.decoder, encoded[:, :1], capacity, encoded)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, DecodingState(cache, source), batch.get("decoder_position_ids"))
+        return Prompt(tokens, present, DecodingState(cache, source.call.query_mask), batch.get("decoder_position_ids"))
 
     def decode(
         self,
@@ -180,7 +183,7 @@ class EncoderDecoderModel(GenerativeModel):
             compute=options.compute,
         )
         cache = state.cache.admit(positions, present)
-        hidden, cache = model.decoder.decode(x, call, cache)
+        hidden, cache = decode(model.decoder, x, call, cache)
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
         return model.output(hidden, table), state._replace(cache=cache)
 

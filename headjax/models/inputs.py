@@ -1,4 +1,4 @@
-"""Reading a batch: its tokens, padding and positions, their embeddings, and the stack over them."""
+"""Reading a batch: its tokens, padding and positions, and their embeddings."""
 
 from __future__ import annotations
 
@@ -93,21 +93,19 @@ def batch_positions(
     return jnp.asarray(batch[name]) if name in batch else positions.count(tokens.shape[1], present)
 
 
-class StackOutput(NamedTuple):
-    """A stack's output for a batch's tokens.
+class StackInput(NamedTuple):
+    """What a stack takes for a batch's tokens.
 
     Attributes:
-        hidden: `[batch, length, width]`, the stack's output.
-        present: `[batch, length]` bool, False at padding; None where the batch has no `attention_mask`.
-        reports: results of the probe, by layer.
+        x: `[batch, length, width]`, the embeddings.
+        call: everything else.
     """
 
-    hidden: jax.Array
-    present: jax.Array | None
-    reports: list[dict[str, Any]]
+    x: jax.Array
+    call: StackCall
 
 
-def read(
+def embedded(
     name: str,
     model: Any,
     batch: Batch,
@@ -115,12 +113,14 @@ def read(
     *,
     causal: bool = False,
     segments: jax.Array | None = None,
-) -> StackOutput:
-    """stack(embeddings(x)) of `input_ids [batch, length]`, examples packed by `segment_ids` kept apart.
+) -> StackInput:
+    """Return the embeddings of `input_ids [batch, length]` and the call of the stack that reads them.
+
+    Examples packed by `segment_ids` are kept apart. `call.query_mask` is None where there is no `attention_mask`.
 
     Args:
-        name: of the stack, whose module and head gates go by it.
-        model: has the stack and the `embeddings` as attributes.
+        name: of the stack, whose head gates go by it.
+        model: has the `embeddings` as an attribute.
         batch: the tokens, and where it has them `attention_mask`, `position_ids` and `segment_ids`.
         options: of the forward.
         causal: whether a token sees only those before it.
@@ -141,5 +141,4 @@ def read(
         stack=name,
         hooks=options.hooks,
     )
-    hidden, reports = getattr(model, name)(x, call)
-    return StackOutput(hidden, present, reports)
+    return StackInput(x, call)

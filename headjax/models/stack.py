@@ -6,24 +6,232 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention
-from headjax.attention.operands import Mask
+from headjax.core.deferred import any_deferred, layer_of, stacked
 from headjax.core.errors import require
-from headjax.core.modules import Spec
+from headjax.core.modules import Spec, stacked_module
 from headjax.core.norms import Norm
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
-from headjax.models.cache import Cache, is_empty
-from headjax.models.compute import LayerGroup, SharedLayerGroup, StackCall
+from headjax.mesh.mesh import by_example
+from headjax.models.cache import LayerCache
+from headjax.models.compute import StackCall
 from headjax.models.embeddings import PositionBias
-from headjax.models.layer import Layer
+from headjax.models.layer import Layer, LayerCall, TransformerLayer
+
+Layers = TransformerLayer | nnx.List
+"""Layers of a group: one module of stacked weights, or a list of each layer's own module."""
+
+
+class Varying(NamedTuple):
+    """Values that differ from layer to layer of a group, along a leading axis.
+
+    Attributes:
+        layer: module of the weights; None where layers share them.
+        gates, cross_gates: gates of the self- and cross-attention.
+        columns: positions of the layer's heads in the self-attention's bias.
+        cache: the layer's cache.
+        number: the layer's number in the stack.
+    """
+
+    layer: Any
+    gates: jax.Array | None
+    cross_gates: jax.Array | None
+    columns: jax.Array | None
+    cache: LayerCache | None
+    number: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerGroup:
+    """Layers `start` to `stop` (not included), all of the same structure, each with parameters of its own.
+
+    Their parameters are stacked along a leading axis and stored under `name`.
+    """
+
+    start: int
+    stop: int
+    layer: Layer
+
+    @property
+    def name(self) -> str:
+        """Key of the group's parameters."""
+        return f"layers_{self.start}_{self.stop - 1}"
+
+    @property
+    def count(self) -> int:
+        """Number of layers."""
+        return self.stop - self.start
+
+    def module(self, width: int, memory_width: int) -> TransformerLayer:
+        """Return the module of one layer, with the weights of all layers of the group stacked in it."""
+        return stacked_module(self.layer.module(width, memory_width), self.count)
+
+    def unstack(self, params: Params) -> list[Params]:
+        """Return the parameters of each layer, deferred where they are."""
+        if any_deferred(params):
+            return [jax.tree.map(functools.partial(layer_of, index=i), params) for i in range(self.count)]
+        on_device = jax.tree.map(jnp.asarray, params)
+        return [_layer(on_device, i) for i in range(self.count)]
+
+    def one_of(self, params: Params, number: int) -> Params:
+        """Return the parameters of one layer alone, by its number in the stack."""
+        return _layer(params, number - self.start)
+
+    def restack(self, layers: Sequence[Params]) -> Params:
+        """Invert `unstack`."""
+        if any_deferred(layers):
+            return jax.tree.map(lambda *arrays: stacked(arrays), *layers)
+        return _stacked(list(layers))
+
+    def tied(self, layer: int) -> tuple[int, ...]:
+        """Return the layers that share their parameters with this one, itself included."""
+        return (layer,)
+
+    def __call__(self, layers: Layers, x: jax.Array, call: StackCall) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the last layer's output and the reports of all layers.
+
+        Args:
+            layers: the group's module, or a list of each layer's own, which cannot be scanned.
+            x: `[batch, length, width]`.
+            call: options; `call.compute.scan` chooses between a scan and unrolled layers.
+        """
+        if call.compute.scan and self.count > 1 and not isinstance(layers, nnx.List):
+            x, by_layer = jax.lax.scan(self.body(layers, call), x, self.values(layers, call))
+            return x, [_slice(by_layer, i) for i in range(self.count)]
+        reports = []
+        for i in range(self.count):
+            own, varying = self.at(layers, call, i)
+            x, report = self.body(own, call)(x, varying)
+            reports.append(report)
+        return x, reports
+
+    def one(
+        self, layer: TransformerLayer, x: jax.Array, call: StackCall, number: jax.Array | int
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the output and the report of a single layer.
+
+        Args:
+            layer: the layer's own module.
+            x: `[batch, length, width]`, the layer's input.
+            call: options, with the gates of all layers of the stack.
+            number: number of the layer in the stack; it may be traced, so that one program computes every layer.
+        """
+        own: Varying = jax.tree.map(
+            lambda array: jax.lax.dynamic_index_in_dim(array, number - self.start, keepdims=False),
+            self.values(None, call),
+        )
+        return self.body(layer, call)(x, own._replace(layer=layer))
+
+    def at(self, layers: Layers, call: StackCall, index: int) -> tuple[Any, Varying]:
+        """Return what `body` takes for the layer at an index of the group: the weights, and the values of its own."""
+        varying = _slice(self.values(None, call), index)
+        if isinstance(layers, nnx.List):
+            return layers[index], varying._replace(layer=layers[index])
+        return layers, varying._replace(layer=_slice(self.varying_weights(layers), index))
+
+    def values(self, layers: TransformerLayer | None, call: StackCall) -> Varying:
+        """Return what differs from layer to layer in a call of the group."""
+        heads = len(self.layer.attention.bias_ids)
+        return Varying(
+            layer=self.varying_weights(layers),
+            gates=self._gates(call.attention, "attention"),
+            cross_gates=self._gates(call.cross_attention, "cross_attention"),
+            columns=None if call.columns is None else call.columns[self.start : self.stop, :heads],
+            cache=None,
+            number=jnp.arange(self.start, self.stop),
+        )
+
+    def body(self, layers: TransformerLayer, call: StackCall) -> Callable[..., tuple[jax.Array, dict[str, Any]]]:
+        """Return the function from x and one layer's `Varying` to the layer's output and its reports."""
+        implementation = call.compute.attention
+
+        def body(x: jax.Array, own: Varying) -> tuple[jax.Array, dict[str, Any]]:
+            attention = call.attention._replace(gates=own.gates, implementation=implementation)
+            if own.columns is not None and attention.bias is not None:
+                attention = attention._replace(bias=jnp.take(attention.bias, own.columns, axis=1))
+            layer_call = LayerCall(
+                attention=attention,
+                cross_attention=call.cross_attention._replace(gates=own.cross_gates, implementation=implementation),
+                encoder_output=call.encoder_output,
+                query_mask=call.query_mask,
+                key=None if call.key is None else jax.random.fold_in(call.key, own.number),
+                probe=call.probe,
+                number=own.number,
+                depth=call.depth,
+                cache=own.cache,
+                used=call.used,
+                hooks=call.hooks,
+            )
+            module, x = self.layer_of(layers, own.layer), by_example(x)
+            x, report = module(x, layer_call) if call.hooks is None else call.hooks.layer(module, x, layer_call)
+            return by_example(x), report
+
+        return call.compute.rematerialised(body)
+
+    def varying_weights(self, layers: TransformerLayer | None) -> TransformerLayer | None:
+        """Return the module of the weights that differ from layer to layer."""
+        return layers
+
+    def layer_of(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
+        """Return one layer, from the group's module and the weights of its own."""
+        return cast(TransformerLayer, varying)
+
+    def _gates(self, call: Call, slot: str) -> jax.Array | None:
+        attention = getattr(self.layer, slot)
+        if call.gates is None or attention is None:
+            return None
+        return call.gates[self.start : self.stop, ..., : attention.num_heads]
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedLayerGroup(LayerGroup):
+    """A group whose layers all use the same parameters, stored once (ALBERT)."""
+
+    def module(self, width: int, memory_width: int) -> TransformerLayer:
+        return self.layer.module(width, memory_width)
+
+    def unstack(self, params: Params) -> list[Params]:
+        return [params] * self.count
+
+    def one_of(self, params: Params, number: int) -> Params:
+        return params
+
+    def restack(self, layers: Sequence[Params]) -> Params:
+        """Return the parameters of the first layer; those of the others are the same."""
+        return layers[0]
+
+    def tied(self, layer: int) -> tuple[int, ...]:
+        return tuple(range(self.start, self.stop))
+
+    def varying_weights(self, layers: TransformerLayer | None) -> None:
+        return None
+
+    def layer_of(self, layers: TransformerLayer, varying: Any) -> TransformerLayer:
+        return layers
+
+
+@jax.jit
+def _layer(params: Params, index: int) -> Params:
+    """Return one layer of a group's parameters. The index is traced, so that one program takes them all apart."""
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params)
+
+
+@jax.jit
+def _stacked(layers: Sequence[Params]) -> Params:
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+
+
+def _slice(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda array: array[index], tree)
 
 
 @kind("stack")
@@ -188,62 +396,14 @@ class TransformerStack(nnx.Module):
         if self.config.position_bias is not None:
             positions = call.attention.positions
             positions = jnp.arange(x.shape[1])[None, :] if positions is None else positions
-            call = self._biased(self.position_bias(positions, positions), call)
+            call = self.biased(self.position_bias(positions, positions), call)
         return call
 
     def end(self, x: jax.Array) -> jax.Array:
         """Return the last layer's output, normalised if the stack has a final norm."""
         return x if self.config.final_norm is None else self.final_norm(x)
 
-    def decode(self, x: jax.Array, call: StackCall, cache: Cache) -> tuple[jax.Array, Cache]:
-        """Return the output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them.
-
-        A query sees the tokens in the cache and the new tokens before it: the same function as a forward of all tokens
-        at once.
-
-        Args:
-            x, call: as for a forward of the new tokens; the mask of the self-attention is made here.
-            cache: result of `Cache.admit` for these tokens.
-        """
-        length = x.shape[1]
-        positions = jax.lax.dynamic_slice_in_dim(cache.positions, cache.used, length, axis=1)
-        # Windows count tokens, whatever positions a batch gives them.
-        keys = cache.indices()
-        queries = jax.lax.dynamic_slice_in_dim(keys, cache.used, length, axis=1)
-        if is_empty(cache.used):
-            seen, keys, mask = positions, queries, Mask(causal=True, keys=cache.present[:, :length])
-        else:
-            offset = jnp.asarray(cache.used)
-            seen, mask = cache.positions, Mask(causal=True, keys=cache.present, query_offset=offset)
-        mask = dataclasses.replace(mask, query_positions=queries, key_positions=keys)
-        call = call._replace(attention=call.attention._replace(mask=mask, positions=positions), used=cache.used)
-        if self.config.position_bias is not None:
-            call = self._biased(self.position_bias(positions, seen), call)
-        layers = {}
-        for group in self.config.groups:
-            x, layers[group.name] = group.decode(getattr(self, group.name), x, call, cache.layers[group.name])
-        used = jnp.asarray(cache.used, jnp.int32) + length
-        return self.end(x), cache._replace(layers=layers, used=used)
-
-    def empty_cache(self, example: jax.Array, capacity: int, encoder_output: jax.Array | None = None) -> Cache:
-        """Return an empty cache.
-
-        Args:
-            example: `[batch, 1, width]`, of the type that hidden states have.
-            capacity: number of tokens that the cache has room for.
-            encoder_output: `[batch, key, memory_width]`, for cross-attention.
-        """
-        batch = example.shape[0]
-        return Cache(
-            layers={
-                group.name: group.empty_cache(getattr(self, group.name), example, capacity, encoder_output)
-                for group in self.config.groups
-            },
-            positions=jnp.zeros((batch, capacity), jnp.int32),
-            present=jnp.zeros((batch, capacity), bool),
-            used=0,
-        )
-
-    def _biased(self, bias: jax.Array, call: StackCall) -> StackCall:
+    def biased(self, bias: jax.Array, call: StackCall) -> StackCall:
+        """Return the call with a bias `[1 or batch, heads, query, key]` of the self-attention's logits."""
         columns = self.config.columns(bias.shape[1])
         return call._replace(attention=call.attention._replace(bias=bias), columns=columns)

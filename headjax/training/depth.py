@@ -15,10 +15,11 @@ from jax.sharding import Mesh
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import replicated
 from headjax.mesh.random_bits import Prng, step_key
-from headjax.models.compute import Compute, SharedLayerGroup
+from headjax.models.compute import Compute
 from headjax.models.config import Batch, ModelConfig, Options
 from headjax.models.hooks import Joining
 from headjax.models.observe import Observing, variance
+from headjax.models.stack import SharedLayerGroup
 from headjax.training.recording import read_metrics
 from headjax.training.state import TrainState
 from headjax.training.step import NumberedStep, StepMetrics
