@@ -1,41 +1,54 @@
-"""Attention formulations: frozen configs (`Attention`) that all compute their softmax in `attend`."""
+"""Attention formulations: frozen configs (`Attention`) and their Flax modules, which all compute in `attend`."""
 
 from headjax.attention.attend import Call, attend
-from headjax.attention.collaborative import Collaborative, Concatenate, Tucker
-from headjax.attention.compressed import Compressed
+from headjax.attention.collaborative import Collaborative, CollaborativeAttention, Concatenate, Tucker, TuckerAttention
+from headjax.attention.compressed import Compressed, CompressedAttention
 from headjax.attention.explain import explain
-from headjax.attention.formulation import Attention, KeyValues, NoHeads
-from headjax.attention.gated import Gated
-from headjax.attention.latent import Latent
-from headjax.attention.multi_head import Grouped, MultiHead
+from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.gated import Gated, GatedAttention
+from headjax.attention.latent import Latent, LatentAttention
+from headjax.attention.module import AttentionCache, AttentionModule, NoHeads, NoHeadsAttention
+from headjax.attention.multi_head import Grouped, GroupedAttention, MultiHead, MultiHeadAttention
 from headjax.attention.operands import Attended, Dropout, Mask
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryHalves, RotaryInterleaved, YarnScaling
-from headjax.attention.shared_rotary import SharedRotary
-from headjax.attention.talking import Talking
+from headjax.attention.shared_rotary import SharedRotary, SharedRotaryAttention
+from headjax.attention.talking import Talking, TalkingAttention
 
 __all__ = [
     "Attended",
     "Attention",
+    "AttentionCache",
+    "AttentionModule",
     "Call",
     "Collaborative",
+    "CollaborativeAttention",
     "Compressed",
+    "CompressedAttention",
     "Concatenate",
     "Dropout",
     "Gated",
+    "GatedAttention",
     "Grouped",
+    "GroupedAttention",
+    "KeyValues",
     "Latent",
+    "LatentAttention",
     "LinearScaling",
     "Llama3Scaling",
     "Mask",
-    "KeyValues",
     "MultiHead",
+    "MultiHeadAttention",
     "NoHeads",
+    "NoHeadsAttention",
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
     "SharedRotary",
+    "SharedRotaryAttention",
     "Talking",
+    "TalkingAttention",
     "Tucker",
+    "TuckerAttention",
     "YarnScaling",
     "attend",
     "explain",

@@ -13,12 +13,13 @@ from flax import nnx
 
 from headjax.attention.attend import Call, default_scale
 from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.module import AttentionModule
 from headjax.attention.operands import Attended
-from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention.projections import bias_weight, into_heads
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import FanIn, Initializer, Normal, Ones, Params, Tensors, Zeros, weight
+from headjax.core.tensors import FanIn, Initializer, Normal, Ones, Params, weight
 
 
 @kind("concatenate")
@@ -93,52 +94,8 @@ class SharedKey(Attention):
         """Size of the shared key."""
 
     @abc.abstractmethod
-    def mixing(self) -> nnx.Param[Any]:
-        """Declare the mixing weights."""
-
-    @abc.abstractmethod
     def mixing_flops(self) -> int:
         """Number of multiply-adds that mix one query for all heads in matrix products."""
-
-    @abc.abstractmethod
-    def mix(self, params: Params, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Return the query and the mixing that `attend` takes, from the shared query `[batch, query, query_size]`."""
-
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        tensors: Tensors = {
-            "query": weight((width, self.query_size), ("embed", "shared_dim")),
-            "key": weight((memory_width, self.key_size), ("embed", "shared_dim")),
-            "mixing": self.mixing(),
-            **declare_into_heads("value", memory_width, self.num_heads, self.value_dim, bias=self.value_bias),
-            **declare_output(self.num_heads, self.value_dim, width, bias=self.output_bias),
-        }
-        if self.projection_bias:
-            tensors["query_bias"] = weight((self.query_size,), ("shared_dim",), Zeros(), decay=False)
-            tensors["key_bias"] = weight((self.key_size,), ("shared_dim",), Zeros(), decay=False)
-        if self.content_bias:
-            tensors["content_bias"] = weight((memory_width, self.num_heads), ("embed", "heads"), Zeros(), decay=False)
-        return tensors
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        key_values = {
-            "key": into_heads(inputs, params["key"], params.get("key_bias")),
-            "value": into_heads(inputs, params["value"], params.get("value_bias")),
-        }
-        if self.content_bias:
-            key_values["content"] = into_heads(inputs, params["content_bias"])
-        return key_values
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        shared = into_heads(inputs, params["query"], params.get("query_bias"))
-        query, mixing = self.mix(params, shared)
-        scale = default_scale(self.head_dim)
-        if self.content_bias:
-            content = scale * jnp.swapaxes(key_values["content"], 1, 2)[:, :, None, :]
-            call = call._replace(bias=content if call.bias is None else content + call.bias)
-        return call(query, key_values["key"][:, :, None, :], key_values["value"], scale=scale, mixing=mixing)
-
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return out_of_heads(context, params["output"], params.get("output_bias"))
 
     def with_heads(self, heads: Sequence[int]) -> Attention:
         kept = super().with_heads(heads)
@@ -191,15 +148,11 @@ class Collaborative(SharedKey):
     def key_size(self) -> int:
         return self.shared_dim
 
-    def mixing(self) -> nnx.Param[Any]:
-        shape = (self.num_heads, self.shared_dim)
-        return weight(shape, ("heads", "shared_dim"), self.mixing_init, inputs=(1,))
-
     def mixing_flops(self) -> int:
         return 0
 
-    def mix(self, params: Params, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        return shared[:, :, None, :], params["mixing"]
+    def module(self, width: int, memory_width: int) -> CollaborativeAttention:
+        return CollaborativeAttention(width, memory_width=memory_width, config=self)
 
 
 @kind("tucker")
@@ -237,12 +190,90 @@ class Tucker(SharedKey):
     def key_size(self) -> int:
         return self.key_rank
 
-    def mixing(self) -> nnx.Param[Any]:
-        shape = (self.num_heads, self.query_rank, self.key_rank)
-        return weight(shape, ("heads", "shared_dim", None), self.mixing_init, inputs=(1,))
-
     def mixing_flops(self) -> int:
         return self.num_heads * self.query_rank * self.key_rank
 
-    def mix(self, params: Params, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        return jnp.einsum("bqr,hrk->bqhk", shared, params["mixing"]), None
+    def module(self, width: int, memory_width: int) -> TuckerAttention:
+        return TuckerAttention(width, memory_width=memory_width, config=self)
+
+
+class SharedKeyAttention(AttentionModule):
+    """Base of the modules of `SharedKey` formulations, which differ in `mix`."""
+
+    config: Any
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        config, memory_width, heads, size = self.config, self.memory_width, self.config.num_heads, self.config.value_dim
+        self.query = weight((width, config.query_size), ("embed", "shared_dim"))
+        self.key = weight((memory_width, config.key_size), ("embed", "shared_dim"))
+        self.mixing = self.mixing_weight()
+        self.value = weight((memory_width, heads, size), ("embed", "heads", "head_dim"))
+        self.value_bias = bias_weight(config.value_bias, (heads, size), ("heads", "head_dim"))
+        self.output = weight((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
+        self.output_bias = bias_weight(config.output_bias, (width,), ("embed",))
+        self.query_bias = bias_weight(config.projection_bias, (config.query_size,), ("shared_dim",))
+        self.key_bias = bias_weight(config.projection_bias, (config.key_size,), ("shared_dim",))
+        self.content_bias = bias_weight(config.content_bias, (memory_width, heads), ("embed", "heads"))
+        self.fill(rngs, params)
+
+    @abc.abstractmethod
+    def mixing_weight(self) -> nnx.Param[Any]:
+        """Declare the mixing weights."""
+
+    @abc.abstractmethod
+    def mix(self, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Return the query and the mixing that `attend` takes, from the shared query `[batch, query, query_size]`."""
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        key_values = {
+            "key": into_heads(inputs, self.key, self.key_bias),  # [batch, key, key_size]
+            "value": into_heads(inputs, self.value, self.value_bias),  # [batch, key, heads, value_dim]
+        }
+        if self.content_bias is not None:
+            key_values["content"] = into_heads(inputs, self.content_bias)  # [batch, key, heads]
+        return key_values
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query, mixing = self.mix(into_heads(inputs, self.query, self.query_bias))
+        scale = default_scale(self.config.head_dim)
+        if self.content_bias is not None:
+            content = scale * jnp.swapaxes(key_values["content"], 1, 2)[:, :, None, :]  # [batch, heads, 1, key]
+            call = call._replace(bias=content if call.bias is None else content + call.bias)
+        return call(query, key_values["key"][:, :, None, :], key_values["value"], scale=scale, mixing=mixing)
+
+
+class CollaborativeAttention(SharedKeyAttention):
+    """Collaborative attention as a module.
+
+    `Collaborative` has the formula and the fields, `AttentionModule` the call.
+    """
+
+    formulation = Collaborative
+    config: Collaborative
+
+    def mixing_weight(self) -> nnx.Param[Any]:
+        shape = (self.config.num_heads, self.config.shared_dim)
+        return weight(shape, ("heads", "shared_dim"), self.config.mixing_init, inputs=(1,))
+
+    def mix(self, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        return shared[:, :, None, :], self.mixing[...]
+
+
+class TuckerAttention(SharedKeyAttention):
+    """Collaborative attention with full mixing matrices as a module.
+
+    `Tucker` has the formula and the fields, `AttentionModule` the call.
+    """
+
+    formulation = Tucker
+    config: Tucker
+
+    def mixing_weight(self) -> nnx.Param[Any]:
+        shape = (self.config.num_heads, self.config.query_rank, self.config.key_rank)
+        return weight(shape, ("heads", "shared_dim", None), self.config.mixing_init, inputs=(1,))
+
+    def mix(self, shared: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        return jnp.einsum("bqr,hrk->bqhk", shared, self.mixing[...]), None  # [batch, query, heads, key_rank]

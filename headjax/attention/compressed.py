@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call, apply_gates
-from headjax.attention.formulation import Attention, KeyValues, Step, Wrapping
+from headjax.attention.formulation import KeyValues, Step, Wrapping
+from headjax.attention.module import WrappingAttention
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
@@ -18,7 +19,7 @@ from headjax.attention.rotary import positions_or_count
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors, weight, with_axes
+from headjax.core.tensors import Params, weight, with_axes
 
 
 @kind("compressed")
@@ -52,34 +53,8 @@ class Compressed(Wrapping):
     def validate(self) -> None:
         require(not isinstance(self.inner, Compressed), "inner", "is compressed already")
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        return {
-            "latent": weight((memory_width, self.rank), ("embed", "latent")),
-            "inner": {name: _of_latent(name, tensor) for name, tensor in self.inner.tensors(width, self.rank).items()},
-        }
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        counted = positions_or_count(positions, inputs.shape[1])
-        latent = into_heads(inputs, params["latent"])
-        return {"latent": latent, "position": jnp.broadcast_to(counted, latent.shape[:2]).astype(jnp.int32)}
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        inner = params["inner"]
-        if "latent" not in key_values:
-            return self.inner.attend(inner, inputs, key_values, call)
-        latent, rebuilt = key_values["latent"], self.rebuilt(params, key_values)
-        # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-        if self._saved(inputs.shape[1], latent.shape[1]) <= 0 or call.dropout.active:
-            return self.inner.attend(inner, inputs, rebuilt, call)
-        read = self.inner.attend(inner, inputs, rebuilt | {"value": latent[:, :, None]}, call._replace(gates=None))
-        groups = jnp.asarray(self.groups)
-        context = jnp.einsum("bqhr,rhv->bqhv", read.context, inner["value"][:, groups])
-        if "value_bias" in inner:
-            context = context + inner["value_bias"][None, None, groups]
-        return apply_gates(read._replace(context=context), call.gates)
-
-    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
-        return self.inner.key_values(params["inner"], key_values["latent"], key_values["position"])
+    def module(self, width: int, memory_width: int) -> CompressedAttention:
+        return CompressedAttention(width, memory_width=memory_width, config=self)
 
     def step(self, width: int, memory_width: int, length: int) -> Step:
         known = 2 * (length - 1) * memory_width * self.rank
@@ -93,16 +68,16 @@ class Compressed(Wrapping):
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         compressed = 2 * key_length * memory_width * self.rank
         rebuilt = self.inner.flops(width, self.rank, query_length, key_length)
-        return compressed + rebuilt - max(0, self._saved(query_length, key_length))
+        return compressed + rebuilt - max(0, self.saved(query_length, key_length))
 
     def rebuilt_size(self, query_length: int, key_length: int) -> int:
         """Return the number of scalars that are rebuilt from the latent of a token."""
         every = self.inner.cache_size(self.rank, self.rank)
-        if not isinstance(self.inner, MultiHead | Grouped) or self._saved(query_length, key_length) <= 0:
+        if not isinstance(self.inner, MultiHead | Grouped) or self.saved(query_length, key_length) <= 0:
             return every
         return every - len(set(self.groups)) * self.inner.values
 
-    def _saved(self, query_length: int, key_length: int) -> int:
+    def saved(self, query_length: int, key_length: int) -> int:
         """Return the operations that heads save by attending to c, and not to values rebuilt from it."""
         if not isinstance(self.inner, MultiHead | Grouped):
             return 0
@@ -111,21 +86,52 @@ class Compressed(Wrapping):
         mapping = query_length * heads * self.rank * size
         return 2 * (rebuilding + pairs * heads * size - mapping - pairs * heads * self.rank)
 
-    def keep_heads(
-        self, params: Params, heads: Sequence[int], width: int, memory_width: int
-    ) -> tuple[Attention, Params]:
-        inner, kept = self.inner.keep_heads(params["inner"], heads, width, self.rank)
-        if not heads:
-            return inner, kept
-        return dataclasses.replace(self, inner=inner), {**params, "inner": kept}
-
 
 READING = ("key", "value", "content_bias", "latent", "rotary_key")
 """Weights of the formulations that read the attended sequence."""
 
 
-def _of_latent(name: str, tensor: Any) -> Any:
-    """Return a tensor whose inputs are the latent's dimensions, where it reads the attended sequence."""
-    if name not in READING:
-        return tensor
-    return with_axes(tensor, ("latent", *tensor.out_sharding[1:]))
+class CompressedAttention(WrappingAttention):
+    """A formulation over a latent of the attended sequence as a module.
+
+    `Compressed` has the formula and the fields, `AttentionModule` the call.
+    """
+
+    formulation = Compressed
+    config: Compressed
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        config = self.config
+        self.latent = weight((self.memory_width, config.rank), ("embed", "latent"))
+        self.inner = config.inner.module(width, config.rank)
+        for name in READING:
+            read = getattr(self.inner, name, None)
+            if read is not None:
+                setattr(self.inner, name, with_axes(read, ("latent", *read.out_sharding[1:])))
+        self.fill(rngs, params)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        counted = positions_or_count(positions, inputs.shape[1])
+        latent = into_heads(inputs, self.latent)  # [batch, key, rank]
+        return {"latent": latent, "position": jnp.broadcast_to(counted, latent.shape[:2]).astype(jnp.int32)}
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        inner = self.inner
+        if "latent" not in key_values:
+            return inner.attend(inputs, key_values, call)
+        latent, rebuilt = key_values["latent"], self.rebuilt(key_values)
+        # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
+        if self.config.saved(inputs.shape[1], latent.shape[1]) <= 0 or call.dropout.active:
+            return inner.attend(inputs, rebuilt, call)
+        read = inner.attend(inputs, rebuilt | {"value": latent[:, :, None]}, call._replace(gates=None))
+        groups = jnp.asarray(self.config.groups)
+        context = jnp.einsum("bqhr,rhv->bqhv", read.context, inner.value[:, groups])
+        if inner.value_bias is not None:
+            context = context + inner.value_bias[None, None, groups]
+        return apply_gates(read._replace(context=context), call.gates)
+
+    def rebuilt(self, key_values: KeyValues) -> KeyValues:
+        return self.inner.key_values(key_values["latent"], key_values["position"])

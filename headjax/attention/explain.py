@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from headjax.attention.attend import Call, watch_choices
 from headjax.attention.formulation import Attention
 from headjax.attention.kernels.choose import KernelChoice, target
+from headjax.attention.module import AttentionModule
 from headjax.attention.operands import Dropout, Mask
-from headjax.core.tensors import abstract
 
 
 def explain(
@@ -52,9 +52,10 @@ def explain(
     """
     keys = query_length if key_length is None else key_length
     width = 1
-    params = abstract(attention.tensors(width, width), jnp.dtype(dtype))
+    module = attention.module(width, width)
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.dtype(dtype)), module)
 
-    def trace(params: dict[str, object]) -> jax.Array:
+    def trace(module: AttentionModule) -> jax.Array:
         x, y = jnp.zeros((1, query_length, width), dtype), jnp.zeros((1, keys, width), dtype)
         mask = Mask(
             causal=causal,
@@ -70,11 +71,11 @@ def explain(
             probabilities=probabilities,
             implementation=implementation,
         )
-        return attention.attend(params, x, attention.key_values(params, y, None), call).context
+        return module.attend(x, module.key_values(y, None), call).context
 
     with contextlib.ExitStack() as stack:
         if platform is not None:
             stack.enter_context(target(platform, devices, generation))
         choices = stack.enter_context(watch_choices())
-        jax.eval_shape(trace, params)
+        jax.eval_shape(trace, shapes)
     return choices[0] if choices else KernelChoice("none", "a layer without heads attends to nothing")

@@ -1,22 +1,20 @@
-"""The base of the attention formulations: a frozen config that declares its tensors and computes its forward."""
+"""The base of the attention formulations: a frozen config that knows its module and what a call of it costs."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from headjax.attention.attend import Call
-from headjax.attention.operands import Attended
 from headjax.core.errors import require
 from headjax.core.fields import Listed, check_fields
-from headjax.core.modules import Spec
-from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors, Zeros, abstract, count, take_heads, weight
+from headjax.core.modules import Spec, declared
+from headjax.core.tensors import count
 
 KeyValues = dict[str, jax.Array]
 """Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds them."""
@@ -91,33 +89,8 @@ class Attention(Spec, abc.ABC):
         return self.ids
 
     @abc.abstractmethod
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        """The declared parameters."""
-
-    @abc.abstractmethod
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        """Return the keys and values of the attended sequence, or the arrays they are computed from.
-
-        Args:
-            params: this formulation's parameters.
-            inputs: `[batch, key, memory_width]`.
-            positions: `[batch or 1, key]`, for rotary embeddings.
-        """
-
-    @abc.abstractmethod
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        """Return the gated contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
-
-    @abc.abstractmethod
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
-
-    def output_matrices(self, params: Params) -> jax.Array:
-        """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside.
-
-        This is the tensor that `declare_output` declares; formulations without one override the method.
-        """
-        return params["output"]
+    def module(self, width: int, memory_width: int) -> Any:
+        """Return the `headjax.attention.AttentionModule` of the formulation, its weights declared and not drawn."""
 
     @abc.abstractmethod
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
@@ -127,16 +100,8 @@ class Attention(Spec, abc.ABC):
         """
 
     def cache_size(self, width: int, memory_width: int) -> int:
-        """Return the number of scalars that a decoding cache holds per token: the size of `key_values`."""
-        params = abstract(self.tensors(width, memory_width), jnp.dtype("float32"))
-        inputs = jax.ShapeDtypeStruct((1, 1, memory_width), "float32")
-        positions = jax.ShapeDtypeStruct((1, 1), "int32")
-        kept = jax.eval_shape(self.key_values, params, inputs, positions)
-        return sum(array.size for array in jax.tree.leaves(kept))
-
-    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
-        """Return what `attend` computes of `key_values` alone, which it takes in their place; by default nothing."""
-        return key_values
+        """Return the number of scalars that a decoding cache holds per token: the size of the module's `key_values`."""
+        return _sizes(self, width, memory_width).cache
 
     def step(self, width: int, memory_width: int, length: int) -> Step:
         """Return the cost of a query where a cache holds the `key_values` of `length` tokens, the last one new."""
@@ -144,7 +109,7 @@ class Attention(Spec, abc.ABC):
         return Step(flops, length * self.cache_size(width, memory_width))
 
     def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
-        """Return the same where it holds what is `rebuilt` of them."""
+        """Return the same where it holds what the module has `rebuilt` of them."""
         return self.step(width, memory_width, length)
 
     def keeps_rebuilt(self, width: int, memory_width: int, length: int, batch: int = 1) -> bool:
@@ -153,7 +118,7 @@ class Attention(Spec, abc.ABC):
         They do where a step takes less time so, and the caches are no larger than `ROOM` times this layer's weights.
         """
         kept = self.rebuilt_step(width, memory_width, length)
-        weights = count(self.tensors(width, memory_width))
+        weights = _sizes(self, width, memory_width).weights
         return batch * kept.numbers <= ROOM * weights and kept.time < self.step(width, memory_width, length).time
 
     def decoding_step(self, width: int, memory_width: int, length: int, batch: int = 1) -> Step:
@@ -162,24 +127,13 @@ class Attention(Spec, abc.ABC):
         one = (self.rebuilt_step if rebuilt else self.step)(width, memory_width, length)
         return Step(batch * one.flops, batch * one.numbers)
 
-    def keep_heads(
-        self, params: Params, heads: Sequence[int], width: int, memory_width: int
-    ) -> tuple[Attention, Params]:
-        """Return the layer with only the heads at these positions: a smaller config and smaller arrays.
-
-        Args:
-            params: this formulation's parameters.
-            heads: positions (not original numbers) of the heads to keep; none gives a `NoHeads` layer.
-            width, memory_width: as for `tensors`.
-        """
-        if not heads:
-            return NoHeads.from_params(params)
-        config = self.with_heads(heads)
-        return config, take_heads(self.tensors(width, memory_width), params, heads)
-
     def with_heads(self, heads: Sequence[int]) -> Attention:
         """Return the config of the layer with only the heads at these positions."""
         return dataclasses.replace(self, num_heads=len(heads), head_ids=tuple(self.ids[h] for h in heads))
+
+    def kept(self, heads: Sequence[int]) -> Mapping[str, Sequence[int]]:
+        """Return what stays with the heads at these positions, by the logical axis of the weights that counts it."""
+        return {"heads": heads}
 
     def structure(self) -> Attention:
         """Return the config without the heads' original numbers; layers of equal structure are scanned together."""
@@ -200,7 +154,7 @@ class Wrapping(Attention):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(not isinstance(self.inner, NoHeads), "inner", "has no heads, so that there is nothing around them")
+        require(self.inner.num_heads > 0, "inner", "has no heads, so that there is nothing around them")
         object.__setattr__(self, "num_heads", self.inner.num_heads)
         object.__setattr__(self, "head_ids", self.inner.head_ids)
         super().__post_init__()
@@ -213,11 +167,8 @@ class Wrapping(Attention):
     def bias_ids(self) -> tuple[int, ...]:
         return self.inner.bias_ids
 
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return self.inner.combine(params["inner"], context)
-
-    def output_matrices(self, params: Params) -> jax.Array:
-        return self.inner.output_matrices(params["inner"])
+    def kept(self, heads: Sequence[int]) -> Mapping[str, Sequence[int]]:
+        return self.inner.kept(heads)
 
     def with_heads(self, heads: Sequence[int]) -> Attention:
         return dataclasses.replace(self, inner=self.inner.with_heads(heads))
@@ -231,48 +182,24 @@ def structure(attention: Any) -> Any:
     return attention.structure() if isinstance(attention, Attention) else attention
 
 
-@kind("no_heads")
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NoHeads(Attention):
-    """Attention without heads: every output is b_O, or zero without it, since a sum over no heads is zero.
+class _Sizes(NamedTuple):
+    """Numbers of weights of a module, and of scalars that a decoding cache holds per token."""
 
-    Attributes:
-        output_bias: whether the layer has a b_O.
-    """
+    weights: int
+    cache: int
 
-    num_heads: int = 0
-    output_bias: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.num_heads == 0, "num_heads", f"a layer without heads has 0, got {self.num_heads}")
+@functools.lru_cache(maxsize=1024)
+def _sizes(attention: Attention, width: int, memory_width: int) -> _Sizes:
+    module = attention.module(width, memory_width)
+    kept = key_value_shapes(module, 1, 1, jnp.float32)
+    return _Sizes(count(declared(module)), sum(array.size for array in jax.tree.leaves(kept)))
 
-    @classmethod
-    def from_params(cls, params: Params) -> tuple[NoHeads, Params]:
-        """Return the layer that remains of a formulation without heads, and its parameters: the output bias, if any."""
-        kept = {name: array for name, array in params.items() if name == "output_bias"}
-        return cls(output_bias=bool(kept)), kept
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        return {"output_bias": weight((width,), ("embed",), Zeros(), decay=False)} if self.output_bias else {}
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        return {}
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)
-
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        if not self.output_bias:
-            return jnp.zeros((*context.shape[:2], 1), context.dtype)
-        bias = params["output_bias"].reshape(1, 1, -1)
-        return jnp.broadcast_to(bias, (*context.shape[:2], bias.shape[-1]))
-
-    def output_matrices(self, params: Params) -> jax.Array:
-        return jnp.zeros((0, 1, params["output_bias"].shape[-1] if self.output_bias else 1))
-
-    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
-        return 0
-
-    def with_heads(self, heads: Sequence[int]) -> Attention:
-        return self
+def key_value_shapes(module: Any, batch: int, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of the `key_values` of an attention module that computes in a type."""
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), module)
+    inputs = jax.ShapeDtypeStruct((batch, length, module.memory_width), dtype)
+    positions = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    found: dict[str, jax.ShapeDtypeStruct] = jax.eval_shape(type(module).key_values, shapes, inputs, positions)
+    return found

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call, expand_gates
-from headjax.attention.formulation import Attention, KeyValues, Step, Wrapping
+from headjax.attention.formulation import KeyValues, Step, Wrapping
+from headjax.attention.module import WrappingAttention
 from headjax.attention.operands import Attended
 from headjax.attention.projections import into_heads
 from headjax.core.errors import require
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensors, Zeros, weight
+from headjax.core.tensors import Initializer, Params, Zeros, weight
 
 
 @kind("gated_heads")
@@ -40,25 +42,8 @@ class Gated(Wrapping):
     def validate(self) -> None:
         require(not isinstance(self.inner, Gated), "inner", "is gated already")
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        heads = self.num_heads
-        return {
-            "inner": self.inner.tensors(width, memory_width),
-            "gate": weight((width, heads), ("embed", "heads"), self.kernel_init),
-            "gate_bias": weight((heads,), ("heads",), self.bias_init, decay=False),
-        }
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        return self.inner.key_values(params["inner"], inputs, positions)
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        gates = jax.nn.sigmoid(into_heads(inputs, params["gate"], params["gate_bias"]))
-        if call.gates is not None:
-            gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
-        return self.inner.attend(params["inner"], inputs, key_values, call._replace(gates=gates))
-
-    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
-        return self.inner.rebuilt(params["inner"], key_values)
+    def module(self, width: int, memory_width: int) -> GatedAttention:
+        return GatedAttention(width, memory_width=memory_width, config=self)
 
     def step(self, width: int, memory_width: int, length: int) -> Step:
         inner = self.inner.step(width, memory_width, length)
@@ -72,15 +57,34 @@ class Gated(Wrapping):
         inner = self.inner.flops(width, memory_width, query_length, key_length)
         return inner + 2 * query_length * width * self.num_heads
 
-    def keep_heads(
-        self, params: Params, heads: Sequence[int], width: int, memory_width: int
-    ) -> tuple[Attention, Params]:
-        inner, kept = self.inner.keep_heads(params["inner"], heads, width, memory_width)
-        if not heads:
-            return inner, kept
-        index = jnp.asarray(heads)
-        gates = {
-            "gate": jnp.take(params["gate"], index, axis=1),
-            "gate_bias": jnp.take(params["gate_bias"], index, axis=0),
-        }
-        return dataclasses.replace(self, inner=inner), {"inner": kept, **gates}
+
+class GatedAttention(WrappingAttention):
+    """A formulation with a gate for each head as a module.
+
+    `Gated` has the formula and the fields, `AttentionModule` the call.
+    """
+
+    formulation = Gated
+    config: Gated
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        config, heads = self.config, self.config.num_heads
+        self.inner = config.inner.module(width, self.memory_width)
+        self.gate = weight((width, heads), ("embed", "heads"), config.kernel_init)
+        self.gate_bias = weight((heads,), ("heads",), config.bias_init, decay=False)
+        self.fill(rngs, params)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        return self.inner.key_values(inputs, positions)
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        gates = jax.nn.sigmoid(into_heads(inputs, self.gate, self.gate_bias))  # [batch, query, heads]
+        if call.gates is not None:
+            gates = gates * jnp.squeeze(expand_gates(call.gates), axis=-1).astype(gates.dtype)
+        return self.inner.attend(inputs, key_values, call._replace(gates=gates))
+
+    def rebuilt(self, key_values: KeyValues) -> KeyValues:
+        return self.inner.rebuilt(key_values)

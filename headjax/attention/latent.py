@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from headjax.attention.attend import Call, apply_gates, default_scale
 from headjax.attention.formulation import Attention, KeyValues, Step
+from headjax.attention.module import AttentionModule
 from headjax.attention.operands import Attended
-from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention.projections import bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
 from headjax.core.fields import Count, Positive, Size
-from headjax.core.norms import Norm, declare_small
+from headjax.core.norms import Norm, small_norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors, weight
+from headjax.core.tensors import Params, weight
 
 
 @kind("latent")
@@ -88,84 +91,8 @@ class Latent(Attention):
             return self.scale
         return default_scale(self.query_size) * (1.0 if self.rotary is None else self.rotary.logit_factor)
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        heads, bias = self.num_heads, self.projection_bias
-        tensors: Tensors = {"latent": weight((memory_width, self.rank), ("embed", "latent"))}
-        if self.latent_norm is not None:
-            tensors["latent_norm"] = declare_small(self.latent_norm, self.rank)
-        if self.query_rank is None:
-            tensors |= declare_into_heads("query", width, heads, self.query_size, bias=bias)
-        else:
-            tensors["query_latent"] = weight((width, self.query_rank), ("embed", "latent"))
-            if self.query_norm is not None:
-                tensors["query_norm"] = declare_small(self.query_norm, self.query_rank)
-            tensors |= declare_into_heads(
-                "query", self.query_rank, heads, self.query_size, bias=bias, input_axis="latent"
-            )
-        if self.rotary_dim:
-            tensors["rotary_key"] = weight((memory_width, self.rotary_dim), ("embed", None))
-        return {
-            **tensors,
-            **declare_into_heads("key", self.rank, heads, self.head_dim, bias=False, input_axis="latent"),
-            **declare_into_heads("value", self.rank, heads, self.values, bias=bias, input_axis="latent"),
-            **declare_output(heads, self.values, width, bias=self.output_bias),
-        }
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        latent = into_heads(inputs, params["latent"])
-        if self.latent_norm is not None:
-            latent = self.latent_norm(params["latent_norm"], latent)
-        if self.rotary is None:
-            return {"latent": latent}
-        turning = into_heads(inputs, params["rotary_key"])
-        turned = self.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
-        return {"latent": latent, "rotary_key": turned[:, :, 0]}
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        query, turned = self._queries(params, inputs, call)
-        if "latent" in key_values:
-            # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-            if self._absorbs(inputs.shape[1], key_values["latent"].shape[1]) and not call.dropout.active:
-                return self._attend_to_latent(params, query, turned, key_values, call)
-            key_values = self.rebuilt(params, key_values)
-        query = query if turned is None else jnp.concatenate([query, turned], axis=-1)
-        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale)
-
-    def _queries(self, params: Params, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
-        if self.query_rank is not None:
-            inputs = into_heads(inputs, params["query_latent"])
-        if self.query_norm is not None:
-            inputs = self.query_norm(params["query_norm"], inputs)
-        query = into_heads(inputs, params["query"], params.get("query_bias"))
-        if self.rotary is None:
-            return query, None
-        positions = positions_or_count(call.positions, query.shape[1], call.mask)
-        return query[..., : self.head_dim], self.rotary(query[..., self.head_dim :], positions)
-
-    def rebuilt(self, params: Params, key_values: KeyValues) -> KeyValues:
-        key = into_heads(key_values["latent"], params["key"])
-        if self.rotary is not None:
-            shared = jnp.broadcast_to(key_values["rotary_key"][:, :, None], (*key.shape[:3], self.rotary_dim))
-            key = jnp.concatenate([key, shared], axis=-1)
-        return {"key": key, "value": into_heads(key_values["latent"], params["value"], params.get("value_bias"))}
-
-    def _attend_to_latent(
-        self, params: Params, query: jax.Array, turned: jax.Array | None, key_values: KeyValues, call: Call
-    ) -> Attended:
-        query = jnp.einsum("bqhd,rhd->bqhr", query, params["key"])
-        key = key_values["latent"]
-        if turned is not None:
-            query = jnp.concatenate([query, turned], axis=-1)
-            key = jnp.concatenate([key, key_values["rotary_key"]], axis=-1)
-        ungated = call._replace(gates=None)
-        attended = ungated(query, key[:, :, None], key_values["latent"][:, :, None], scale=self.logit_scale)
-        context = jnp.einsum("bqhr,rhv->bqhv", attended.context, params["value"])
-        if self.projection_bias:
-            context = context + params["value_bias"][None, None]
-        return apply_gates(attended._replace(context=context), call.gates)
-
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return out_of_heads(context, params["output"], params.get("output_bias"))
+    def module(self, width: int, memory_width: int) -> LatentAttention:
+        return LatentAttention(width, memory_width=memory_width, config=self)
 
     def rebuilt_step(self, width: int, memory_width: int, length: int) -> Step:
         size = self.num_heads * (self.query_size + self.values)
@@ -183,7 +110,8 @@ class Latent(Attention):
         outputs = self.num_heads * self.values * width
         return 2 * (query_length * (queries + outputs) + key_length * compressed + heads)
 
-    def _absorbs(self, query_length: int, key_length: int) -> bool:
+    def absorbs(self, query_length: int, key_length: int) -> bool:
+        """Return whether heads attend to c itself."""
         return self._cost_of_latent(query_length, key_length) < self._cost_of_heads(query_length, key_length)
 
     def _cost_of_heads(self, query_length: int, key_length: int) -> int:
@@ -195,3 +123,87 @@ class Latent(Attention):
         projections = query_length * self.rank * (self.head_dim + self.values)
         pairs = query_length * key_length * (2 * self.rank + self.rotary_dim)
         return self.num_heads * (projections + pairs)
+
+
+class LatentAttention(AttentionModule):
+    """Multi-head latent attention as a module; `Latent` has the formula and the fields, `AttentionModule` the call."""
+
+    formulation = Latent
+    config: Latent
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        config, memory_width, heads = self.config, self.memory_width, self.config.num_heads
+        rank, query_rank, bias = config.rank, config.query_rank, config.projection_bias
+        self.latent = weight((memory_width, rank), ("embed", "latent"))
+        self.latent_norm = small_norm(config.latent_norm, rank)
+        self.query_latent = None if query_rank is None else weight((width, query_rank), ("embed", "latent"))
+        self.query_norm = None if query_rank is None else small_norm(config.query_norm, query_rank)
+        read, read_axis = (width, "embed") if query_rank is None else (query_rank, "latent")
+        self.query = weight((read, heads, config.query_size), (read_axis, "heads", "head_dim"))
+        self.query_bias = bias_weight(bias, (heads, config.query_size), ("heads", "head_dim"))
+        self.rotary_key = weight((memory_width, config.rotary_dim), ("embed", None)) if config.rotary_dim else None
+        self.key = weight((rank, heads, config.head_dim), ("latent", "heads", "head_dim"))
+        self.value = weight((rank, heads, config.values), ("latent", "heads", "head_dim"))
+        self.value_bias = bias_weight(bias, (heads, config.values), ("heads", "head_dim"))
+        self.output = weight((heads, config.values, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
+        self.output_bias = bias_weight(config.output_bias, (width,), ("embed",))
+        self.fill(rngs, params)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        latent = into_heads(inputs, self.latent)  # [batch, key, rank]
+        if self.latent_norm is not None:
+            latent = self.latent_norm(latent)
+        if self.config.rotary is None or self.rotary_key is None:
+            return {"latent": latent}
+        turning = into_heads(inputs, self.rotary_key)  # [batch, key, rotary_dim]
+        turned = self.config.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
+        return {"latent": latent, "rotary_key": turned[:, :, 0]}
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query, turned = self._queries(inputs, call)
+        if "latent" in key_values:
+            # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
+            if self.config.absorbs(inputs.shape[1], key_values["latent"].shape[1]) and not call.dropout.active:
+                return self._attend_to_latent(query, turned, key_values, call)
+            key_values = self.rebuilt(key_values)
+        query = query if turned is None else jnp.concatenate([query, turned], axis=-1)
+        return call(query, key_values["key"], key_values["value"], scale=self.config.logit_scale)
+
+    def _queries(self, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
+        """Return q_h `[batch, query, heads, head_dim]` and the turned r_h `[batch, query, heads, rotary_dim]`."""
+        if self.query_latent is not None:
+            inputs = into_heads(inputs, self.query_latent)  # [batch, query, query_rank]
+        if self.query_norm is not None:
+            inputs = self.query_norm(inputs)
+        query = into_heads(inputs, self.query, self.query_bias)
+        size, rotary = self.config.head_dim, self.config.rotary
+        if rotary is None:
+            return query, None
+        positions = positions_or_count(call.positions, query.shape[1], call.mask)
+        return query[..., :size], rotary(query[..., size:], positions)
+
+    def rebuilt(self, key_values: KeyValues) -> KeyValues:
+        key = into_heads(key_values["latent"], self.key)  # [batch, key, heads, head_dim]
+        if self.config.rotary is not None:
+            shape = (*key.shape[:3], self.config.rotary_dim)
+            shared = jnp.broadcast_to(key_values["rotary_key"][:, :, None], shape)
+            key = jnp.concatenate([key, shared], axis=-1)
+        return {"key": key, "value": into_heads(key_values["latent"], self.value, self.value_bias)}
+
+    def _attend_to_latent(
+        self, query: jax.Array, turned: jax.Array | None, key_values: KeyValues, call: Call
+    ) -> Attended:
+        query = jnp.einsum("bqhd,rhd->bqhr", query, self.key[...])
+        key = key_values["latent"]
+        if turned is not None:
+            query = jnp.concatenate([query, turned], axis=-1)
+            key = jnp.concatenate([key, key_values["rotary_key"]], axis=-1)
+        ungated, scale = call._replace(gates=None), self.config.logit_scale
+        attended = ungated(query, key[:, :, None], key_values["latent"][:, :, None], scale=scale)
+        context = jnp.einsum("bqhr,rhv->bqhv", attended.context, self.value[...])
+        if self.value_bias is not None:
+            context = context + self.value_bias[None, None]
+        return apply_gates(attended._replace(context=context), call.gates)

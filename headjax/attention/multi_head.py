@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, KeyValues, NoHeads
+from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.module import AttentionModule
 from headjax.attention.operands import Attended
-from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention.projections import HeadSizes, bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
 from headjax.core.fields import Positive, Size
-from headjax.core.norms import Norm, declare_small
+from headjax.core.norms import Norm, small_norm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Params, Tensors, take_heads
+from headjax.core.tensors import Params, weight
 
 
 @kind("multi_head")
@@ -52,6 +55,17 @@ class MultiHead(HeadSizes, Attention):
     rotary: Rotary | None = None
     frequencies: tuple[tuple[int, ...], ...] | None = None
 
+    # Grouped attention with a key and value head of its own for each query head.
+    key_heads_axis: ClassVar[str] = "heads"
+    kv_index: ClassVar[None] = None
+    query_norm: ClassVar[None] = None
+    key_norm: ClassVar[None] = None
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key and value heads."""
+        return self.num_heads
+
     def validate(self) -> None:
         if self.frequencies is not None:
             self._check_frequencies(self.frequencies)
@@ -67,54 +81,16 @@ class MultiHead(HeadSizes, Attention):
         known = all(0 <= number < pairs for kept in frequencies for number in kept)
         require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        heads, bias = self.num_heads, self.projection_bias
-        return {
-            **declare_into_heads("query", width, heads, self.head_dim, bias=bias),
-            **declare_into_heads("key", memory_width, heads, self.head_dim, bias=bias),
-            **declare_into_heads("value", memory_width, heads, self.values, bias=bias),
-            **declare_output(heads, self.values, width, bias=self.output_bias),
-        }
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        key = into_heads(inputs, params["key"], params.get("key_bias"))
-        if self.rotary is not None:
-            key = self._turned(self.rotary, key, positions_or_count(positions, key.shape[1]))
-        return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        query = into_heads(inputs, params["query"], params.get("query_bias"))
-        if self.rotary is not None:
-            positions = positions_or_count(call.positions, query.shape[1], call.mask)
-            query = self._turned(self.rotary, query, positions)
-        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale)
-
-    def _turned(self, rotary: Rotary, vectors: jax.Array, positions: jax.Array) -> jax.Array:
-        """Return queries or keys `[batch, length, heads, head_dim]`, turned at `[batch or 1, length]` positions."""
-        if self.frequencies is None or rotary.dim is None:
-            return rotary(vectors, positions)
-        angles = rotary.angles(positions, rotary.dim)[..., np.asarray(self.frequencies)]
-        turned = rotary.join(*rotary.turn(*rotary.split(vectors.astype(jnp.float32)), angles))
-        return turned.astype(vectors.dtype)
+    def module(self, width: int, memory_width: int) -> MultiHeadAttention:
+        return MultiHeadAttention(width, memory_width=memory_width, config=self)
 
     def with_heads(self, heads: Sequence[int]) -> Attention:
         kept = None if self.frequencies is None else tuple(self.frequencies[head] for head in heads)
         ids = tuple(self.ids[head] for head in heads)
         return dataclasses.replace(self, num_heads=len(heads), head_ids=ids, frequencies=kept)
 
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return out_of_heads(context, params["output"], params.get("output_bias"))
-
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
-        queries = query_length * width * self.head_dim
-        stored = key_length * memory_width * (self.head_dim + self.values)
-        pairs = query_length * key_length * (self.head_dim + self.values)
-        outputs = query_length * self.values * width
-        return 2 * self.num_heads * (queries + stored + pairs + outputs)
-
-
-_KV_TENSORS = {"key": 1, "value": 1, "key_bias": 0, "value_bias": 0}
-"""The tensors that key and value heads own, and the dimension that counts them."""
+        return _flops(self, width, memory_width, query_length, key_length)
 
 
 @kind("grouped")
@@ -150,6 +126,8 @@ class Grouped(HeadSizes, Attention):
     query_norm: Norm | None = None
     key_norm: Norm | None = None
 
+    key_heads_axis: ClassVar[str] = "kv_heads"
+
     def validate(self) -> None:
         if self.rotary is not None:
             self.rotary.check("head_dim", self.head_dim)
@@ -168,75 +146,11 @@ class Grouped(HeadSizes, Attention):
     def groups(self) -> tuple[int, ...]:
         return equal_groups(self.num_heads, self.kv_heads) if self.kv_index is None else self.kv_index
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        bias = self.projection_bias
-        tensors = {
-            **declare_into_heads("query", width, self.num_heads, self.head_dim, bias=bias),
-            **declare_into_heads("key", memory_width, self.kv_heads, self.head_dim, bias=bias, axis="kv_heads"),
-            **declare_into_heads("value", memory_width, self.kv_heads, self.values, bias=bias, axis="kv_heads"),
-            **declare_output(self.num_heads, self.values, width, bias=self.output_bias),
-        }
-        if self.query_norm is not None:
-            tensors["query_norm"] = declare_small(self.query_norm, self.head_dim)
-        if self.key_norm is not None:
-            tensors["key_norm"] = declare_small(self.key_norm, self.head_dim)
-        return tensors
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        key = into_heads(inputs, params["key"], params.get("key_bias"))
-        if self.key_norm is not None:
-            key = self.key_norm(params["key_norm"], key)
-        if self.rotary is not None:
-            key = self.rotary(key, positions_or_count(positions, key.shape[1]))
-        return {"key": key, "value": into_heads(inputs, params["value"], params.get("value_bias"))}
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        query = self.queries(params, inputs, call)
-        key, value = self.read(key_values["key"]), self.read(key_values["value"])
-        return call(query, key, value, scale=self.logit_scale)
-
-    def queries(self, params: Params, inputs: jax.Array, call: Call) -> jax.Array:
-        """Return the queries `[batch, query, heads, head_dim]`, normalised and turned."""
-        query = into_heads(inputs, params["query"], params.get("query_bias"))
-        if self.query_norm is not None:
-            query = self.query_norm(params["query_norm"], query)
-        if self.rotary is not None:
-            query = self.rotary(query, positions_or_count(call.positions, query.shape[1], call.mask))
-        return query
-
-    def read(self, stored: jax.Array) -> jax.Array:
-        """Return keys or values `[batch, key, kv_heads or 1, dim]` in the form that kernels take.
-
-        Kernels know only equal groups, so unequal ones are read out: one key and value head per query head. A single
-        head is read by all of them.
-        """
-        if self.kv_index is None or stored.shape[2] == 1:
-            return stored
-        return jnp.take(stored, jnp.asarray(self.kv_index), axis=2)
-
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return out_of_heads(context, params["output"], params.get("output_bias"))
+    def module(self, width: int, memory_width: int) -> GroupedAttention:
+        return GroupedAttention(width, memory_width=memory_width, config=self)
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
-        queries = query_length * width * self.num_heads * self.head_dim
-        stored = key_length * memory_width * self.kv_heads * (self.head_dim + self.values)
-        pairs = query_length * key_length * self.num_heads * (self.head_dim + self.values)
-        outputs = query_length * self.num_heads * self.values * width
-        return 2 * (queries + stored + pairs + outputs)
-
-    def keep_heads(
-        self, params: Params, heads: Sequence[int], width: int, memory_width: int
-    ) -> tuple[Attention, Params]:
-        if not heads:
-            return NoHeads.from_params(params)
-        return self.with_heads(heads), self.take(self.tensors(width, memory_width), params, heads)
-
-    def take(self, tensors: Tensors, params: Params, heads: Sequence[int]) -> Params:
-        """Return the declared parameters of these query heads, and of the key and value heads that they read."""
-        kept, read = take_heads(tensors, params, heads), jnp.asarray(self.read_by(heads))
-        return kept | {
-            name: jnp.take(kept[name], read, axis=axis) for name, axis in _KV_TENSORS.items() if name in kept
-        }
+        return _flops(self, width, memory_width, query_length, key_length)
 
     def with_heads(self, heads: Sequence[int]) -> Attention:
         read = self.read_by(heads)
@@ -246,6 +160,9 @@ class Grouped(HeadSizes, Attention):
         ids = tuple(self.ids[head] for head in heads)
         return dataclasses.replace(self, num_heads=len(heads), head_ids=ids, kv_heads=len(read), kv_index=index)
 
+    def kept(self, heads: Sequence[int]) -> Mapping[str, Sequence[int]]:
+        return {"heads": heads, "kv_heads": self.read_by(heads)}
+
     def read_by(self, heads: Sequence[int]) -> list[int]:
         """Return the key and value heads that these query heads read."""
         return sorted({self.groups[head] for head in heads})
@@ -254,3 +171,92 @@ class Grouped(HeadSizes, Attention):
 def equal_groups(num_heads: int, kv_heads: int) -> tuple[int, ...]:
     """H * kv_heads // num_heads for every head h."""
     return tuple(head * kv_heads // num_heads for head in range(num_heads))
+
+
+def _flops(config: MultiHead | Grouped, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+    """Count the operations of `Attention.flops` where each query reads the keys of one head."""
+    queries = query_length * width * config.num_heads * config.head_dim
+    stored = key_length * memory_width * config.kv_heads * (config.head_dim + config.values)
+    pairs = query_length * key_length * config.num_heads * (config.head_dim + config.values)
+    outputs = query_length * config.num_heads * config.values * width
+    return 2 * (queries + stored + pairs + outputs)
+
+
+class GroupedAttention(AttentionModule):
+    """Grouped-query attention as a module; `Grouped` has the formula and the fields, `AttentionModule` the call."""
+
+    formulation: ClassVar[type[Attention]] = Grouped
+    config: Grouped | MultiHead
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        config, memory_width = self.config, self.memory_width
+        heads, kv_heads, kv_axis = config.num_heads, config.kv_heads, config.key_heads_axis
+        size, value_size, bias = config.head_dim, config.values, config.projection_bias
+        self.query = weight((width, heads, size), ("embed", "heads", "head_dim"))
+        self.query_bias = bias_weight(bias, (heads, size), ("heads", "head_dim"))
+        self.key = weight((memory_width, kv_heads, size), ("embed", kv_axis, "head_dim"))
+        self.key_bias = bias_weight(bias, (kv_heads, size), (kv_axis, "head_dim"))
+        self.value = weight((memory_width, kv_heads, value_size), ("embed", kv_axis, "head_dim"))
+        self.value_bias = bias_weight(bias, (kv_heads, value_size), (kv_axis, "head_dim"))
+        self.output = weight((heads, value_size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
+        self.output_bias = bias_weight(config.output_bias, (width,), ("embed",))
+        self.query_norm = small_norm(config.query_norm, size)
+        self.key_norm = small_norm(config.key_norm, size)
+        self.fill(rngs, params)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        key = into_heads(inputs, self.key, self.key_bias)  # [batch, key, kv_heads, head_dim]
+        if self.key_norm is not None:
+            key = self.key_norm(key)
+        if self.config.rotary is not None:
+            key = self.turned(key, positions_or_count(positions, key.shape[1]))
+        return {"key": key, "value": into_heads(inputs, self.value, self.value_bias)}
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query = self.queries(inputs, call)
+        key, value = self.read(key_values["key"]), self.read(key_values["value"])
+        return call(query, key, value, scale=self.config.logit_scale)
+
+    def queries(self, inputs: jax.Array, call: Call) -> jax.Array:
+        """Return the queries `[batch, query, heads, head_dim]`, normalised and turned."""
+        query = into_heads(inputs, self.query, self.query_bias)
+        if self.query_norm is not None:
+            query = self.query_norm(query)
+        if self.config.rotary is not None:
+            query = self.turned(query, positions_or_count(call.positions, query.shape[1], call.mask))
+        return query
+
+    def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
+        """Return queries or keys `[batch, length, heads, head_dim]`, turned at `[batch or 1, length]` positions."""
+        return vectors if self.config.rotary is None else self.config.rotary(vectors, positions)
+
+    def read(self, stored: jax.Array) -> jax.Array:
+        """Return keys or values `[batch, key, kv_heads or 1, dim]` in the form that kernels take.
+
+        Kernels know only equal groups, so unequal ones are read out: one key and value head per query head. A single
+        head is read by all of them.
+        """
+        if self.config.kv_index is None or stored.shape[2] == 1:
+            return stored
+        return jnp.take(stored, jnp.asarray(self.config.kv_index), axis=2)
+
+
+class MultiHeadAttention(GroupedAttention):
+    """Multi-head attention as a module: grouped attention with a key and value head for each query head.
+
+    `MultiHead` has the formula and the fields, `AttentionModule` the call.
+    """
+
+    formulation = MultiHead
+    config: MultiHead
+
+    def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
+        rotary, frequencies = self.config.rotary, self.config.frequencies
+        if rotary is None or rotary.dim is None or frequencies is None:
+            return super().turned(vectors, positions)
+        angles = rotary.angles(positions, rotary.dim)[..., np.asarray(frequencies)]  # [.., length, heads, head_dim / 2]
+        first, second = rotary.split(vectors.astype(jnp.float32))
+        return rotary.join(*rotary.turn(first, second, angles)).astype(vectors.dtype)

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
+from flax import nnx
 
 from headjax.attention.attend import default_scale
 from headjax.attention.rotary import Rotary
-from headjax.core.tensors import Tensors, Zeros, weight
+from headjax.core.tensors import Zeros, weight
+
+Weight = jax.Array | nnx.Param[Any]
+"""An array, by itself or in a module."""
 
 
-def declare_into_heads(
-    name: str, inputs: int, heads: int, size: int, *, bias: bool, input_axis: str | None = "embed", axis: str = "heads"
-) -> Tensors:
-    """Declare `<name> [inputs, heads, size]` and, with a bias, `<name>_bias [heads, size]`.
-
-    Heads on the axis `heads` are those that surgery removes; heads on any other axis (`kv_heads`) stay whole.
-    """
-    kernel = weight((inputs, heads, size), (input_axis, axis, "head_dim"))
-    if not bias:
-        return {name: kernel}
-    return {
-        name: kernel,
-        f"{name}_bias": weight((heads, size), (axis, "head_dim"), Zeros(), decay=False),
-    }
+def bias_weight(given: bool, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param[Any] | None:
+    """Declare a bias, which begins as zeros; None where the layer has none."""
+    return weight(shape, axes, Zeros(), decay=False) if given else None
 
 
-def declare_output(heads: int, size: int, width: int, *, bias: bool) -> Tensors:
-    """Declare `output [heads, size, width]` and, with a bias, `output_bias [width]`."""
-    tensors = {"output": weight((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))}
-    if bias:
-        tensors["output_bias"] = weight((width,), ("embed",), Zeros(), decay=False)
-    return tensors
-
-
-def into_heads(inputs: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+def into_heads(inputs: jax.Array, weight: Weight, bias: Weight | None = None) -> jax.Array:
     """Return X W + b: `[..., width]` by `[width, *features]` to `[..., *features]`."""
     tokens = inputs.reshape(-1, inputs.shape[-1])
     flat = tokens @ weight.reshape(weight.shape[0], -1)
@@ -43,7 +29,7 @@ def into_heads(inputs: jax.Array, weight: jax.Array, bias: jax.Array | None = No
     return outputs if bias is None else outputs + bias.reshape((1,) * (outputs.ndim - bias.ndim) + bias.shape)
 
 
-def out_of_heads(context: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+def out_of_heads(context: jax.Array, weight: Weight, bias: Weight | None = None) -> jax.Array:
     """Return sum_h context_h W_h + b: `[batch, query, heads, value_dim]` by `[heads, value_dim, width]`."""
     features = math.prod(weight.shape[:-1])
     flat = context.reshape(-1, features) @ weight.reshape(features, weight.shape[-1])

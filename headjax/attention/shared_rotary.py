@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headjax.attention.attend import Call
-from headjax.attention.formulation import Attention, KeyValues, NoHeads, Wrapping
+from headjax.attention.formulation import KeyValues, Wrapping
+from headjax.attention.module import WrappingAttention
 from headjax.attention.multi_head import Grouped
 from headjax.attention.operands import Attended
-from headjax.attention.projections import into_heads
+from headjax.attention.projections import bias_weight, into_heads
 from headjax.attention.rotary import Rotary, positions_or_count
 from headjax.core.errors import require
 from headjax.core.norms import RMSNorm
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, Params, Tensors, Zeros, weight
+from headjax.core.tensors import Normal, Params, weight
 
 FOLDED = ("key", "key_bias", "key_norm")
 """Parameters of the grouped layer inside that the shared components replace."""
@@ -87,53 +89,15 @@ class SharedRotary(Wrapping):
         """Frequency of each component, `[total]`."""
         return np.repeat(np.arange(len(self.components)), self.components)
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        total, axes = self.total, (None, "shared_dim")
-        tensors: Tensors = {
-            "inner": self._inner_tensors(width, memory_width),
-            "key": weight((memory_width, 2, total), ("embed", *axes)),
-            "mixing": weight(
-                (2, self.inner.kv_heads, total), (None, "kv_heads", "shared_dim"), self._mixing_init, inputs=(0, 2)
-            ),
-        }
-        if self.inner.projection_bias:
-            tensors["key_bias"] = weight((2, total), axes, Zeros(), decay=False)
-        return tensors
-
     @property
-    def _mixing_init(self) -> Initializer:
-        """Initialiser under which a key is as large as one component."""
-        return Normal((2.0 * self.total / len(self.components)) ** -0.5)
+    def folded(self) -> tuple[str, ...]:
+        """Parameters of the layer inside that it goes without here."""
+        return FOLDED if self.inner.key_norm is None else ("key_norm",)
 
-    def _inner_tensors(self, width: int, memory_width: int) -> Tensors:
-        dropped = FOLDED if self.inner.key_norm is None else ("key_norm",)
-        declared = self.inner.tensors(width, memory_width)
-        return {name: tensor for name, tensor in declared.items() if name not in dropped}
+    def module(self, width: int, memory_width: int) -> SharedRotaryAttention:
+        return SharedRotaryAttention(width, memory_width=memory_width, config=self)
 
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        inner, norm = params["inner"], self.inner.key_norm
-        shared = into_heads(inputs, params["key"], params.get("key_bias"))
-        first, second = shared[:, :, 0].astype(jnp.float32), shared[:, :, 1].astype(jnp.float32)
-        angles = self.rotary.angles(positions_or_count(positions, inputs.shape[1]), self.inner.head_dim)
-        turned = jnp.concatenate(self.rotary.turn(first, second, angles[..., self.owners]), axis=-1)
-        kept = {
-            "key": turned.astype(shared.dtype),
-            "value": into_heads(inputs, inner["value"], inner.get("value_bias")),
-        }
-        if norm is not None:
-            original = into_heads(inputs, inner["key"], inner.get("key_bias")).astype(jnp.float32)
-            kept["key_factor"] = jax.lax.rsqrt(jnp.mean(jnp.square(original), axis=-1) + norm.epsilon)
-        return kept
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        query, value = self.inner.queries(params["inner"], inputs, call), self.inner.read(key_values["value"])
-        if self._rebuilds(inputs.shape[1]):
-            key = self.inner.read(self._rebuilt(params["mixing"], key_values))
-        else:
-            query, key = self._mixed(params["mixing"], query), key_values["key"][:, :, None]
-        return call(query, key, value, scale=self.inner.logit_scale)
-
-    def _rebuilds(self, query_length: int) -> bool:
+    def rebuilds(self, query_length: int) -> bool:
         """Whether keys are rebuilt; otherwise the heads attend to the components."""
         fewer = self._of_keys(query_length) < self._of_components(query_length)
         return self.inner.key_norm is not None or (query_length > 1 and fewer)
@@ -145,21 +109,6 @@ class SharedRotary(Wrapping):
     def _of_keys(self, query_length: int) -> int:
         """Number of multiply-adds for each key token where keys are rebuilt."""
         return 4 * self.inner.kv_heads * self.total + query_length * self.num_heads * self.inner.head_dim
-
-    def _mixed(self, mixing: jax.Array, query: jax.Array) -> jax.Array:
-        """Return conj(c) q of every component, `[batch, query, heads, 2 total]`, real parts first."""
-        real, imaginary = jnp.take(mixing, jnp.asarray(self.inner.groups), axis=1)[:, None, None]
-        first, second = (side[..., self.owners] for side in self.rotary.split(query))
-        return jnp.concatenate([real * first + imaginary * second, real * second - imaginary * first], axis=-1)
-
-    def _rebuilt(self, mixing: jax.Array, key_values: KeyValues) -> jax.Array:
-        """Return the turned keys `[batch, key, kv_heads, head_dim]`, normalised where the layer inside normalises."""
-        shared = key_values["key"].reshape(*key_values["key"].shape[:2], 2, self.total)
-        key = rebuilt_pairs(self.components, mixing, shared)
-        key = self.rotary.join(key[..., 0, :], key[..., 1, :])
-        if "key_factor" in key_values:
-            key = (key * key_values["key_factor"][..., None]).astype(key.dtype)
-        return key
 
     def as_grouped(self, params: Params) -> Params:
         """Return the key weights of the layer inside with the components multiplied out; the rest as it is.
@@ -178,19 +127,10 @@ class SharedRotary(Wrapping):
         queries = query_length * width * heads * inner.head_dim
         normalised = inner.kv_heads * inner.head_dim if inner.key_norm is not None else 0
         stored = key_length * memory_width * (2 * self.total + inner.kv_heads * inner.values + normalised)
-        cost = self._of_keys if self._rebuilds(query_length) else self._of_components
+        cost = self._of_keys if self.rebuilds(query_length) else self._of_components
         pairs = key_length * (cost(query_length) + query_length * heads * inner.values)
         outputs = query_length * heads * inner.values * width
         return 2 * (queries + stored + pairs + outputs)
-
-    def keep_heads(
-        self, params: Params, heads: Sequence[int], width: int, memory_width: int
-    ) -> tuple[Attention, Params]:
-        if not heads:
-            return NoHeads.from_params(params["inner"])
-        kept = self.inner.take(self._inner_tensors(width, memory_width), params["inner"], heads)
-        mixing = jnp.take(params["mixing"], jnp.asarray(self.inner.read_by(heads)), axis=1)
-        return self.with_heads(heads), {**params, "inner": kept, "mixing": mixing}
 
     def without_spare(self, params: Params) -> tuple[SharedRotary, Params]:
         """Return the same function with at most as many components of a frequency as there are key heads.
@@ -215,6 +155,69 @@ class SharedRotary(Wrapping):
         }
         components = tuple(min(count, kv_heads) for count in self.components)
         return dataclasses.replace(self, components=components), params | found
+
+
+class SharedRotaryAttention(WrappingAttention):
+    """Grouped attention whose key heads share components, as a module.
+
+    `SharedRotary` has the formula and the fields, `AttentionModule` the call.
+    """
+
+    formulation = SharedRotary
+    config: SharedRotary
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        config, memory_width, total = self.config, self.memory_width, self.config.total
+        self.inner = config.inner.module(width, memory_width)
+        for name in config.folded:
+            setattr(self.inner, name, None)
+        self.key = weight((memory_width, 2, total), ("embed", None, "shared_dim"))
+        # With this variance a key is as large as one component.
+        spread = Normal((2.0 * total / len(config.components)) ** -0.5)
+        shape = (2, config.inner.kv_heads, total)
+        self.mixing = weight(shape, (None, "kv_heads", "shared_dim"), spread, inputs=(0, 2))
+        self.key_bias = bias_weight(config.inner.projection_bias, (2, total), (None, "shared_dim"))
+        self.fill(rngs, params)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        inner, config = self.inner, self.config
+        shared = into_heads(inputs, self.key, self.key_bias)  # [batch, key, 2, total]
+        first, second = shared[:, :, 0].astype(jnp.float32), shared[:, :, 1].astype(jnp.float32)
+        angles = config.rotary.angles(positions_or_count(positions, inputs.shape[1]), config.inner.head_dim)
+        turned = jnp.concatenate(config.rotary.turn(first, second, angles[..., config.owners]), axis=-1)
+        kept = {"key": turned.astype(shared.dtype), "value": into_heads(inputs, inner.value, inner.value_bias)}
+        if config.inner.key_norm is not None:
+            original = into_heads(inputs, inner.key, inner.key_bias).astype(jnp.float32)
+            size = jnp.mean(jnp.square(original), axis=-1) + config.inner.key_norm.epsilon
+            kept["key_factor"] = jax.lax.rsqrt(size)  # [batch, key, kv_heads]
+        return kept
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query, value = self.inner.queries(inputs, call), self.inner.read(key_values["value"])
+        if self.config.rebuilds(inputs.shape[1]):
+            key = self.inner.read(self._rebuilt(key_values))
+        else:
+            query, key = self._mixed(query), key_values["key"][:, :, None]
+        return call(query, key, value, scale=self.config.inner.logit_scale)
+
+    def _mixed(self, query: jax.Array) -> jax.Array:
+        """Return conj(c) q of every component, `[batch, query, heads, 2 total]`, real parts first."""
+        config = self.config
+        real, imaginary = jnp.take(self.mixing[...], jnp.asarray(config.inner.groups), axis=1)[:, None, None]
+        first, second = (side[..., config.owners] for side in config.rotary.split(query))
+        return jnp.concatenate([real * first + imaginary * second, real * second - imaginary * first], axis=-1)
+
+    def _rebuilt(self, key_values: KeyValues) -> jax.Array:
+        """Return the turned keys `[batch, key, kv_heads, head_dim]`, normalised where the layer inside normalises."""
+        shared = key_values["key"].reshape(*key_values["key"].shape[:2], 2, self.config.total)
+        key = rebuilt_pairs(self.config.components, self.mixing[...], shared)
+        key = self.config.rotary.join(key[..., 0, :], key[..., 1, :])
+        if "key_factor" in key_values:
+            key = (key * key_values["key_factor"][..., None]).astype(key.dtype)
+        return key
 
 
 def _complex(array: jax.Array, axis: int) -> np.ndarray:

@@ -11,11 +11,12 @@ from flax import nnx
 
 from headjax.attention.attend import Call
 from headjax.attention.formulation import Attention, KeyValues
+from headjax.attention.module import AttentionModule
 from headjax.attention.operands import AcrossHeads, Attended
-from headjax.attention.projections import HeadSizes, declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention.projections import HeadSizes, bias_weight, into_heads
 from headjax.core.fields import Listed, NotNegative, Positive, Size
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Params, Tensors, weight
+from headjax.core.tensors import Initializer, Params, weight
 
 
 @kind("near_identity")
@@ -80,30 +81,8 @@ class Talking(HeadSizes, Attention):
     def bias_ids(self) -> tuple[int, ...]:
         return tuple(range(self.softmax_heads))
 
-    def tensors(self, width: int, memory_width: int) -> Tensors:
-        logits, softmaxes, heads, bias = self.logit_heads, self.softmax_heads, self.num_heads, self.projection_bias
-        return {
-            **declare_into_heads("query", width, logits, self.head_dim, bias=bias, axis="logit_heads"),
-            **declare_into_heads("key", memory_width, logits, self.head_dim, bias=bias, axis="logit_heads"),
-            **declare_into_heads("value", memory_width, heads, self.values, bias=bias),
-            "logit_mixing": weight((logits, softmaxes), (None, None), self.mixing_init),
-            "weight_mixing": weight((softmaxes, heads), (None, "heads"), self.mixing_init),
-            **declare_output(heads, self.values, width, bias=self.output_bias),
-        }
-
-    def key_values(self, params: Params, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        return {
-            "key": into_heads(inputs, params["key"], params.get("key_bias")),
-            "value": into_heads(inputs, params["value"], params.get("value_bias")),
-        }
-
-    def attend(self, params: Params, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
-        query = into_heads(inputs, params["query"], params.get("query_bias"))
-        across_heads = AcrossHeads(logits=params["logit_mixing"], weights=params["weight_mixing"])
-        return call(query, key_values["key"], key_values["value"], scale=self.logit_scale, across_heads=across_heads)
-
-    def combine(self, params: Params, context: jax.Array) -> jax.Array:
-        return out_of_heads(context, params["output"], params.get("output_bias"))
+    def module(self, width: int, memory_width: int) -> TalkingAttention:
+        return TalkingAttention(width, memory_width=memory_width, config=self)
 
     def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
         values = self.num_heads * self.values
@@ -113,3 +92,41 @@ class Talking(HeadSizes, Attention):
         pairs = query_length * key_length * (self.logit_heads * self.head_dim + mixing + values)
         outputs = query_length * values * width
         return 2 * (queries + stored + pairs + outputs)
+
+
+class TalkingAttention(AttentionModule):
+    """Talking-heads attention as a module; `Talking` has the formula and the fields, `AttentionModule` the call."""
+
+    formulation = Talking
+    config: Talking
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        config, memory_width, bias = self.config, self.memory_width, self.config.projection_bias
+        heads, logits, softmaxes = config.num_heads, config.logit_heads, config.softmax_heads
+        size, value_size = config.head_dim, config.values
+        self.query = weight((width, logits, size), ("embed", "logit_heads", "head_dim"))
+        self.query_bias = bias_weight(bias, (logits, size), ("logit_heads", "head_dim"))
+        self.key = weight((memory_width, logits, size), ("embed", "logit_heads", "head_dim"))
+        self.key_bias = bias_weight(bias, (logits, size), ("logit_heads", "head_dim"))
+        self.value = weight((memory_width, heads, value_size), ("embed", "heads", "head_dim"))
+        self.value_bias = bias_weight(bias, (heads, value_size), ("heads", "head_dim"))
+        self.logit_mixing = weight((logits, softmaxes), (None, None), config.mixing_init)
+        self.weight_mixing = weight((softmaxes, heads), (None, "heads"), config.mixing_init)
+        self.output = weight((heads, value_size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
+        self.output_bias = bias_weight(config.output_bias, (width,), ("embed",))
+        self.fill(rngs, params)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        return {
+            "key": into_heads(inputs, self.key, self.key_bias),  # [batch, key, logit_heads, head_dim]
+            "value": into_heads(inputs, self.value, self.value_bias),  # [batch, key, heads, value_dim]
+        }
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        query = into_heads(inputs, self.query, self.query_bias)  # [batch, query, logit_heads, head_dim]
+        across = AcrossHeads(logits=self.logit_mixing[...], weights=self.weight_mixing[...])
+        scale = self.config.logit_scale
+        return call(query, key_values["key"], key_values["value"], scale=scale, across_heads=across)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from headjax.core.derivatives import standardised
 from headjax.core.fields import NotNegative
-from headjax.core.modules import Spec
+from headjax.core.modules import Spec, declared
 from headjax.core.serialize import kind
 from headjax.core.tensors import Ones, Params, Tensors, Zeros, weight, with_axes
 
@@ -104,6 +105,14 @@ def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
     return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
 
 
-def declare_small(norm: Norm, size: int) -> Tensors:
-    """The tensors of a normalisation of vectors smaller than the stream (a head, a latent), which is never sharded."""
-    return {name: with_axes(tensor, (None,)) for name, tensor in norm.tensors(size).items()}
+def small_norm(norm: Norm | None, size: int) -> Any:
+    """Return the module of a norm of vectors smaller than the stream (a head, a latent), whose weights are not sharded.
+
+    None stays None.
+    """
+    if norm is None:
+        return None
+    module = norm.module(size)
+    for name, one in declared(module).items():
+        setattr(module, name, with_axes(one, (None,)))
+    return module

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headjax.attention.formulation import Attention, NoHeads
+from headjax.attention.formulation import Attention
+from headjax.attention.module import NoHeads
 from headjax.core import tensors
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import flatten

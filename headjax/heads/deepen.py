@@ -186,8 +186,9 @@ def level(norm: Norm, params: Params) -> Params:
 
 def split_attention(attention: Attention, params: Params, parts: int, width: int) -> list[Params]:
     """Return the parameters of each of `parts` equal groups of heads; their outputs sum to the layer's."""
-    kept = [attention.keep_heads(params, group, width, width) for group in _groups(attention, parts)]
-    return [_share_bias(piece, parts, "output_bias") for _, piece in kept]
+    module = attention.bind(params, width, width)
+    kept = [module.keep_heads(group).params for group in _groups(attention, parts)]
+    return [_share_bias(piece, parts, "output_bias") for piece in kept]
 
 
 def split_feed_forward(feed_forward: FeedForward, params: Params, parts: int, width: int) -> list[Params]:

@@ -62,7 +62,8 @@ def prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
         kept = [p for p, head in enumerate(attention.ids) if HeadId(stack, layer, head) not in removed]
         if len(kept) == attention.num_heads:
             return attention, params
-        return drop_unused(*attention.keep_heads(params, kept, width, width))
+        left = attention.bind(params, width, width).keep_heads(kept)
+        return drop_unused(left.config, left.params)
 
     pruned = map_attention(model, keep, stacks={head.stack for head in removed})
     entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])

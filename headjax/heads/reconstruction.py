@@ -245,7 +245,9 @@ class _Walk:
         layer = at.block[0]
         attention = getattr(self.config.stacks()[at.stack].layers[layer], at.slot)
         heads = np.array([HeadId(at.head_stack, layer, head) not in self._gone for head in attention.ids], bool)
-        return np.repeat(heads, attention.output_matrices(self.models.student[at.stack][layer][at.slot]).shape[1])
+        width = self.config.width
+        module = attention.bind(self.models.student[at.stack][layer][at.slot], width, width)
+        return np.repeat(heads, module.output_matrices().shape[1])
 
     def _repair(self, at: SubLayer, kept: np.ndarray) -> LayerRepair:
         """Solve one map, put it into the student, and say how well it did."""

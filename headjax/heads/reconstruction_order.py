@@ -190,7 +190,8 @@ def _removals(
     groups: dict[int, Positions] = {}
     for place, group in enumerate(layer.attention.groups if whole_groups else range(layer.attention.num_heads)):
         groups[group] = (*groups.get(group, ()), place)
-    output = np.asarray(fetch(layer.attention.output_matrices(layer.params)), np.float64)
+    module = layer.attention.bind(layer.params, model.config.width, model.config.width)
+    output = np.asarray(fetch(module.output_matrices()), np.float64)
     return layer_removals(second, output, list(groups.values())), mean
 
 

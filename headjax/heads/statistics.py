@@ -145,7 +145,7 @@ def offsets(weights: jax.Array) -> jax.Array:
 
 def output_matrices(probe: Probe) -> jax.Array:
     """Return W_O^h of every head, `[heads, value_dim, width]` in float32."""
-    return probe.attention.output_matrices(probe.params).astype(jnp.float32)
+    return probe.module.output_matrices().astype(jnp.float32)
 
 
 def _by_query(array: jax.Array) -> jax.Array:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from headjax.attention.formulation import Attention, NoHeads
+from headjax.attention.formulation import Attention
+from headjax.attention.module import NoHeads
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.core.deferred import held
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
@@ -266,6 +267,7 @@ def _in_order(model: Model) -> Model:
         order = sorted(range(attention.num_heads), key=lambda head: attention.ids[head])
         if order == list(range(attention.num_heads)):
             return attention, params
-        return attention.keep_heads(params, order, model.config.width, model.config.width)
+        sorted_heads = attention.bind(params, model.config.width, model.config.width).keep_heads(order)
+        return sorted_heads.config, sorted_heads.params
 
     return map_attention(model, sort)

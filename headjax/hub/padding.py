@@ -17,8 +17,9 @@ import numpy as np
 
 from headjax.attention.collaborative import Collaborative, SharedKey, Tucker
 from headjax.attention.compressed import Compressed
-from headjax.attention.formulation import Attention, NoHeads, Wrapping
+from headjax.attention.formulation import Attention, Wrapping
 from headjax.attention.latent import Latent
+from headjax.attention.module import NoHeads
 from headjax.attention.multi_head import Grouped, MultiHead
 from headjax.attention.shared_rotary import SharedRotary
 from headjax.core.serialize import kind_of

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from headjax.attention.module import AttentionModule
 from headjax.core.errors import HeadjaxError
-from headjax.flax import AttentionModule
+from headjax.core.modules import declared
+from headjax.core.tensors import flatten
 from headjax.models.model import Model
 from headjax.sites.site import ROOT, AttentionSite, Sites, View, at_path, output_matrix, parameters, size_of
 
@@ -96,7 +98,10 @@ def attention_sites(model: nnx.Module) -> Sites:
 
 
 def _found(model: nnx.Module) -> Iterator[AttentionSite]:
-    for parts, layer in nnx.iter_modules(model, graph=True):
+    modules = dict(nnx.iter_modules(model, graph=True))
+    for parts, layer in modules.items():
+        if parts and isinstance(modules.get(parts[:-1]), AttentionModule):
+            continue  # the formulation inside another one
         path = ".".join(map(str, parts)) or ROOT
         view = _view_of(layer)
         try:
@@ -148,14 +153,14 @@ def _tunix(layer: Any) -> AttentionSite:
 
 def _own(layer: Any) -> AttentionSite:
     config, query, key = layer.config, list[tuple[str, int]](), list[tuple[str, int]]()
-    for name, declared in config.tensors(layer.width, layer.memory_width).items():
-        axes = declared.out_sharding if isinstance(declared, nnx.Variable) else ()
+    weights = {name.replace("/", "."): weight for name, weight in flatten(declared(layer)).items()}
+    for name, weight in weights.items():
         for axis, held in (("heads", query), ("kv_heads", key)):
-            if axis in axes:
-                held.append((name, axes.index(axis) - len(axes)))
+            if axis in weight.out_sharding:
+                held.append((name, weight.out_sharding.index(axis) - len(weight.out_sharding)))
     size: Any = getattr(config, "value_dim", None) or getattr(config, "head_dim", 0)
-    kv_heads = len(set(config.groups))
-    kinds: dict[str, Any] = {"output": "", "kernel": "output", "query": tuple(query), "key": tuple(key)}
+    kv_heads, output = len(set(config.groups)), next(name for name in weights if name.split(".")[-1] == "output")
+    kinds: dict[str, Any] = {"output": "", "kernel": output, "query": tuple(query), "key": tuple(key)}
     return AttentionSite(heads=config.num_heads, kv_heads=kv_heads, head_dim=size, ids=tuple(config.ids), **kinds)
 
 

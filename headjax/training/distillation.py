@@ -223,7 +223,7 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
 
 def attention_output(probe: Probe) -> jax.Array:
     """Probe: the output of the attention layer, `[batch, query, width]`, 0 at padding."""
-    output = jnp.broadcast_to(probe.attention.combine(probe.params, probe.attended.context), probe.inputs.shape)
+    output = jnp.broadcast_to(probe.module.combine(probe.attended.context), probe.inputs.shape)
     return output * counted_queries(probe)[..., None].astype(output.dtype)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from headjax.attention import (
+    Attended,
     Attention,
+    Call,
     Collaborative,
     Compressed,
     Gated,
@@ -103,6 +106,27 @@ def random_params(attention: Attention, width: int = WIDTH, seed: int = 0) -> Pa
         return leaf + 0.3 * generator.standard_normal(leaf.shape).astype(np.float32)
 
     return jax.tree.map(noisy, params)
+
+
+def attended_by(
+    attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None, positions: Any = None
+) -> Attended:
+    """Contexts of queries from `x`, with keys and values from `memory` or from `x` itself."""
+    memory = x if memory is None else memory
+    module = attention.bind(params, x.shape[-1], memory.shape[-1])
+    return module.attend(x, module.key_values(memory, positions), call)
+
+
+def outputs_of(attention: Attention, params: Params, x: Any, call: Call = Call(), memory: Any = None) -> jax.Array:
+    """Outputs of the same."""
+    module = attention.bind(params, x.shape[-1], x.shape[-1])
+    return module.combine(attended_by(attention, params, x, call, memory).context)
+
+
+def kept_heads(attention: Attention, params: Params, heads: Sequence[int]) -> tuple[Attention, Params]:
+    """The formulation with these heads alone, and its parameters."""
+    module = attention.bind(params, WIDTH, WIDTH).keep_heads(heads)
+    return module.config, module.params
 
 
 def random_inputs(batch: int = 2, length: int = 6, width: int = WIDTH, seed: int = 1) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A formulation that the package does not know: one class, without a change elsewhere, as CONTRIBUTING says."""
+"""A formulation that the package does not know: a config and a Flax module in one file, as CONTRIBUTING says."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import pytest
 from flax import nnx
 
 import headjax
-import headjax.flax
-from headjax.attention import Attention, Call, Mask
-from headjax.attention.operands import Attended
-from headjax.attention.projections import declare_into_heads, declare_output, into_heads, out_of_heads
+from headjax.attention import Attention, AttentionModule, Mask
 from headjax.core import serialize
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
@@ -36,28 +33,39 @@ class Tempered(Attention):
 
     head_dim: Size
 
-    def tensors(self, width, memory_width):
-        return {
-            **declare_into_heads("query", width, self.num_heads, self.head_dim, bias=False),
-            **declare_into_heads("key", memory_width, self.num_heads, self.head_dim, bias=False),
-            **declare_into_heads("value", memory_width, self.num_heads, self.head_dim, bias=False),
-            "temperature": weight((self.num_heads,), ("heads",), Ones, decay=False),
-            **declare_output(self.num_heads, self.head_dim, width, bias=False),
-        }
-
-    def key_values(self, params, inputs, positions):
-        return {name: into_heads(inputs, params[name]) for name in ("key", "value")}
-
-    def attend(self, params, inputs, key_values, call: Call) -> Attended:
-        query = into_heads(inputs, params["query"]) * params["temperature"][None, None, :, None]
-        return call(query, key_values["key"], key_values["value"], scale=1.0)
-
-    def combine(self, params, context):
-        return out_of_heads(context, params["output"])
+    def module(self, width, memory_width):
+        return TemperedAttention(width, memory_width=memory_width, config=self)
 
     def flops(self, width, memory_width, query_length, key_length):
         projections = query_length * 2 * width + key_length * 2 * memory_width
         return 2 * self.num_heads * self.head_dim * (projections + 2 * query_length * key_length)
+
+
+class TemperedAttention(AttentionModule):
+    """Multi-head attention whose heads learn how sharp they are."""
+
+    formulation = Tempered
+
+    def __init__(self, width, *, rngs=None, params=None, **options):
+        super().__init__(width, rngs=rngs, params=params, **options)
+        heads, size, memory_width = self.config.num_heads, self.config.head_dim, self.memory_width
+        self.query = weight((width, heads, size), ("embed", "heads", "head_dim"))
+        self.key = weight((memory_width, heads, size), ("embed", "heads", "head_dim"))
+        self.value = weight((memory_width, heads, size), ("embed", "heads", "head_dim"))
+        self.temperature = weight((heads,), ("heads",), Ones, decay=False)
+        self.output = weight((heads, size, width), ("heads", "head_dim", "embed"), inputs=(0, 1))
+        self.fill(rngs, params)
+
+    def key_values(self, inputs, positions):
+        return {
+            "key": jnp.einsum("bkw,whd->bkhd", inputs, self.key[...]),  # [batch, key, heads, head_dim]
+            "value": jnp.einsum("bkw,whd->bkhd", inputs, self.value[...]),
+        }
+
+    def attend(self, inputs, key_values, call):
+        query = jnp.einsum("bqw,whd->bqhd", inputs, self.query[...])  # [batch, query, heads, head_dim]
+        query = query * self.temperature[...][None, None, :, None]
+        return call(query, key_values["key"], key_values["value"], scale=1.0)
 
 
 BATCH = tiny.tokens(4, 8)
@@ -114,8 +122,8 @@ def test_removing_a_head_is_closing_its_gate_also_after_saving(model, tmp_path):
     np.testing.assert_array_equal(loaded(BATCH).logits, pruned(BATCH).logits)
 
 
-def test_it_has_a_flax_module():
-    layer = headjax.flax.TemperedAttention(16, num_heads=2, head_dim=4, rngs=nnx.Rngs(0))
+def test_it_works_in_a_flax_model():
+    layer = TemperedAttention(16, num_heads=2, head_dim=4, rngs=nnx.Rngs(0))
     inputs = np.random.default_rng(0).standard_normal((2, 5, 16)).astype(np.float32)
     assert layer(inputs, mask=Mask(causal=True)).shape == (2, 5, 16)
     assert layer.temperature[...].shape == (2,)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headjax.attention import Call, Mask, MultiHead, attend
-from tests.attention.formulations import SUMS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import SUMS, WIDTH, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
 torch = pytest.importorskip("torch")
@@ -64,6 +64,6 @@ def test_multi_head_is_torchs_multihead_attention():
         output, weights = theirs(inputs, inputs, inputs, attn_mask=hidden, average_attn_weights=False)
 
     y = jnp.asarray(x)
-    attended = attention.attend(params, y, attention.key_values(params, y, None), Call(mask=Mask(causal=True)))
+    attended = attended_by(attention, params, y, Call(mask=Mask(causal=True)))
     assert_close(attended.probabilities, weights, sums=SUMS)
-    assert_close(attention.combine(params, attended.context), output, sums=SUMS)
+    assert_close(attention.bind(params, WIDTH, WIDTH).combine(attended.context), output, sums=SUMS)

@@ -12,8 +12,8 @@ import pytest
 from headjax.attention import Attention, Call, Collaborative, Concatenate, Mask, MultiHead, Tucker
 from headjax.attention.collaborative import MIXINGS
 from headjax.core.errors import ConfigError
-from headjax.core.tensors import Normal, Params, count, initialize
-from tests.attention.formulations import SUMS, WIDTH, random_inputs, random_params
+from headjax.core.tensors import Normal, Params, count, initialize, stack_weight
+from tests.attention.formulations import SUMS, WIDTH, attended_by, kept_heads, random_inputs, random_params
 from tests.closeness import assert_close
 
 HEADS, DIM, VALUES = 3, 4, 5
@@ -44,8 +44,9 @@ def concatenated(params: Params) -> Params:
 def attended(attention: Attention, params: Params, **call: object) -> tuple[np.ndarray, np.ndarray]:
     """Outputs and probabilities of causal self-attention."""
     x = jnp.asarray(random_inputs())
-    result = attention.attend(params, x, attention.key_values(params, x, None), Call(mask=Mask(causal=True), **call))
-    return np.asarray(attention.combine(params, result.context)), np.asarray(result.probabilities)
+    result = attended_by(attention, params, x, Call(mask=Mask(causal=True), **call))
+    outputs = attention.bind(params, WIDTH, WIDTH).combine(result.context)
+    return np.asarray(outputs), np.asarray(result.probabilities)
 
 
 def test_multi_head_is_the_case_of_block_ones_mixing():
@@ -108,13 +109,17 @@ def test_content_bias_adds_to_a_relative_bias():
 def test_cache_holds_one_key_for_all_heads():
     lean = Collaborative(num_heads=HEADS, shared_dim=6, value_dim=VALUES, head_dim=DIM)
     assert lean.cache_size(WIDTH, WIDTH) == 6 + HEADS * VALUES
-    assert lean.key_values(random_params(lean), jnp.ones((2, 7, WIDTH)), None)["key"].shape == (2, 7, 6)
+    assert lean.bind(random_params(lean), WIDTH, WIDTH).key_values(jnp.ones((2, 7, WIDTH)), None)["key"].shape == (
+        2,
+        7,
+        6,
+    )
     assert BLOCKS.cache_size(WIDTH, WIDTH) == HEADS * DIM + HEADS * VALUES + HEADS
 
 
 def test_removing_a_head_leaves_the_shared_projections():
     params = random_params(BLOCKS)
-    kept, slim = BLOCKS.keep_heads(params, [2], WIDTH, WIDTH)
+    kept, slim = kept_heads(BLOCKS, params, [2])
     assert kept.ids == (2,)
     np.testing.assert_array_equal(slim["query"], params["query"])
     np.testing.assert_array_equal(slim["mixing"], params["mixing"][2:])
@@ -136,7 +141,7 @@ def test_impossible_sizes_are_refused(field):
 
 def context(attention, params, x):
     call = Call(mask=Mask(causal=True))
-    return np.asarray(attention.attend(params, x, attention.key_values(params, x, None), call).context)
+    return np.asarray(attended_by(attention, params, x, call).context)
 
 
 def test_equals_multi_head_attention_of_its_products():
@@ -166,12 +171,13 @@ def test_concatenated_blocks_start_as_multi_head_attention():
     params = initialize(collaborative.tensors(WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
     x = jnp.asarray(random_inputs())
     heads = {name: params[name].reshape(WIDTH, 4, 2) for name in ("query", "key")}
-    multi_head = MultiHead(num_heads=4, head_dim=2, value_dim=4, projection_bias=False)
-    expected = context(multi_head, params | heads, x)
+    zeros = {name: jnp.zeros((4, 2)) for name in ("query_bias", "key_bias")}
+    multi_head = MultiHead(num_heads=4, head_dim=2, value_dim=4)
+    expected = context(multi_head, params | heads | zeros, x)
     assert_close(context(collaborative, params, x), expected, sums=SUMS)
 
     tucker = Tucker(num_heads=4, query_rank=8, key_rank=8, value_dim=4, head_dim=2, mixing_init=Concatenate())
-    stacked = tucker.tensors(WIDTH, WIDTH)["mixing"].stack(2)
+    stacked = stack_weight(tucker.tensors(WIDTH, WIDTH)["mixing"], 2)
     blocks = Concatenate()(jax.random.key(0), stacked, jnp.float32)
     assert blocks.shape == (2, 4, 8, 8)
     assert_close(context(tucker, params | {"mixing": blocks[1]}, x), expected, sums=SUMS)

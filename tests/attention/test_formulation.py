@@ -14,7 +14,7 @@ from headjax.attention import Attention, Call, Mask, NoHeads
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import RULES
-from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, kept_heads, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
 
 BATCH, LENGTH = 2, 6
@@ -26,8 +26,7 @@ every = pytest.mark.parametrize("name", FORMULATIONS)
 def run(attention: Attention, params: Any, x: Any, present: Any, gates: Any) -> Any:
     """Outputs `[batch, length, width]` of causal self-attention with padding and gates."""
     call = Call(mask=Mask(causal=True, keys=present), gates=gates)
-    attended = attention.attend(params, x, attention.key_values(params, x, None), call)
-    return attention.combine(params, attended.context)
+    return outputs_of(attention, params, x, call)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -53,7 +52,7 @@ def test_every_registered_kind_has_an_example():
 @every
 def test_every_axis_has_a_sharding_rule(name):
     tensors = declared.flatten(FORMULATIONS[name].tensors(WIDTH, WIDTH)).values()
-    axes = {axis for tensor in tensors for axis in tensor.axes}
+    axes = {axis for tensor in tensors for axis in tensor.out_sharding}
     assert axes - {None} <= set(RULES)
 
 
@@ -73,7 +72,7 @@ def test_a_gate_of_zero_is_removal(name):
     gates[:, :, [head for head in range(attention.num_heads) if head not in keep]] = 0.0
     masked = run(attention, params, x, present, gates)
 
-    pruned, kept = attention.keep_heads(params, keep, WIDTH, WIDTH)
+    pruned, kept = kept_heads(attention, params, keep)
     assert pruned.num_heads == 2
     assert pruned.ids == (attention.num_heads - 1, 0)
     declared.check(pruned.tensors(WIDTH, WIDTH), kept)
@@ -82,13 +81,13 @@ def test_a_gate_of_zero_is_removal(name):
     assert_close(removed, masked, sums=SUMS)
 
     # Removal composes: the heads of the pruned layer can go too, and a layer can lose all of them.
-    last, kept = pruned.keep_heads(kept, [1], WIDTH, WIDTH)
+    last, kept = kept_heads(pruned, kept, [1])
     assert last.ids == (0,)
     declared.check(last.tensors(WIDTH, WIDTH), kept)
     gates[:, :, -1] = 0.0
     masked = run(attention, params, x, present, gates)
     assert_close(run(last, kept, x, present, everything(last)[1]), masked, sums=SUMS)
-    none, kept = last.keep_heads(kept, [], WIDTH, WIDTH)
+    none, kept = kept_heads(last, kept, [])
     assert isinstance(none, NoHeads)
     masked = run(attention, params, x, present, np.zeros_like(gates))
     assert_close(np.broadcast_to(run(none, kept, x, present, gates[:, :, :0]), masked.shape), masked, sums=SUMS)
@@ -105,8 +104,7 @@ def test_gates_of_every_shape_and_their_gradient(name):
     expected = run(attention, params, x, present, per_query)
     for gates in (per_head, per_query[:, 0]):
         call = Call(mask=Mask(causal=True), gates=jnp.asarray(gates))
-        attended = attention.attend(params, jnp.asarray(x), attention.key_values(params, jnp.asarray(x), None), call)
-        assert_close(attention.combine(params, attended.context), expected, sums=SUMS)
+        assert_close(outputs_of(attention, params, jnp.asarray(x), call), expected, sums=SUMS)
 
     # Outputs are linear in the gates, so a finite difference is exact up to rounding.
     weights = generator.standard_normal(x.shape).astype(np.float32)
@@ -136,15 +134,17 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
     params, x = random_params(attention), jnp.asarray(random_inputs(BATCH, LENGTH))
     present, gates = everything(attention)
     full = run(attention, params, x, present, gates)
-    remember = jax.jit(attention.key_values)
-    tokens = [remember(params, x[:, t : t + 1], jnp.full((1, 1), t)) for t in range(LENGTH)]
+    module = attention.bind(params, WIDTH, WIDTH)
+    remember = jax.jit(module.key_values)
+    tokens = [remember(x[:, t : t + 1], jnp.full((1, 1), t)) for t in range(LENGTH)]
     cache = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *tokens)
     assert sum(leaf[0, 0].size for leaf in cache.values()) == attention.cache_size(WIDTH, WIDTH)
     t = LENGTH - 2
     # Without positions the mask's offset says where the query stands.
     mask = Mask(causal=True, query_offset=jnp.asarray(t))
-    attend = jax.jit(lambda *arrays: attention.attend(*arrays, Call(mask=mask)).context)
-    decoded = attention.combine(params, attend(params, x[:, t : t + 1], cache))
+    decoded = module.combine(
+        jax.jit(lambda *arrays: module.attend(*arrays, Call(mask=mask)).context)(x[:, t : t + 1], cache)
+    )
     assert_close(decoded[:, 0], full[:, t], sums=SUMS)
 
 
@@ -158,7 +158,7 @@ def test_flops_agree_with_xla(name):
     y = jax.ShapeDtypeStruct((1, keys, width), jnp.float32)
 
     def forward(params: Any, x: Any, y: Any) -> Any:
-        return large.combine(params, large.attend(params, x, large.key_values(params, y, None), Call()).context)
+        return outputs_of(large, params, x, Call(), y)
 
     counted = jax.jit(forward).lower(params, x, y).cost_analysis()["flops"]
     assert large.flops(width, width, queries, keys) == pytest.approx(counted, rel=0.02)

@@ -10,7 +10,15 @@ import pytest
 from headjax.attention import Call, Gated, Mask, MultiHead, NoHeads
 from headjax.core.errors import ConfigError
 from headjax.core.tensors import Constant, Normal, Zeros, initialize
-from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import (
+    FORMULATIONS,
+    SUMS,
+    WIDTH,
+    attended_by,
+    kept_heads,
+    random_inputs,
+    random_params,
+)
 from tests.closeness import assert_close
 
 PLAIN = ["fixed_head_size", "ragged_grouped", "collaborative", "latent", "talking"]
@@ -23,9 +31,9 @@ def test_a_large_bias_leaves_the_formulation_unchanged(name):
     fresh = initialize(gated.tensors(WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
     params, x = random_params(inner), jnp.asarray(random_inputs())
     call = Call(mask=Mask(causal=True))
-    expected = inner.attend(params, x, inner.key_values(params, x, None), call).context
+    expected = attended_by(inner, params, x, call).context
     wrapped = fresh | {"inner": params}
-    actual = gated.attend(wrapped, x, gated.key_values(wrapped, x, None), call).context
+    actual = attended_by(gated, wrapped, x, call).context
     np.testing.assert_array_equal(actual, expected)
 
 
@@ -34,9 +42,9 @@ def test_gates_multiply_those_of_the_call(shape):
     gated = FORMULATIONS["gated"]
     params, x = random_params(gated), jnp.asarray(random_inputs())
     given = jnp.asarray(np.random.default_rng(0).uniform(size=shape), jnp.float32)
-    actual = gated.attend(params, x, gated.key_values(params, x, None), Call(gates=given)).context
+    actual = attended_by(gated, params, x, Call(gates=given)).context
     inner = gated.inner
-    plain = inner.attend(params["inner"], x, inner.key_values(params["inner"], x, None), Call()).context
+    plain = attended_by(inner, params["inner"], x, Call()).context
     own = 1.0 / (1.0 + np.exp(-(np.asarray(x) @ params["gate"] + params["gate_bias"].reshape(1, 1, 3))))
     full = given.reshape({1: (1, 1, 3), 2: (2, 1, 3), 3: (2, 6, 3)}[len(shape)])
     assert_close(actual, plain * (own * full)[..., None], sums=SUMS)
@@ -44,10 +52,10 @@ def test_gates_multiply_those_of_the_call(shape):
 
 def test_heads_are_those_of_the_formulation_inside():
     gated = FORMULATIONS["gated"]
-    pruned, _ = gated.keep_heads(random_params(gated), [2, 0], WIDTH, WIDTH)
+    pruned, _ = kept_heads(gated, random_params(gated), [2, 0])
     assert (pruned.num_heads, pruned.ids, pruned.inner.ids) == (2, (2, 0), (2, 0))
     assert pruned.structure() == Gated(inner=MultiHead(num_heads=2, head_dim=4))
-    none, kept = gated.keep_heads(random_params(gated), [], WIDTH, WIDTH)
+    none, kept = kept_heads(gated, random_params(gated), [])
     assert none == NoHeads()
     assert set(kept) == {"output_bias"}
 

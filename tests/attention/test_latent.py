@@ -12,7 +12,7 @@ import pytest
 from headjax.attention import Call, Latent, Mask, MultiHead, RotaryHalves, RotaryInterleaved
 from headjax.core.errors import ConfigError
 from headjax.core.norms import RMSNorm
-from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
 
@@ -29,8 +29,8 @@ def test_equals_multi_head_attention_of_its_products():
     }
     multi_head = MultiHead(num_heads=3, head_dim=4, value_dim=5, scale=0.4)
     call = Call(mask=Mask(causal=True))
-    expected = multi_head.attend(wide, x, multi_head.key_values(wide, x, None), call)
-    actual = latent.attend(params, x, latent.key_values(params, x, None), call)
+    expected = attended_by(multi_head, wide, x, call)
+    actual = attended_by(latent, params, x, call)
     assert_close(actual.context, expected.context, sums=SUMS)
     assert_close(actual.probabilities, expected.probabilities, sums=SUMS)
 
@@ -43,12 +43,12 @@ def test_both_evaluations_agree_with_gates_and_gradients(name, monkeypatch):
     call = Call(mask=Mask(causal=True), gates=gates)
 
     def loss(params):
-        attended = latent.attend(params, x, latent.key_values(params, x, None), call)
+        attended = attended_by(latent, params, x, call)
         return jnp.sum(jnp.sin(attended.context)), attended
 
     results = []
     for absorbs in (False, True):
-        monkeypatch.setattr(Latent, "_absorbs", lambda *_, absorbs=absorbs: absorbs)
+        monkeypatch.setattr(Latent, "absorbs", lambda *_, absorbs=absorbs: absorbs)
         results.append(jax.jit(jax.grad(loss, has_aux=True))(params))
     # Rounding a logit changes its probability by a share that grows with the logit.
     probabilities = np.asarray(results[0][1].probabilities)
@@ -63,7 +63,7 @@ def test_the_rotary_part_sees_only_differences_of_positions():
 
     def context(positions):
         call = Call(mask=Mask(causal=True), positions=positions)
-        return np.asarray(latent.attend(params, x, latent.key_values(params, x, positions), call).context)
+        return np.asarray(attended_by(latent, params, x, call, positions=positions).context)
 
     counted = jnp.arange(6)[None]
     assert_close(context(counted + 40), context(counted), sums=SUMS)

@@ -13,7 +13,16 @@ from headjax.attention import Attention, Call, Grouped, Mask, MultiHead, NoHeads
 from headjax.core.errors import ConfigError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.tensors import Params, count
-from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import (
+    FORMULATIONS,
+    SUMS,
+    WIDTH,
+    attended_by,
+    kept_heads,
+    outputs_of,
+    random_inputs,
+    random_params,
+)
 from tests.attention.test_attend import reference
 from tests.closeness import assert_close
 
@@ -34,8 +43,7 @@ def forward(attention: Attention, params: Params, x: Any, y: Any = None, **call:
     """The layer's output for queries from x and keys from y."""
     x = jnp.asarray(x)
     y = x if y is None else jnp.asarray(y)
-    attended = attention.attend(params, x, attention.key_values(params, y, None), Call(**call))
-    return np.asarray(attention.combine(params, attended.context))
+    return np.asarray(outputs_of(attention, params, x, Call(**call), y))
 
 
 @every
@@ -61,7 +69,7 @@ def test_is_the_sum_of_its_single_heads(name):
     bias = params.get("output_bias", jnp.zeros(WIDTH))
     total = np.zeros_like(x) + np.asarray(bias)
     for head in range(attention.num_heads):
-        single, kept = attention.keep_heads(params, [head], WIDTH, WIDTH)
+        single, kept = kept_heads(attention, params, [head])
         total += forward(single, kept, x) - np.asarray(bias)
     assert_close(forward(attention, params, x), total, sums=SUMS)
 
@@ -78,8 +86,8 @@ def test_a_gate_scales_the_rows_of_the_output_matrix():
 def test_heads_are_kept_in_the_order_asked_for_under_their_original_numbers():
     attention = CASES["fixed"]
     params = random_params(attention)
-    once, kept = attention.keep_heads(params, [4, 1, 2], WIDTH, WIDTH)
-    twice, kept = once.keep_heads(kept, [2, 0], WIDTH, WIDTH)
+    once, kept = kept_heads(attention, params, [4, 1, 2])
+    twice, kept = kept_heads(once, kept, [2, 0])
     assert once.ids == (4, 1, 2)
     assert twice.ids == (2, 4)
     np.testing.assert_array_equal(kept["query"][:, 1], params["query"][:, 4])
@@ -89,10 +97,10 @@ def test_heads_are_kept_in_the_order_asked_for_under_their_original_numbers():
 def test_without_heads_the_output_bias_remains():
     attention, x = CASES["standard"], random_inputs()
     params = random_params(attention)
-    none, kept = attention.keep_heads(params, [], WIDTH, WIDTH)
+    none, kept = kept_heads(attention, params, [])
     assert none == NoHeads()
     assert_close(forward(none, kept, x), np.broadcast_to(params["output_bias"], x.shape), sums=SUMS)
-    none, kept = CASES["single"].keep_heads(random_params(CASES["single"]), [], WIDTH, WIDTH)
+    none, kept = kept_heads(CASES["single"], random_params(CASES["single"]), [])
     assert (none, kept) == (NoHeads(output_bias=False), {})
 
 
@@ -149,7 +157,7 @@ def test_impossible_sizes_are_refused(fields, message):
 
 def context(attention, params, x):
     call = Call(mask=Mask(causal=True))
-    return np.asarray(attention.attend(params, x, attention.key_values(params, x, None), call).context)
+    return np.asarray(attended_by(attention, params, x, call).context)
 
 
 @pytest.mark.parametrize("index", [None, (1, 0, 0, 0, 1, 0)])
@@ -166,13 +174,13 @@ def test_equals_multi_head_attention_with_repeated_heads(index):
 def test_removal_takes_unread_key_and_value_heads_away():
     grouped = FORMULATIONS["grouped"]
     params = random_params(grouped)
-    whole, kept = grouped.keep_heads(params, [3, 4, 5], WIDTH, WIDTH)
+    whole, kept = kept_heads(grouped, params, [3, 4, 5])
     assert (whole.kv_heads, whole.kv_index) == (1, None)
     np.testing.assert_array_equal(kept["key"], params["key"][:, 1:])
-    ragged, kept = grouped.keep_heads(params, [0, 3, 4], WIDTH, WIDTH)
+    ragged, kept = kept_heads(grouped, params, [0, 3, 4])
     assert (ragged.kv_heads, ragged.kv_index) == (2, (0, 1, 1))
     assert ragged.cache_size(WIDTH, WIDTH) == grouped.cache_size(WIDTH, WIDTH)
-    even, _ = ragged.keep_heads(kept, [0, 2], WIDTH, WIDTH)
+    even, _ = kept_heads(ragged, kept, [0, 2])
     assert (even.kv_heads, even.kv_index) == (2, None)
     assert even.ids == (0, 4)
 
@@ -212,17 +220,15 @@ def test_heads_keep_frequencies_of_their_own():
     call = Call(mask=Mask(causal=True))
 
     def output(attention, params):
-        return attention.combine(
-            params, attention.attend(params, x, attention.key_values(params, x, None), call).context
-        )
+        return outputs_of(attention, params, x, call)
 
     assert_close(output(KEPT, params), output(whole, wide), sums=4 * SUMS)
-    last, kept = KEPT.key_values(params, x, None), Mask(causal=True, query_offset=jnp.asarray(5))
-    step = KEPT.combine(params, KEPT.attend(params, x[:, 5:], last, Call(mask=kept)).context)
+    module, kept = KEPT.bind(params, WIDTH, WIDTH), Mask(causal=True, query_offset=jnp.asarray(5))
+    step = module.combine(module.attend(x[:, 5:], module.key_values(x, None), Call(mask=kept)).context)
     assert_close(step[:, 0], output(KEPT, params)[:, 5], sums=SUMS)
     assert_close(
-        output(*KEPT.keep_heads(params, [2, 0], WIDTH, WIDTH)),
-        output(*whole.keep_heads(wide, [2, 0], WIDTH, WIDTH)),
+        output(*kept_heads(KEPT, params, [2, 0])),
+        output(*kept_heads(whole, wide, [2, 0])),
         sums=4 * SUMS,
     )
     assert from_data(Attention, to_data(KEPT)) == KEPT

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headjax.attention.projections import declare_into_heads, into_heads, out_of_heads
-from headjax.core.tensors import head_axis
+from headjax.attention.projections import into_heads, out_of_heads
 from tests.closeness import assert_close
 
 BATCH, LENGTH, WIDTH, HEADS, SIZE = 2, 3, 8, 2, 5
@@ -25,9 +24,3 @@ def test_out_of_heads():
     context, weight, bias = normal(BATCH, LENGTH, HEADS, SIZE), normal(HEADS, SIZE, WIDTH), normal(WIDTH)
     expected = np.einsum("bqhd,hdw->bqw", context, weight) + bias[None, None]
     assert_close(out_of_heads(context, weight, bias), expected, sums=HEADS * SIZE + 1)
-
-
-def test_only_heads_of_their_own_axis_are_removable():
-    assert head_axis(declare_into_heads("key", WIDTH, HEADS, SIZE, bias=True)["key"]) == 1
-    shared = declare_into_heads("key", WIDTH, HEADS, SIZE, bias=True, axis="kv_heads")
-    assert [head_axis(tensor) for tensor in shared.values()] == [None, None]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headjax.attention import Call, Mask, MultiHead
 from headjax.attention.rotary import LinearScaling, Llama3Scaling, RotaryHalves, RotaryInterleaved, YarnScaling
 from headjax.core.errors import ConfigError
-from tests.attention.formulations import SUMS, random_inputs, random_params
+from tests.attention.formulations import SUMS, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
 PAIRINGS = [RotaryHalves, RotaryInterleaved]
@@ -60,7 +60,7 @@ def test_shifted_positions_leave_the_layer_unchanged_and_stretched_ones_do_not()
 
     def context(positions):
         call = Call(mask=Mask(causal=True), positions=positions)
-        return np.asarray(attention.attend(params, x, attention.key_values(params, x, positions), call).context)
+        return np.asarray(attended_by(attention, params, x, call, positions=positions).context)
 
     counted = jnp.arange(6)[None, :]
     assert_close(context(counted), context(None), sums=SUMS)

@@ -14,7 +14,15 @@ from headjax.attention import Call, Mask, MultiHead, NoHeads, RotaryHalves, Shar
 from headjax.core.errors import ConfigError
 from headjax.core.norms import LayerNorm
 from headjax.core.tensors import check
-from tests.attention.formulations import FORMULATIONS, SUMS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import (
+    FORMULATIONS,
+    SUMS,
+    WIDTH,
+    attended_by,
+    kept_heads,
+    random_inputs,
+    random_params,
+)
 from tests.closeness import assert_close
 
 SHARED = FORMULATIONS["shared_rotary"]
@@ -25,9 +33,9 @@ def test_it_is_grouped_attention_with_the_components_multiplied_out():
     """At positions of each example's own, as padding on the left gives."""
     params, x = random_params(SHARED), jnp.asarray(random_inputs())
     call = Call(mask=Mask(causal=True), positions=jnp.asarray([[0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]]))
-    actual = SHARED.attend(params, x, SHARED.key_values(params, x, call.positions), call).context
+    actual = attended_by(SHARED, params, x, call, positions=call.positions).context
     plain = SHARED.as_grouped(params)
-    expected = SHARED.inner.attend(plain, x, SHARED.inner.key_values(plain, x, call.positions), call).context
+    expected = attended_by(SHARED.inner, plain, x, call, positions=call.positions).context
     assert_close(actual, expected, sums=4 * SUMS)
 
 
@@ -47,13 +55,13 @@ def test_mixing_is_a_product_of_complex_numbers():
 
 def test_few_queries_meet_the_components_and_many_meet_rebuilt_keys(monkeypatch):
     """Both give the same; the layer's operations are those of the cheaper one."""
-    assert [SHARED._rebuilds(length) for length in (1, 6)] == [False, True]
+    assert [SHARED.rebuilds(length) for length in (1, 6)] == [False, True]
     params, x = random_params(SHARED), jnp.asarray(random_inputs())
-    stored, call = SHARED.key_values(params, x, None), Call(mask=Mask(causal=True))
-    rebuilt = SHARED.attend(params, x, stored, call).context
+    call = Call(mask=Mask(causal=True))
+    rebuilt = attended_by(SHARED, params, x, call).context
     fewer = SHARED.flops(64, 64, 6, 6)
-    monkeypatch.setattr(SharedRotary, "_rebuilds", lambda *_: False)
-    assert_close(SHARED.attend(params, x, stored, call).context, rebuilt, sums=2 * SUMS)
+    monkeypatch.setattr(SharedRotary, "rebuilds", lambda *_: False)
+    assert_close(attended_by(SHARED, params, x, call).context, rebuilt, sums=2 * SUMS)
     assert fewer < SHARED.flops(64, 64, 6, 6)
 
 
@@ -64,15 +72,16 @@ def test_normalised_keys_are_divided_by_the_root_mean_square_of_the_original_one
     without = dataclasses.replace(inner, key_norm=None)
     original = jnp.einsum("bnw,wgd->bngd", x, params["inner"]["key"])
     size = jnp.sqrt(jnp.mean(jnp.square(original), axis=-1, keepdims=True) + inner.key_norm.epsilon)
-    stored = without.key_values(plain, x, None)
-    expected = without.attend(plain, x, stored | {"key": stored["key"] / size}, Call(mask=Mask(causal=True))).context
-    found = NORMALISED.attend(params, x, NORMALISED.key_values(params, x, None), Call(mask=Mask(causal=True))).context
+    module = without.bind(plain, WIDTH, WIDTH)
+    stored = module.key_values(x, None)
+    expected = module.attend(x, stored | {"key": stored["key"] / size}, Call(mask=Mask(causal=True))).context
+    found = attended_by(NORMALISED, params, x, Call(mask=Mask(causal=True))).context
     assert_close(found, expected, sums=4 * SUMS)
 
 
 def test_the_cache_holds_components_values_and_one_exact_factor_per_key_head():
     params = jax.tree.map(lambda array: array.astype(jnp.bfloat16), random_params(NORMALISED))
-    kept = NORMALISED.key_values(params, jnp.asarray(random_inputs(), jnp.bfloat16), None)
+    kept = NORMALISED.bind(params, WIDTH, WIDTH).key_values(jnp.asarray(random_inputs(), jnp.bfloat16), None)
     shapes = {name: array.shape for name, array in kept.items()}
     assert shapes == {"key": (2, 6, 6), "value": (2, 6, 2, 4), "key_factor": (2, 6, 2)}
     assert kept["key_factor"].dtype == jnp.float32
@@ -81,23 +90,23 @@ def test_the_cache_holds_components_values_and_one_exact_factor_per_key_head():
 
 def test_key_heads_leave_with_their_last_reader():
     params = random_params(SHARED)
-    pruned, kept = SHARED.keep_heads(params, [4, 0], WIDTH, WIDTH)
+    pruned, kept = kept_heads(SHARED, params, [4, 0])
     assert (pruned.num_heads, pruned.ids, pruned.inner.kv_heads, pruned.components) == (2, (4, 0), 2, (1, 3, 2))
     np.testing.assert_array_equal(kept["mixing"], params["mixing"][:, jnp.asarray([0, 2])])
-    none, left = SHARED.keep_heads(params, [], WIDTH, WIDTH)
+    none, left = kept_heads(SHARED, params, [])
     assert (none, left) == (NoHeads(output_bias=False), {})
 
 
 def test_fewer_key_heads_need_fewer_components():
     params, x = random_params(SHARED), jnp.asarray(random_inputs())
     assert SHARED.without_spare(params) == (SHARED, params)
-    pruned, kept = SHARED.keep_heads(params, [0, 1, 4], WIDTH, WIDTH)
+    pruned, kept = kept_heads(SHARED, params, [0, 1, 4])
     smaller, trimmed = pruned.without_spare(kept)
     assert smaller.components == (1, 2, 2)
     check(smaller.tensors(WIDTH, WIDTH), trimmed)
     call = Call(mask=Mask(causal=True))
-    expected = pruned.attend(kept, x, pruned.key_values(kept, x, None), call).context
-    found = smaller.attend(trimmed, x, smaller.key_values(trimmed, x, None), call).context
+    expected = attended_by(pruned, kept, x, call).context
+    found = attended_by(smaller, trimmed, x, call).context
     assert_close(found, expected, sums=2 * SUMS)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headjax.attention import Call, Dropout, Mask, MultiHead, Talking
 from headjax.core.errors import ConfigError
-from tests.attention.formulations import FORMULATIONS, SUMS, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, SUMS, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
 
@@ -20,7 +20,7 @@ def test_follows_the_formula():
     bias = generator.standard_normal((1, talking.softmax_heads, 6, 6)).astype(np.float32)
     inputs = jnp.asarray(x)
     call = Call(mask=Mask(causal=True), bias=jnp.asarray(bias))
-    attended = talking.attend(params, inputs, talking.key_values(params, inputs, None), call)
+    attended = attended_by(talking, params, inputs, call)
 
     p = {name: np.asarray(array, np.float64) for name, array in params.items()}
     for example in range(2):
@@ -49,19 +49,18 @@ def test_silent_heads_are_multi_head_attention():
     params |= {"logit_mixing": jnp.eye(3), "weight_mixing": jnp.eye(3)}
     multi_head = MultiHead(num_heads=3, head_dim=4)
     call = Call(mask=Mask(causal=True))
-    actual = talking.attend(params, x, talking.key_values(params, x, None), call)
-    expected = multi_head.attend(params, x, multi_head.key_values(params, x, None), call)
+    actual = attended_by(talking, params, x, call)
+    expected = attended_by(multi_head, params, x, call)
     assert_close(actual.context, expected.context, sums=SUMS)
 
 
 def test_dropout_is_unbiased_and_leaves_the_reported_weights():
     talking = FORMULATIONS["talking"]
     params, x = random_params(talking), jnp.asarray(random_inputs())
-    key_values = talking.key_values(params, x, None)
-    clean = talking.attend(params, x, key_values, Call())
+    clean = attended_by(talking, params, x)
 
     def dropped(key):
-        return talking.attend(params, x, key_values, Call(dropout=Dropout(0.3, key)))
+        return attended_by(talking, params, x, Call(dropout=Dropout(0.3, key)))
 
     attended = jax.vmap(dropped)(jax.random.split(jax.random.key(0), 2000))
     assert_close(attended.probabilities[0], clean.probabilities, sums=SUMS)

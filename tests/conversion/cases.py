@@ -20,7 +20,7 @@ from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.residuals import PreNorm
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
-from tests.attention.formulations import random_inputs
+from tests.attention.formulations import outputs_of, random_inputs
 
 MASK = np.array([[1] * 10, [1] * 7 + [0] * 3])
 PADDED = tiny.tokens() | {"attention_mask": MASK}
@@ -110,10 +110,7 @@ TURNING = {
 def output(attention, params, inputs=None):
     """Return what a layer computes of causal self-attention."""
     inputs = jnp.asarray(random_inputs()) if inputs is None else inputs
-    attended = attention.attend(
-        params, inputs, attention.key_values(params, inputs, None), Call(mask=Mask(causal=True))
-    )
-    return attention.combine(params, attended.context)
+    return outputs_of(attention, params, inputs, Call(mask=Mask(causal=True)))
 
 
 LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3

@@ -48,9 +48,8 @@ def test_weighing_keys_by_their_logits_beats_plain_factors_and_the_error_falls(n
 
     def logits(attention, weights):
         grouped = attention.inner if isinstance(attention, Compressed) else attention
-        kept = attention.key_values(weights, inputs, None)
-        if isinstance(attention, Compressed):
-            kept = grouped.key_values(weights["inner"], kept["latent"], kept["position"])
+        module = attention.bind(weights, WIDTH, WIDTH)
+        kept = module.rebuilt(module.key_values(inputs, None))
         query = jnp.einsum("bqw,whd->bqhd", inputs, params["query"])
         if grouped.query_norm is not None:
             query = grouped.query_norm(params["query_norm"], query)

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, Collaborative, Gated, MultiHead, RotaryHalves
+from headjax.attention import Collaborative, Gated, MultiHead, RotaryHalves
 from headjax.conversion import ToCollaborative, ToFixed, ToGrouped, convert
 from headjax.conversion.model import convert_layer
 from headjax.core.errors import ConfigError
 from tests import tiny
-from tests.attention.formulations import WIDTH, random_inputs, random_params
+from tests.attention.formulations import WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, attentions, hidden
 
@@ -56,8 +56,7 @@ def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
     assert (found.head_dim, found.frequencies, found.rotary.dim) == (4, kept, 6)
 
     def output(attention, params):
-        attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), Call())
-        return attention.combine(params, attended.context)
+        return outputs_of(attention, params, inputs)
 
     assert_close(output(found, weights), output(TURNING, params), sums=2 * tiny.SUMS)
 

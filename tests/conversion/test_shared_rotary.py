@@ -141,7 +141,7 @@ def test_one_fitted_key_per_group_beats_aligned_and_mean_ones() -> None:
     inputs = jnp.asarray(random_inputs(batch=1, length=64))
 
     def logits(attention, weights):
-        kept = attention.key_values(weights, inputs, None)["key"]
+        kept = attention.bind(weights, WIDTH, WIDTH).key_values(inputs, None)["key"]
         query = jnp.einsum("bqw,whd->bqhd", inputs, weights["query"]) + weights["query_bias"][None, None]
         query = attention.rotary(query, jnp.arange(64)[None])
         return jnp.einsum("bqhd,bkhd->bhqk", query, jnp.repeat(kept, 4 // kept.shape[2], axis=2))

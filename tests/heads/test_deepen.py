@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.attention import Call, MultiHead, NoHeads, Talking
+from headjax.attention import MultiHead, NoHeads, Talking
 from headjax.attention.operands import Dropout
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
@@ -25,7 +25,7 @@ from headjax.models.encoder_decoder import T5, Translation
 from headjax.models.recipe import Directory
 from headjax.models.sublayers import Dense, GatedDense
 from tests import tiny
-from tests.attention.formulations import FORMULATIONS, WIDTH, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, WIDTH, outputs_of, random_inputs, random_params
 from tests.closeness import assert_close
 
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2}
@@ -48,8 +48,7 @@ def model():
 
 @functools.partial(jax.jit, static_argnums=0)
 def attention_output(attention, params, inputs):
-    attended = attention.attend(params, inputs, attention.key_values(params, inputs, None), Call())
-    return attention.combine(params, attended.context)
+    return outputs_of(attention, params, inputs)
 
 
 @pytest.mark.parametrize("name", ["multi_head", "ragged_grouped", "collaborative", "gated"])

@@ -50,7 +50,7 @@ def test_layers_left_empty_compute_their_output_bias(model):
 
 
 def combined(probe):
-    return probe.attention.combine(probe.params, probe.attended.context)
+    return probe.module.combine(probe.attended.context)
 
 
 def test_order_does_not_matter_and_numbers_stay_original(model):

@@ -73,7 +73,7 @@ def test_the_first_layer_is_numpys_least_squares(model):
     """On contexts and outputs collected by a probe."""
 
     def seen(probe):
-        return probe.attended.context, probe.attention.combine(probe.params, probe.attended.context)
+        return probe.attended.context, probe.module.combine(probe.attended.context)
 
     present = MASK.astype(bool)
     contexts, targets = [], []

@@ -159,7 +159,7 @@ def test_bad_requests_are_errors(model):
         reconstruction_order(model, [])
     with pytest.raises(HeadjaxError, match="no head stack 'cross'"):
         reconstruction_order(model, BATCHES, stacks=["cross"])
-    broken = dataclasses.replace(model, params=model.params | {"embeddings": {
+    broken = model.replace(params=model.params | {"embeddings": {
         name: array * np.nan for name, array in model.params["embeddings"].items()
     }})  # fmt: skip
     with pytest.raises(HeadjaxError, match="decoder/0: second moments of contexts are not finite"):

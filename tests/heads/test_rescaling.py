@@ -35,7 +35,7 @@ def model():
 def outputs(probe):
     """The layer's attention output without bias, `[batch, query, width]`."""
     context = probe.attended.context
-    return probe.attention.combine(probe.params, context) - probe.attention.combine(probe.params, 0.0 * context)
+    return probe.module.combine(context) - probe.module.combine(0.0 * context)
 
 
 def errors(model, at):
@@ -156,7 +156,7 @@ def test_layers_that_share_parameters_have_one_set_of_gates():
 
 def by_head(probe):
     """The heads' parts of the layer's attention output, `[batch, query, heads, width]`."""
-    return jax.numpy.einsum("bqhv,hvw->bqhw", probe.attended.context, probe.attention.output_matrices(probe.params))
+    return jax.numpy.einsum("bqhv,hvw->bqhw", probe.attended.context, probe.module.output_matrices())
 
 
 @kind("counting")

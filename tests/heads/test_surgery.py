@@ -10,6 +10,7 @@ from headjax.core.deferred import Deferred, deferred, held
 from headjax.core.errors import HeadjaxError
 from headjax.heads.surgery import attention_layers, map_attention
 from tests import tiny
+from tests.attention.formulations import kept_heads
 from tests.closeness import assert_close
 
 
@@ -65,7 +66,7 @@ def test_of_deferred_arrays_attention_alone_is_made(model):
     """The others stay deferred, also where layers are grouped anew, and have the same numbers in the end."""
 
     def fewer(stack, layer, attention, params):
-        return attention.keep_heads(params, [0, 2] if layer else [1, 2, 3], tiny.WIDTH, tiny.WIDTH)
+        return kept_heads(attention, params, [0, 2] if layer else [1, 2, 3])
 
     made = []
 

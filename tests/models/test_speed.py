@@ -11,7 +11,7 @@ from headjax.conversion import convert
 from headjax.core.tensors import count
 from headjax.models.generation import Greedy, begin, generate
 from headjax.models.speed import DecodingCost, Rates, decoding_cost, peak_rates
-from tests.attention.formulations import random_inputs, random_params
+from tests.attention.formulations import WIDTH, random_inputs, random_params
 from tests.hub.directories import LLAMA, model_of
 
 PROMPTS = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
@@ -63,10 +63,9 @@ def test_rebuilt_keys_attend_as_the_latent(name) -> None:
     params = random_params(form)
     inputs = jnp.asarray(random_inputs())
     call = Call(mask=Mask(causal=True, query_offset=5), positions=jnp.full((2, 1), 5))
-    stored = form.key_values(params, inputs, None)
-    contexts = [
-        form.attend(params, inputs[:, 5:], held, call).context for held in (stored, form.rebuilt(params, stored))
-    ]
+    module = form.bind(params, WIDTH, WIDTH)
+    stored = module.key_values(inputs, None)
+    contexts = [module.attend(inputs[:, 5:], held, call).context for held in (stored, module.rebuilt(stored))]
     np.testing.assert_allclose(contexts[1], contexts[0], rtol=1e-4, atol=1e-4 * float(jnp.abs(contexts[0]).max()))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-import headjax.flax
+import headjax
 
 WIDTH, HEADS, SIZE = 8, 4, 3
 SUMS = 2 * (4 * WIDTH + 2 * HEADS * SIZE + 16) + WIDTH
@@ -151,7 +151,7 @@ def bf16_attention(rngs: nnx.Rngs) -> EinsumAttention:
 
 def own_attention(rngs: nnx.Rngs) -> nnx.Module:
     """headjax's own grouped attention."""
-    return headjax.flax.GroupedAttention(WIDTH, num_heads=HEADS, kv_heads=2, head_dim=SIZE, rngs=rngs)
+    return headjax.GroupedAttention(WIDTH, num_heads=HEADS, kv_heads=2, head_dim=SIZE, rngs=rngs)
 
 
 HOUSES: dict[str, Callable[[], Classifier]] = {

@@ -13,7 +13,7 @@ import pytest
 from headjax.attention import Call, Mask, attend
 from headjax.attention.kernels.collaborative_pallas import collaborative_attention
 from headjax.attention.operands import Operands
-from tests.attention.formulations import FORMULATIONS, random_inputs, random_params
+from tests.attention.formulations import FORMULATIONS, attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
 BATCH, QUERIES, KEYS, HEADS, SHARED, VALUES = 2, 21, 27, 3, 16, 6
@@ -105,7 +105,7 @@ def test_the_formulation_reaches_it_by_name():
     @functools.partial(jax.jit, static_argnums=0)
     def attended(kernel, params, x, gates):
         call = Call(mask=Mask(causal=True), gates=gates, implementation=kernel)
-        return attention.attend(params, x, attention.key_values(params, x, None), call)
+        return attended_by(attention, params, x, call)
 
     expected, actual = (attended(kernel, params, x, gates) for kernel in ("einsum", "collaborative_pallas"))
     assert actual.probabilities is None

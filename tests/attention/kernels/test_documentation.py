@@ -12,7 +12,7 @@ import pytest
 from headjax.attention import Attention, Call, Mask
 from headjax.attention.kernels.documentation import EXAMPLES, answer, markdown
 from headjax.core.serialize import kind_of, kinds_of
-from tests.attention.formulations import random_inputs, random_params
+from tests.attention.formulations import attended_by, random_inputs, random_params
 from tests.closeness import assert_close
 
 SUMS = 8 + 768 + 2 * 5
@@ -38,7 +38,7 @@ def test_xla_computes_what_the_page_promises(name):
     @functools.partial(jax.jit, static_argnums=0)
     def compute(kernel, params, x, present):
         call = Call(mask=Mask(causal=True, keys=present), implementation=kernel)
-        return attention.attend(params, x, attention.key_values(params, x, None), call).context
+        return attended_by(attention, params, x, call).context
 
     def context(kernel):
         return compute(kernel, params, x, present)

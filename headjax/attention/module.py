@@ -1,0 +1,364 @@
+"""The base of the attention modules: a formulation's weights, the call that Flax users make, and removal of heads."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from headjax.attention.attend import Call
+from headjax.attention.formulation import Attention, KeyValues, key_value_shapes
+from headjax.attention.operands import Attended, Dropout, Mask
+from headjax.attention.projections import bias_weight, out_of_heads
+from headjax.core import tensors as declared_tensors
+from headjax.core.errors import ConfigError, HeadjaxError, require
+from headjax.core.fields import check_fields
+from headjax.core.modules import arrays, bind, declared
+from headjax.core.serialize import kind, unknown_name
+from headjax.core.tensors import RULES, Initializer, Normal, Params
+
+Rules = Mapping[str, str | None]
+"""Mesh axis of every logical axis, as in `headjax.mesh.rules.RULES`."""
+
+
+class AttentionCache(NamedTuple):
+    """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen.
+
+    Attributes:
+        entries: `[batch, capacity, ...]` each.
+        used: number of tokens in the cache, a scalar.
+    """
+
+    entries: KeyValues
+    used: jax.Array
+
+
+class Options(NamedTuple):
+    """What an attention module is given besides its sizes and its formulation; `AttentionModule` says what it means."""
+
+    initializer: Initializer = Normal(0.02)
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    implementation: str = "auto"
+    rules: tuple[tuple[str, str | None], ...] = ()
+
+
+class AttentionModule(nnx.Module, abc.ABC):
+    """Base of the attention modules, each of one formulation.
+
+    Weights are attributes (`query`, `key`, `value`, `output`, `query_bias`, ...); one that the formulation goes without
+    is None. A subclass declares them in its `__init__`, between `super().__init__` and `fill`.
+
+    Attributes:
+        formulation: class of the formulation's config.
+        config: the formulation.
+        width: size of the residual stream.
+        memory_width: size of the vectors that are attended to.
+        options: how it is drawn, computed and spread over a mesh.
+    """
+
+    formulation: ClassVar[type[Attention]]
+    config: Any
+    output: nnx.Param[Any]
+    output_bias: nnx.Param[Any] | None = None
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        config: Attention | None = None,
+        rngs: nnx.Rngs | None = None,
+        params: Params | None = None,
+        memory_width: int | None = None,
+        initializer: Initializer = Normal(0.02),
+        dropout_rate: float = 0.0,
+        dtype: Any = None,
+        implementation: str = "auto",
+        rules: Rules = RULES,
+        **fields: Any,
+    ) -> None:
+        """Make a module whose weights are drawn, given, or only declared.
+
+        Args:
+            width: size of the residual stream.
+            config: the formulation, in the place of its fields; without `rngs` and `params` the weights are then
+                declared as shapes.
+            rngs: its stream `params` draws the weights.
+            params: arrays to hold instead, nested as the formulation declares them; nothing is copied.
+            memory_width: size of the vectors that are attended to; None is `width`.
+            initializer: of weights whose declaration names none.
+            dropout_rate: rate at which calls with `rngs` drop attention probabilities.
+            dtype: type to compute in; None is that of inputs and weights.
+            implementation: an attention kernel's name, or `auto`.
+            rules: mesh axis of every logical axis, kept with each weight; axes that it leaves out are replicated.
+            **fields: the formulation's own fields (`num_heads`, `head_dim`, ...). A `head_dim` or `value_dim` that it
+                needs and that is not given, or None, is `width / num_heads`.
+
+        Raises:
+            ConfigError: a field that the formulation lacks or cannot use, or one that is missing.
+            ParameterError: the given arrays are not those that the formulation declares.
+            HeadjaxError: neither `config` nor `rngs` nor `params`.
+        """
+        if config is None or fields:
+            config = self._config(width, fields)
+            if rngs is None and params is None:
+                raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
+        if not 0.0 <= dropout_rate < 1.0:
+            raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {dropout_rate}")
+        self.config = config
+        self.width = width
+        self.memory_width = width if memory_width is None else memory_width
+        dtype, own = None if dtype is None else jnp.dtype(dtype), () if rules is RULES else tuple(rules.items())
+        self.options = Options(initializer, dropout_rate, dtype, implementation, own)
+
+    def fill(self, rngs: nnx.Rngs | None, params: Params | None) -> None:
+        """Draw the declared weights from `rngs`, or hold the arrays of `params`; without both leave them declared."""
+        tensors = declared(self)
+        if params is not None:
+            declared_tensors.check(tensors, params)
+        elif rngs is not None:
+            params = declared_tensors.initialize(tensors, rngs.params(), self.options.initializer)
+        else:
+            return
+        bind(self, params)
+        if self.options.rules:
+            # Flax takes a logical axis without a rule for a mesh axis, so those that are left out are named, too.
+            rules = tuple((dict.fromkeys(RULES) | dict(self.options.rules)).items())
+            for weight in declared_tensors.flatten(tensors).values():
+                weight.set_metadata("sharding_rules", rules)
+
+    @classmethod
+    def _config(cls, width: int, fields: dict[str, Any]) -> Attention:
+        """Return the formulation with these fields, and derived ones; errors name the module."""
+        known = {field.name: field for field in dataclasses.fields(cls.formulation) if field.init}
+        unknown = next((name for name in fields if name not in known), None)
+        if unknown is not None:
+            raise ConfigError(f"{unknown}: {unknown_name(f'field of {cls.__name__}', unknown, list(known))}")
+        needed = [name for name, field in known.items() if field.default is dataclasses.MISSING]
+        heads = fields.get("num_heads")
+        if isinstance(heads, int) and heads > 0 and width % heads == 0:
+            derived = [name for name in DERIVED if name in needed and fields.get(name) is None]
+            fields = fields | dict.fromkeys(derived, width // heads)
+        missing = next((name for name in needed if name not in fields), None)
+        if missing is not None:
+            raise ConfigError(f"{missing}: missing; {cls.__name__} needs it")
+        return cls.formulation(**fields)
+
+    @property
+    def params(self) -> Params:
+        """The weights as a nested dict of arrays."""
+        return arrays(self)
+
+    @abc.abstractmethod
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        """Return the keys and values of the attended sequence, or the arrays they are computed from.
+
+        Args:
+            inputs: `[batch, key, memory_width]`.
+            positions: `[batch or 1, key]`, for rotary embeddings.
+        """
+
+    @abc.abstractmethod
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        """Return the gated contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
+
+    def rebuilt(self, key_values: KeyValues) -> KeyValues:
+        """Return what `attend` computes of `key_values` alone, which it takes in their place; by default nothing."""
+        return key_values
+
+    def combine(self, context: jax.Array) -> jax.Array:
+        """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
+        return out_of_heads(context, self.output, self.output_bias)
+
+    def output_matrices(self) -> jax.Array:
+        """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside."""
+        return self.output[...]
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        attended_to: jax.Array | None = None,
+        *,
+        mask: Mask | jax.typing.ArrayLike | None = None,
+        is_causal: bool = False,
+        bias: jax.Array | None = None,
+        gates: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        cache: AttentionCache | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Any:
+        """sum_h xi_h softmax(scale Q_h K_h^T + bias_h) V_h W_O^h + b_O, with the formulation's own Q, K and V.
+
+        Args:
+            inputs: `[batch, query, width]`, from which queries are computed.
+            attended_to: `[batch, key, memory_width]`, from which keys and values are computed; None is `inputs`.
+            mask: which keys a query may see: conditions, or an array broadcastable to `[batch, heads, query, key]` that
+                is not zero where it may. With a cache, `Mask(causal=True, query_offset=cache.used)` is the default, and
+                holds beside an array.
+            is_causal: whether a query sees only the keys up to its own place, beside the mask.
+            bias: added to the scaled logits, broadcastable to `[batch, heads, query, key]`.
+            gates: head gates xi, `[heads]`, `[batch, heads]` or `[batch, query, heads]`; None is all ones.
+            positions: `[batch or 1, query]` for rotary embeddings; None counts from 0, or from `cache.used`.
+            cache: keys and values of earlier calls; those of the inputs are appended.
+            rngs: its stream `dropout` draws the dropout of probabilities; None drops nothing.
+
+        Returns:
+            `[batch, query, width]`; with a cache, that and the new cache.
+        """
+        module, options = self, self.options
+        if options.dtype is not None:
+            module, inputs, attended_to = jax.tree.map(lambda x: x.astype(options.dtype), (self, inputs, attended_to))
+        if mask is not None and not isinstance(mask, Mask):
+            hidden = jnp.where(jnp.asarray(mask).astype(bool), 0.0, jnp.finfo(jnp.float32).min)
+            mask, bias = None, hidden if bias is None else bias + hidden
+        if cache is not None and positions is None:
+            positions = cache.used + jnp.arange(inputs.shape[1])[None, :]
+        key_values = module.key_values(inputs if attended_to is None else attended_to, positions)
+        if cache is not None:
+            key_values = {name: _append(cache.entries[name], new, cache.used) for name, new in key_values.items()}
+            mask = Mask(causal=True, query_offset=cache.used) if mask is None else mask
+        if is_causal:
+            mask = dataclasses.replace(Mask() if mask is None else mask, causal=True)
+        key = rngs.dropout() if rngs is not None and options.dropout_rate > 0.0 else None
+        call = Call(
+            mask=mask,
+            bias=bias,
+            gates=gates,
+            positions=positions,
+            dropout=Dropout(options.dropout_rate, key),
+            implementation=options.implementation,
+        )
+        outputs = module.combine(module.attend(inputs, key_values, call).context)  # [batch, query, width]
+        return outputs if cache is None else (outputs, AttentionCache(key_values, cache.used + inputs.shape[1]))
+
+    def empty_cache(self, batch: int, capacity: int, dtype: Any = None) -> AttentionCache:
+        """A cache with room for this many tokens of each example, in the type to compute in or another."""
+        shapes = key_value_shapes(self, batch, capacity, dtype or self.options.dtype or jnp.float32)
+        entries = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
+        return AttentionCache(entries, jnp.zeros((), jnp.int32))
+
+    def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
+        """Return a module with only the heads at these positions; its outputs equal those with the other gates at zero.
+
+        Args:
+            heads: positions (not original numbers) of the heads to keep; none gives a `NoHeadsAttention`.
+        """
+        if not heads:
+            kept = {} if self.output_bias is None else {"output_bias": self.output_bias.get_raw_value()}
+            return self.like(NoHeads(output_bias=bool(kept)), kept)
+        index = {axis: jnp.asarray(kept, jnp.int32) for axis, kept in self.config.kept(heads).items()}
+
+        def take(path: str, weight: nnx.Param[Any]) -> Any:
+            array = weight.get_raw_value()
+            for dimension, axis in enumerate(weight.out_sharding):
+                array = jnp.take(array, index[axis], axis=dimension) if axis in index else array
+            return array
+
+        return self.like(self.config.with_heads(heads), declared_tensors.map_tensors(take, declared(self)))
+
+    def convert(self, to: Any, seed: int = 0) -> AttentionModule:
+        """Return a module of another formulation with these weights, by `headjax.convert`'s targets.
+
+        Args:
+            to: a target, such as `grouped:kv_heads=2`.
+            seed: of random starts and choices.
+
+        Raises:
+            ConfigError: the layer cannot become the target.
+        """
+        # Conversions are made of formulations, so that formulations do not know them.
+        convert_layer = importlib.import_module("headjax.conversion.model").convert_layer
+        sizes = {"width": self.width, "memory_width": self.memory_width}
+        return self.like(*convert_layer(self.config, self.params, to, **sizes, seed=seed))
+
+    def like(self, config: Attention, params: Params) -> AttentionModule:
+        """Return a module of another formulation with this one's sizes and options."""
+        module: AttentionModule = config.module(self.width, self.memory_width)
+        module.options = self.options
+        module.fill(None, params)
+        return module
+
+
+DERIVED = ("head_dim", "value_dim")
+"""Fields that are `width / num_heads` where a formulation needs them and nobody gives them."""
+
+
+def _append(held: jax.Array, new: jax.Array, used: jax.Array) -> jax.Array:
+    """Write `[batch, new, ...]` into `[batch, capacity, ...]` behind the tokens used."""
+    return jax.lax.dynamic_update_slice_in_dim(held, new.astype(held.dtype), used, axis=1)
+
+
+class WrappingAttention(AttentionModule):
+    """Base of the modules around another one, which lies under `inner`."""
+
+    inner: Any
+
+    def combine(self, context: jax.Array) -> jax.Array:
+        return self.inner.combine(context)
+
+    def output_matrices(self) -> jax.Array:
+        return self.inner.output_matrices()
+
+    def keep_heads(self, heads: Sequence[int]) -> AttentionModule:
+        return super().keep_heads(heads) if heads else self.inner.keep_heads(heads)
+
+
+@kind("no_heads")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoHeads(Attention):
+    """Attention without heads: every output is b_O, or zero without it, since a sum over no heads is zero.
+
+    Attributes:
+        output_bias: whether the layer has a b_O.
+    """
+
+    num_heads: int = 0
+    output_bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.num_heads == 0, "num_heads", f"a layer without heads has 0, got {self.num_heads}")
+
+    def module(self, width: int, memory_width: int) -> NoHeadsAttention:
+        return NoHeadsAttention(width, memory_width=memory_width, config=self)
+
+    def flops(self, width: int, memory_width: int, query_length: int, key_length: int) -> int:
+        return 0
+
+    def with_heads(self, heads: Sequence[int]) -> Attention:
+        return self
+
+
+class NoHeadsAttention(AttentionModule):
+    """What remains of an attention module when its last head is removed; see `NoHeads`."""
+
+    formulation = NoHeads
+    config: NoHeads
+
+    def __init__(
+        self, width: int, *, rngs: nnx.Rngs | None = None, params: Params | None = None, **options: Any
+    ) -> None:
+        super().__init__(width, rngs=rngs, params=params, **options)
+        self.output_bias = bias_weight(self.config.output_bias, (width,), ("embed",))
+        self.fill(rngs, params)
+
+    def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
+        return {}
+
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+        return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)
+
+    def combine(self, context: jax.Array) -> jax.Array:
+        shape = (*context.shape[:2], self.width)  # [batch, query, width]
+        if self.output_bias is None:
+            return jnp.zeros(shape, context.dtype)
+        return jnp.broadcast_to(self.output_bias[...], shape)
+
+    def output_matrices(self) -> jax.Array:
+        return jnp.zeros((0, 1, self.width))
